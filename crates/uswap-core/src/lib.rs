@@ -1,0 +1,6 @@
+//! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs inside the lab.
+#![forbid(unsafe_code)]
+
+mod page;
+
+pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};

@@ -1,0 +1,75 @@
+//! A page of memory as bytes: its size, its 128-bit hash and the same-filled test.
+//!
+//! The hash serves twice: it is the checksum of a stored page, and it tells whether a page that came back was
+//! changed since. It is keyed with a secret drawn once per run, so that no program can prepare two pages that collide.
+
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// Bytes in a page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// The bytes of one page.
+pub type PageBuf = [u8; PAGE_SIZE];
+
+/// A 128-bit keyed hash of one page's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct PageHash(pub u128);
+
+/// Hashes pages under the secret of this run.
+#[derive(Clone, Copy, Debug)]
+pub struct PageHasher {
+    secret: u64,
+}
+
+impl PageHasher {
+    /// A hasher whose key is `secret` (random, drawn once per run).
+    pub fn new(secret: u64) -> Self {
+        Self { secret }
+    }
+
+    /// The hash of `page`.
+    pub fn hash(&self, page: &PageBuf) -> PageHash {
+        PageHash(xxh3_128_with_seed(page, self.secret))
+    }
+}
+
+/// The word with which the whole page is filled, if it is one word repeated (zswap's same-filled pages).
+///
+/// The last word is compared first: a page that differs from its first word mostly does so at its end too
+/// (linux `mm/zswap.c`).
+pub fn same_filled(page: &PageBuf) -> Option<u64> {
+    let word_at = |i: usize| u64::from_ne_bytes(page[i..i + 8].try_into().expect("eight bytes"));
+    let first = word_at(0);
+    if word_at(PAGE_SIZE - 8) != first {
+        return None;
+    }
+    let pattern = first.to_ne_bytes();
+    page.as_chunks::<8>().0.iter().all(|w| *w == pattern).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_filled_sees_every_single_byte() {
+        let mut page = [0xAB; PAGE_SIZE];
+        assert_eq!(same_filled(&page), Some(0xABAB_ABAB_ABAB_ABAB));
+        for i in 0..PAGE_SIZE {
+            page[i] ^= 1;
+            assert_eq!(same_filled(&page), None, "byte {i}");
+            page[i] ^= 1;
+        }
+    }
+
+    #[test]
+    fn hash_depends_on_content_and_secret() {
+        let hasher = PageHasher::new(1);
+        let mut page = [0; PAGE_SIZE];
+        let before = hasher.hash(&page);
+        assert_eq!(before, hasher.hash(&page));
+        assert_ne!(before, PageHasher::new(2).hash(&page));
+        page[PAGE_SIZE - 1] = 1;
+        assert_ne!(before, hasher.hash(&page));
+    }
+}
