@@ -1,1 +1,20 @@
-//! Under construction.
+//! What the engine and the agent share: the ring, the gate, the staging layout and the messages of their socket.
+//!
+//! The agent is freestanding and is compiled from this very source, so nothing here needs `std`. The engine writes
+//! orders into a [`Ring`] (a memfd mapped by both); the agent executes them inside its process. Everything the
+//! engine reads back from the ring can have been scribbled on by the program: it is masked, never trusted.
+#![cfg_attr(not(any(test, loom)), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod gate;
+pub mod layout;
+pub mod message;
+pub mod ring;
+
+/// The atomic types, loom's under `--cfg loom`.
+pub mod atomic {
+    #[cfg(not(loom))]
+    pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    #[cfg(loom)]
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}

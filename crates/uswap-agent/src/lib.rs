@@ -1,1 +1,36 @@
-//! Under construction.
+//! The agent: what is preloaded into every program of a tree. Freestanding: raw system calls, no libc, no allocation.
+//!
+//! Its constructor reserves the area (see `uswap_abi::layout`), makes a thread and returns; the thread has a file
+//! table of its own, so the program neither sees its fds nor can close them. The thread connects to the engine, hands
+//! over two userfaultfds and from then on executes orders from the ring. Everything it touches is
+//! in the area or on its own stack, which are never managed: it can never wait for a page that it should move itself.
+#![no_std]
+#![allow(missing_docs)]
+
+#[path = "../../uswap-abi/src/gate.rs"]
+pub mod gate;
+#[path = "../../uswap-abi/src/layout.rs"]
+pub mod layout;
+#[path = "../../uswap-abi/src/message.rs"]
+pub mod message;
+#[path = "../../uswap-abi/src/ring.rs"]
+pub mod ring;
+/// The atomic types, where the shared sources look for them.
+pub mod atomic {
+    pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
+
+mod hooks;
+mod link;
+#[cfg(uswap_freestanding)]
+mod memory;
+mod orders;
+mod start;
+mod syscall;
+mod threads;
+
+#[cfg(uswap_freestanding)]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    syscall::kill_process()
+}

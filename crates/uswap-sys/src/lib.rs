@@ -1,1 +1,25 @@
-//! Under construction.
+//! The only room with unsafe code besides the agent: one type per kernel interface, safe to use from outside.
+//!
+//! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by it, in named variants.
+
+pub mod events;
+pub mod maps;
+pub mod pagemap;
+pub mod process;
+pub mod shared;
+pub mod signal;
+pub mod socket;
+pub mod userfaultfd;
+pub mod vmread;
+
+use std::io;
+
+/// The result of a call that reports failure as -1 and errno.
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The same for the int-returning calls.
+fn check_int(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

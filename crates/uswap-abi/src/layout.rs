@@ -1,0 +1,54 @@
+//! Where things lie in the agent's area: one reservation of address space per process, inherited by fork.
+//!
+//! ```text
+//! guard | stack and header | guard | SA: 64 x TRAYS pages | identity | SB: 64 x TRAYS pages | nonce | guard
+//! ```
+//! - **SA** is registered on the event userfaultfd, so that a MOVE out of the program passes that fd's fence.
+//! - **SB** is registered on the second userfaultfd, which has no events and answers a missing page with SIGBUS (EFAULT
+//!   to `process_vm_readv`): staged pages are read and dropped there.
+//! - the **identity** page is never present in a parent; the engine installs it in a fork child, whose agent
+//!   learns from it which of the engine's spaces it belongs to.
+//! - the **nonce** page is read together with every staged page: it proves that the reader looks at the image it means.
+//!
+//! The guards keep the kernel from merging the area with mappings of the program.
+
+/// Bytes in a page.
+pub const PAGE: u64 = 4096;
+/// Slots (pages) in a tray: the most that one gate passage moves.
+pub const TRAY_PAGES: u32 = 64;
+/// Trays in a staging half.
+pub const TRAYS: u32 = 512;
+/// Slots in a staging half.
+pub const SLOTS: u32 = TRAYS * TRAY_PAGES;
+
+/// Bytes of stack and header together.
+pub const STACK_BYTES: u64 = 32 * PAGE;
+/// Offset of the header page in the area: the lowest page above the first guard.
+pub const HEADER: u64 = PAGE;
+/// Offset just above the stack, which grows down towards the header.
+pub const STACK_TOP: u64 = PAGE + STACK_BYTES;
+/// Offset of SA.
+pub const SA: u64 = STACK_TOP + PAGE;
+/// Offset of the identity page.
+pub const IDENTITY: u64 = SA + SLOTS as u64 * PAGE;
+/// Offset of SB.
+pub const SB: u64 = IDENTITY + PAGE;
+/// Offset of the nonce page.
+pub const NONCE: u64 = SB + SLOTS as u64 * PAGE;
+/// Bytes of the whole area.
+pub const AREA_BYTES: u64 = NONCE + 2 * PAGE;
+
+/// Notes the header page has room for.
+pub const NOTES: usize = 128;
+/// Offset of the count of notes in the header page.
+pub const NOTES_COUNT: u64 = HEADER + 64;
+/// Offset of the first note.
+pub const NOTES_START: u64 = HEADER + 128;
+/// Bytes of a note: start, length, kind.
+pub const NOTE_BYTES: u64 = 24;
+/// Note kind: the program asked for MADV_WIPEONFORK on the range.
+pub const NOTE_WIPE_ON_FORK: u64 = 1;
+/// Note kind: the program asked for MADV_KEEPONFORK on the range.
+pub const NOTE_KEEP_ON_FORK: u64 = 2;
+
+const _: () = assert!(128 + NOTES as u64 * NOTE_BYTES <= PAGE);

@@ -1,0 +1,40 @@
+//! The three messages of the socket between agent and engine (SOCK_SEQPACKET, fds by SCM_RIGHTS).
+//!
+//! ```text
+//! agent: connect
+//! engine: Welcome + [ring memfd, eventfd, /dev/userfaultfd or nothing]
+//! agent: Hello + [event userfaultfd, staging userfaultfd]     a fork child of a managed parent: [staging userfaultfd]
+//! engine: Go + [event userfaultfd of this fork child, if it is one]
+//! then: each byte that the engine sends is a ring of the doorbell
+//! ```
+//! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
+
+/// First word of every message; changes with the layout of anything in this crate.
+pub const MAGIC: u64 = 0x7573_7761_7000_0001;
+
+/// Words in every message.
+pub const WORDS: usize = 8;
+
+/// A message: `MAGIC`, then words whose meaning is given by the `*_AT` positions.
+pub type Message = [u64; WORDS];
+
+/// Welcome: the low half of the nonce of this image.
+pub const WELCOME_NONCE_LO_AT: usize = 1;
+/// Welcome: the high half of the nonce of this image.
+pub const WELCOME_NONCE_HI_AT: usize = 2;
+
+/// Hello: address of the agent's area.
+pub const HELLO_AREA_AT: usize = 1;
+/// Hello: thread id of the agent in its own pid namespace.
+pub const HELLO_TID_AT: usize = 2;
+/// Hello: first word of the identity page (0 in an image that is not a fork child of a managed parent).
+pub const HELLO_IDENTITY_AT: usize = 3;
+/// Hello: 0, or the errno with which no userfaultfd could be made.
+pub const HELLO_ERRNO_AT: usize = 4;
+/// Hello: address where the agent's code lies (for the list of what is never managed).
+pub const HELLO_CODE_AT: usize = 5;
+
+/// Go: 1 when a userfaultfd comes with it.
+pub const GO_HAS_FD_AT: usize = 1;
+/// Go: 1 when the agent shall end: this process will not be managed.
+pub const GO_REFUSED_AT: usize = 2;

@@ -1,0 +1,180 @@
+//! The ring: orders from the engine, results from the agent.
+//!
+//! A *tray* is 64 consecutive staging slots and the order that concerns them. The engine fills in a tray's runs and
+//! pushes its number with an operation; the agent executes and publishes results run by run (so that the owner can
+//! absorb what happened before an event) and at last the tray as a whole. One producer (the space's owner), one
+//! consumer (the agent).
+
+use crate::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+};
+use crate::gate::Gate;
+use crate::layout::{TRAY_PAGES, TRAYS};
+
+/// Places in the queue of orders: each tray at most twice (filled, then dropped).
+pub const QUEUE: usize = 2 * TRAYS as usize;
+
+/// What the agent shall do with a tray.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Operation {
+    /// Move the runs out of the program into the tray (under the gate), then from SA to SB.
+    Fill = 1,
+    /// Give the memory of the tray in SB back to the system.
+    Drop = 2,
+    /// The same for a tray inherited by a fork child, whose pages can lie in either half.
+    DropInherited = 3,
+}
+
+impl Operation {
+    /// The operation with this number.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            1 => Some(Self::Fill),
+            2 => Some(Self::Drop),
+            3 => Some(Self::DropInherited),
+            _ => None,
+        }
+    }
+}
+
+/// Why a run did not go (wholly) into its tray. What did go is told by [`Tray::filled`] alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum RunResult {
+    /// Not executed yet.
+    Pending = 0,
+    /// Everything moved.
+    Moved = 1,
+    /// The owner cancelled it: an event concerned the range.
+    Cancelled = 2,
+    /// A thread's control block or a robust futex lies in it: left alone.
+    ThreadPage = 3,
+    /// The kernel refused: shared by a fork, or pinned (EBUSY).
+    Busy = 4,
+    /// The kernel refused the range: border of a mapping, protection, mlock (EINVAL), or nothing there (ENOENT).
+    Refused = 5,
+    /// An event is pending (EAGAIN) for longer than the agent waits.
+    Again = 6,
+    /// The address space is gone (ESRCH), or an errno nobody foresaw.
+    Gone = 7,
+}
+
+impl RunResult {
+    /// The result with this number; an unknown one is [`RunResult::Gone`].
+    pub fn from_bits(bits: u32) -> Self {
+        match bits {
+            0 => Self::Pending,
+            1 => Self::Moved,
+            2 => Self::Cancelled,
+            3 => Self::ThreadPage,
+            4 => Self::Busy,
+            5 => Self::Refused,
+            6 => Self::Again,
+            _ => Self::Gone,
+        }
+    }
+}
+
+/// Set in [`Run::what`]: break fork sharing first (MADV_POPULATE_WRITE).
+pub const UNSHARE: u64 = 1 << 11;
+
+/// Pages that are neighbours in the program and go to neighbouring slots.
+#[repr(C)]
+pub struct Run {
+    /// Address (page aligned) | [`UNSHARE`] | pages (1 to 64, low bits).
+    pub what: AtomicU64,
+    /// First slot within the tray.
+    pub slot: AtomicU32,
+    /// [`RunResult`] as a number.
+    pub result: AtomicU32,
+}
+
+impl Run {
+    /// Packs address, page count and flag.
+    pub fn pack(address: u64, pages: u32, unshare: bool) -> u64 {
+        address | u64::from(pages) | if unshare { UNSHARE } else { 0 }
+    }
+
+    /// Address and page count (clamped to a tray) of a packed word.
+    pub fn unpack(what: u64) -> (u64, u32, bool) {
+        ((what & !0xfff), ((what & 0xff) as u32).clamp(1, TRAY_PAGES), what & UNSHARE != 0)
+    }
+}
+
+/// 64 staging slots and the order that concerns them.
+#[repr(C)]
+pub struct Tray {
+    /// Runs in this order.
+    pub run_count: AtomicU32,
+    /// Runs whose result is published; the owner reads results below this.
+    pub runs_done: AtomicU32,
+    /// Bit r: run r is cancelled.
+    pub cancelled: AtomicU64,
+    /// Bit s: slot s holds a page. True whatever the kernel reported: the agent looked.
+    pub filled: AtomicU64,
+    /// Bit s: slot s could not be brought from SA to SB.
+    pub stuck: AtomicU64,
+    /// Orders completed on this tray, ever: the owner compares with what it pushed.
+    pub completed: AtomicU32,
+    /// Keeps the runs aligned.
+    pub padding: AtomicU32,
+    /// The runs.
+    pub runs: [Run; TRAY_PAGES as usize],
+}
+
+/// The memory shared by one agent and the owner of its space.
+#[repr(C)]
+pub struct Ring {
+    /// Who may MOVE, who may read events.
+    pub gate: Gate,
+    /// 1 while the agent sleeps in its socket: a push must ring the doorbell.
+    pub sleeping: AtomicU32,
+    /// 1 once the space has registered memory: from then on the program must not outlive its engine.
+    pub active: AtomicU32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    queue: [AtomicU32; QUEUE],
+    /// The trays.
+    pub trays: [Tray; TRAYS as usize],
+}
+
+impl Ring {
+    /// Engine: pushes an order. Returns whether the doorbell must be rung. The engine never has more than two
+    /// orders per tray under way, so the queue cannot overflow.
+    #[must_use]
+    pub fn push(&self, operation: Operation, tray: u32) -> bool {
+        let tail = self.tail.load(Relaxed);
+        self.queue[tail as usize % QUEUE].store((operation as u32) << 16 | tray, Relaxed);
+        self.tail.store(tail.wrapping_add(1), SeqCst);
+        self.sleeping.load(SeqCst) == 1
+    }
+
+    /// Agent: takes the next order.
+    pub fn pop(&self) -> Option<(Operation, u32)> {
+        let head = self.head.load(Relaxed);
+        if head == self.tail.load(Acquire) {
+            return None;
+        }
+        let order = self.queue[head as usize % QUEUE].load(Relaxed);
+        self.head.store(head.wrapping_add(1), Release);
+        Some((Operation::from_bits(order >> 16)?, (order & 0xffff).min(TRAYS - 1)))
+    }
+
+    /// Agent: says that it goes to sleep. `false`: an order came meanwhile, do not sleep.
+    #[must_use]
+    pub fn prepare_sleep(&self) -> bool {
+        self.sleeping.store(1, SeqCst);
+        if self.head.load(SeqCst) == self.tail.load(SeqCst) {
+            return true;
+        }
+        self.sleeping.store(0, SeqCst);
+        false
+    }
+
+    /// Agent: is awake.
+    pub fn awake(&self) {
+        self.sleeping.store(0, SeqCst);
+    }
+}

@@ -1,0 +1,90 @@
+//! The calls that change memory without any userfaultfd event. They are interposed: a note is left in the header page
+//! or the call is preceded by one that does send an event. A program that makes the raw system call itself passes by.
+
+use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use crate::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START};
+use crate::start;
+use crate::syscall::{self, call};
+
+const MADV_DONTNEED: i32 = 4;
+const MADV_WIPEONFORK: i32 = 18;
+const MADV_KEEPONFORK: i32 = 19;
+const MADV_GUARD_INSTALL: i32 = 102;
+const SHM_REMAP: i32 = 0o40000;
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut i32;
+}
+
+/// Turns a raw result into the libc's convention.
+fn finish(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        // SAFETY: the libc of the program provides it.
+        unsafe { *__errno_location() = -result as i32 };
+        return -1;
+    }
+    result
+}
+
+/// `madvise(2)`: leaves a note for WIPEONFORK and KEEPONFORK; lets GUARD_INSTALL, which drops the pages without an
+/// event, be preceded by DONTNEED, which drops them with one.
+///
+/// # Safety
+/// As the system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> i32 {
+    match advice {
+        MADV_WIPEONFORK => note(address, length, NOTE_WIPE_ON_FORK),
+        MADV_KEEPONFORK => note(address, length, NOTE_KEEP_ON_FORK),
+        MADV_GUARD_INSTALL => {
+            // SAFETY: the program asks for these pages to be dropped.
+            unsafe { call(syscall::MADVISE, [address, length, MADV_DONTNEED as usize, 0, 0, 0]) };
+        }
+        _ => {}
+    }
+    // SAFETY: the program's own call.
+    finish(unsafe { call(syscall::MADVISE, [address, length, advice as usize, 0, 0, 0]) }) as i32
+}
+
+/// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces it.
+///
+/// # Safety
+/// As the system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmat(id: i32, address: usize, flags: i32) -> *mut u8 {
+    if flags & SHM_REMAP != 0 && address != 0 {
+        announce_remap(id, address);
+    }
+    // SAFETY: the program's own call.
+    finish(unsafe { call(syscall::SHMAT, [id as usize, address, flags as usize, 0, 0, 0]) }) as *mut u8
+}
+
+fn announce_remap(id: i32, address: usize) {
+    let mut info = [0u64; 16];
+    // IPC_STAT; the segment's size is the word after struct ipc64_perm (48 bytes).
+    // SAFETY: the buffer is larger than struct shmid64_ds; the program is about to replace this very range.
+    unsafe {
+        if call(syscall::SHMCTL, [id as usize, 2, info.as_mut_ptr() as usize, 0, 0, 0]) == 0 {
+            let length = (info[6] as usize).next_multiple_of(4096);
+            call(syscall::MMAP, [address, length, 0, 0x4032, usize::MAX, 0]);
+        }
+    }
+}
+
+/// Appends a note for the engine. When the page is full the count goes on, which tells the engine that it knows less
+/// than there is.
+fn note(address: usize, length: usize, kind: u64) {
+    let Some(area) = start::area() else { return };
+    // SAFETY: the header page is ours, always present, and the index is checked against its room.
+    unsafe {
+        let count = &*((area + NOTES_COUNT) as *const AtomicU32);
+        let index = count.fetch_add(1, SeqCst) as usize;
+        if index < NOTES {
+            let note = (area + NOTES_START + index as u64 * NOTE_BYTES) as *mut u64;
+            note.write_volatile(address as u64);
+            note.add(1).write_volatile((length as u64).next_multiple_of(4096));
+            note.add(2).write_volatile(kind);
+        }
+    }
+}

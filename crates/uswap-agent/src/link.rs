@@ -1,0 +1,217 @@
+//! Meeting the engine: the socket, the messages and the descriptors that travel with them.
+
+use crate::layout::{IDENTITY, NONCE, PAGE};
+use crate::message::*;
+use crate::orders::Agent;
+use crate::ring::Ring;
+use crate::syscall::{self, call};
+
+/// Path of the engine's socket, NUL-terminated. The engine writes it over this marker in the copy that it hands out.
+#[used]
+static SOCKET_PATH: [u8; 64] = *b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
+
+const USERFAULTFD_IOC_NEW: usize = 0xAA00;
+const AF_UNIX: u16 = 1;
+const SEQPACKET: usize = 5;
+const MOST_FDS: usize = 4;
+
+#[repr(C)]
+struct Address {
+    family: u16,
+    path: [u8; 108],
+}
+
+#[repr(C)]
+struct Vector {
+    base: usize,
+    length: usize,
+}
+
+#[repr(C)]
+struct Header {
+    name: usize,
+    name_length: u32,
+    vectors: usize,
+    vector_count: usize,
+    control: usize,
+    control_length: usize,
+    flags: i32,
+}
+
+#[repr(C)]
+struct Control {
+    length: usize,
+    level: i32,
+    kind: i32,
+    fds: [i32; MOST_FDS],
+}
+
+/// Connects, exchanges the messages, and returns the agent ready to run. `None`: this process stays unmanaged.
+pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
+    let socket = connect_socket()?;
+    set_timeout(socket, 10);
+    let (welcome, [ring_fd, event, device, _]) = receive(socket)?;
+    let ring = map_ring(ring_fd)?;
+    write_nonce(area, &welcome);
+    let identity = if inherited { read_identity(area) } else { 0 };
+    let is_child = identity != 0;
+    let events = if is_child { -1 } else { new_userfaultfd(device) };
+    let staging = new_userfaultfd(device);
+    syscall::close(device as i32);
+    let failure = if staging < 0 { staging } else { events.min(0) };
+    let hello = hello(area, identity, if is_child && staging >= 0 { 0 } else { failure });
+    send(socket, &hello, events as i32, staging as i32)?;
+    let (go, fds) = receive(socket)?;
+    if go[GO_REFUSED_AT] == 1 || failure < -1 || (failure == -1 && !is_child) {
+        return None;
+    }
+    let events = if go[GO_HAS_FD_AT] == 1 { fds[0] } else { events as i32 };
+    drop_capabilities();
+    set_timeout(socket, 1);
+    Agent::new(area, ring, socket, event, events, staging as i32)
+}
+
+fn hello(area: u64, identity: u64, failure: isize) -> Message {
+    let mut hello = [0; WORDS];
+    hello[0] = MAGIC;
+    hello[HELLO_AREA_AT] = area;
+    // SAFETY: gettid takes no arguments.
+    hello[HELLO_TID_AT] = unsafe { call(syscall::GETTID, [0; 6]) } as u64;
+    hello[HELLO_IDENTITY_AT] = identity;
+    hello[HELLO_ERRNO_AT] = failure.unsigned_abs() as u64;
+    hello[HELLO_CODE_AT] = connect as *const () as u64;
+    hello
+}
+
+fn connect_socket() -> Option<i32> {
+    let mut address = Address { family: AF_UNIX, path: [0; 108] };
+    for (i, byte) in address.path.iter_mut().take(64).enumerate() {
+        // SAFETY: inside the array; volatile because the engine rewrites the bytes in the file.
+        *byte = unsafe { (&raw const SOCKET_PATH).cast::<u8>().add(i).read_volatile() };
+    }
+    let length = 2 + address.path.iter().position(|b| *b == 0)? + 1;
+    // SAFETY: the address lives during the call and `length` is within it.
+    unsafe {
+        let socket = call(syscall::SOCKET, [AF_UNIX as usize, SEQPACKET | syscall::O_CLOEXEC, 0, 0, 0, 0]);
+        if socket < 0 {
+            return None;
+        }
+        let connected = call(syscall::CONNECT, [socket as usize, &raw const address as usize, length, 0, 0, 0]);
+        (connected == 0).then_some(socket as i32)
+    }
+}
+
+/// SO_RCVTIMEO, in seconds.
+fn set_timeout(socket: i32, seconds: u64) {
+    let timeout = [seconds, 0];
+    // SAFETY: a timeval of two words.
+    unsafe { call(syscall::SETSOCKOPT, [socket as usize, 1, 20, timeout.as_ptr() as usize, 16, 0]) };
+}
+
+fn map_ring(fd: i32) -> Option<&'static Ring> {
+    let length = size_of::<Ring>().next_multiple_of(PAGE as usize);
+    // SAFETY: a shared mapping of the engine's memfd, which is that long; never unmapped by us. It is kept out of fork
+    // children: only this agent may answer on this ring.
+    unsafe {
+        let address = call(syscall::MMAP, [0, length, 3, 1, fd as usize, 0]);
+        syscall::close(fd);
+        if address < 0 {
+            return None;
+        }
+        call(syscall::MADVISE, [address as usize, length, 10, 0, 0, 0]);
+        Some(&*(address as *const Ring))
+    }
+}
+
+fn write_nonce(area: u64, welcome: &Message) {
+    // SAFETY: the nonce page is ours and never managed.
+    unsafe {
+        let page = (area + NONCE) as *mut u64;
+        page.write_volatile(welcome[WELCOME_NONCE_LO_AT]);
+        page.add(1).write_volatile(welcome[WELCOME_NONCE_HI_AT]);
+    }
+}
+
+/// Reads the identity page, which in a child of a managed parent waits for the engine, then drops it, so that a
+/// grandchild does not inherit it.
+fn read_identity(area: u64) -> u64 {
+    let page = area + IDENTITY;
+    // SAFETY: the page is part of our area; dropping it concerns nobody else.
+    unsafe {
+        let identity = (page as *const u64).read_volatile();
+        call(syscall::MADVISE, [page as usize, PAGE as usize, 4, 0, 0, 0]);
+        identity
+    }
+}
+
+/// A userfaultfd without handshake (the engine does that): by the device if the engine sent it, else by system call.
+fn new_userfaultfd(device: i32) -> isize {
+    let flags = syscall::O_CLOEXEC | syscall::O_NONBLOCK;
+    // SAFETY: neither call takes a pointer.
+    unsafe {
+        if device >= 0 {
+            let fd = call(syscall::IOCTL, [device as usize, USERFAULTFD_IOC_NEW, flags, 0, 0, 0]);
+            if fd >= 0 {
+                return fd;
+            }
+        }
+        call(syscall::USERFAULTFD, [flags, 0, 0, 0, 0, 0])
+    }
+}
+
+/// A program that gives up root must not keep a thread with root's capabilities.
+fn drop_capabilities() {
+    let header = [0x2008_0522u32, 0];
+    let none = [0u32; 6];
+    // SAFETY: version 3 header and three empty sets of two words each.
+    unsafe { call(syscall::CAPSET, [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+fn receive(socket: i32) -> Option<(Message, [i32; MOST_FDS])> {
+    let mut message = [0u64; WORDS];
+    let mut control = Control { length: 0, level: 0, kind: 0, fds: [-1; MOST_FDS] };
+    let vector = Vector { base: message.as_mut_ptr() as usize, length: size_of::<Message>() };
+    let mut header = Header {
+        name: 0,
+        name_length: 0,
+        vectors: &raw const vector as usize,
+        vector_count: 1,
+        control: &raw mut control as usize,
+        control_length: size_of::<Control>(),
+        flags: 0,
+    };
+    // MSG_CMSG_CLOEXEC
+    // SAFETY: all buffers live on this stack and are as long as said.
+    let n = unsafe { call(syscall::RECVMSG, [socket as usize, &raw mut header as usize, 0x4000_0000, 0, 0, 0]) };
+    if n != size_of::<Message>() as isize || message[0] != MAGIC {
+        return None;
+    }
+    let received = control.length.saturating_sub(16) / 4;
+    for fd in control.fds.iter_mut().skip(if header.control_length == 0 { 0 } else { received }) {
+        *fd = -1;
+    }
+    Some((message, control.fds))
+}
+
+fn send(socket: i32, message: &Message, first: i32, second: i32) -> Option<()> {
+    let mut fds = [first, second, -1, -1];
+    if first < 0 {
+        fds = [second, -1, -1, -1];
+    }
+    let count = fds.iter().filter(|fd| **fd >= 0).count();
+    let control = Control { length: 16 + 4 * count, level: 1, kind: 1, fds };
+    let vector = Vector { base: message.as_ptr() as usize, length: size_of::<Message>() };
+    let header = Header {
+        name: 0,
+        name_length: 0,
+        vectors: &raw const vector as usize,
+        vector_count: 1,
+        control: if count == 0 { 0 } else { &raw const control as usize },
+        control_length: if count == 0 { 0 } else { (16 + 4 * count).next_multiple_of(8) },
+        flags: 0,
+    };
+    // MSG_NOSIGNAL
+    // SAFETY: all buffers live during the call.
+    let n = unsafe { call(syscall::SENDMSG, [socket as usize, &raw const header as usize, 0x4000, 0, 0, 0]) };
+    (n == size_of::<Message>() as isize).then_some(())
+}

@@ -1,0 +1,297 @@
+//! Executing the engine's orders: MOVE pages out of the program under the gate, bring them from SA to SB, drop trays.
+
+use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
+use crate::ring::{Operation, Ring, Run, RunResult, Tray};
+use crate::syscall::{self, call};
+use crate::threads::{self, ThreadPages};
+
+const UFFDIO_MOVE: usize = 0xc028_aa05;
+const ALLOW_SRC_HOLES: u64 = 2;
+const PAGEMAP_SCAN: usize = 0xc060_6610;
+const PAGE_IS_PRESENT: u64 = 8;
+const PAGE_IS_SWAPPED: u64 = 16;
+const MADV_DONTNEED: usize = 4;
+const MADV_POPULATE_WRITE: usize = 23;
+
+/// How often a run that answers EAGAIN is tried before it is given back to the engine.
+const MOST_TRIES: u32 = 16;
+/// How often the way from SA to SB is tried.
+const MOST_TRANSFERS: u32 = 10_000;
+
+#[repr(C)]
+struct Move {
+    destination: u64,
+    source: u64,
+    length: u64,
+    mode: u64,
+    moved: i64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vector: u64,
+    vector_length: u64,
+    most_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_any_of: u64,
+    return_mask: u64,
+}
+
+/// The agent after it has met the engine.
+pub struct Agent {
+    area: u64,
+    ring: &'static Ring,
+    socket: i32,
+    completion: i32,
+    events: i32,
+    staging: i32,
+    pagemap: i32,
+    thread_pages: ThreadPages,
+}
+
+impl Agent {
+    /// Takes ownership of the fds (all in this thread's own table).
+    pub fn new(
+        area: u64,
+        ring: &'static Ring,
+        socket: i32,
+        completion: i32,
+        events: i32,
+        staging: i32,
+    ) -> Option<Self> {
+        let pagemap = syscall::open(b"/proc/self/pagemap\0", 0) as i32;
+        let thread_pages = ThreadPages::new();
+        (pagemap >= 0).then_some(Self { area, ring, socket, completion, events, staging, pagemap, thread_pages })
+    }
+
+    /// Executes orders until the process, the engine or all other threads are gone.
+    pub fn run(&mut self) -> ! {
+        loop {
+            self.drain_queue();
+            if self.ring.prepare_sleep() {
+                self.sleep();
+                self.ring.awake();
+            }
+        }
+    }
+
+    fn drain_queue(&mut self) {
+        let mut collected = false;
+        while let Some((operation, number)) = self.ring.pop() {
+            if operation == Operation::Fill && !collected {
+                self.thread_pages.collect();
+                collected = true;
+            }
+            let tray = &self.ring.trays[number as usize];
+            match operation {
+                Operation::Fill => self.fill(tray, number),
+                Operation::Drop => self.drop_tray(number, false),
+                Operation::DropInherited => self.drop_tray(number, true),
+            }
+            tray.completed.fetch_add(1, SeqCst);
+            self.notify();
+        }
+    }
+
+    /// Waits for the doorbell. The end of the socket means that engine and keeper are both gone: a program whose
+    /// memory they held must not go on.
+    fn sleep(&mut self) {
+        let mut bytes = [0u8; 64];
+        // SAFETY: the buffer is as long as said.
+        let n = unsafe { call(syscall::READ, [self.socket as usize, bytes.as_mut_ptr() as usize, 64, 0, 0, 0]) };
+        match n {
+            0 if self.ring.active.load(SeqCst) != 0 => syscall::kill_process(),
+            0 => syscall::exit_thread(),
+            n if n < 0 && n != -syscall::EINTR => self.leave_if_last(),
+            _ => {}
+        }
+    }
+
+    /// A process ends when its last thread does; the agent must not be the one that keeps it.
+    fn leave_if_last(&self) {
+        if threads::census() == Some((2, true)) {
+            syscall::exit_thread();
+        }
+    }
+
+    fn notify(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes to an eventfd.
+        unsafe { call(syscall::WRITE, [self.completion as usize, &raw const one as usize, 8, 0, 0, 0]) };
+    }
+
+    fn fill(&mut self, tray: &Tray, number: u32) {
+        let runs = tray.run_count.load(Acquire).min(TRAY_PAGES);
+        for (index, run) in tray.runs.iter().enumerate().take(runs as usize) {
+            let (address, pages, unshare) = Run::unpack(run.what.load(Relaxed));
+            let slot = run.slot.load(Relaxed).min(TRAY_PAGES - pages);
+            if self.thread_pages.overlap(address, pages) {
+                publish(tray, index, RunResult::ThreadPage);
+                continue;
+            }
+            if unshare && tray.cancelled.load(SeqCst) & 1 << index == 0 {
+                self.populate_write(address, pages);
+            }
+            self.move_run(tray, number, index, address, slot, pages);
+        }
+        self.transfer(tray, number);
+    }
+
+    /// Breaks the sharing that a fork left behind. Not under the gate: it can fault, and the fault's owner would wait
+    /// for the gate.
+    fn populate_write(&self, address: u64, pages: u32) {
+        let length = u64::from(pages) * PAGE;
+        // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst is a page made
+        // present.
+        unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
+    }
+
+    /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
+    fn move_run(&self, tray: &Tray, number: u32, index: usize, address: u64, slot: u32, pages: u32) {
+        let base = self.area + SA + u64::from(number * TRAY_PAGES) * PAGE;
+        let (mut next, mut tries, mut worst) = (0, 0, RunResult::Moved);
+        while next < pages {
+            self.enter_gate();
+            if tray.cancelled.load(SeqCst) & 1 << index != 0 {
+                publish(tray, index, RunResult::Cancelled);
+                return self.ring.gate.leave();
+            }
+            let left = pages - next;
+            let source = address + u64::from(next) * PAGE;
+            let destination = base + u64::from(slot + next) * PAGE;
+            let result = move_pages(self.events, destination, source, u64::from(left) * PAGE, 0);
+            let arrived = if result == 0 { mask(slot + next, left) } else { self.look(destination, slot + next, left) };
+            let filled = tray.filled.load(Relaxed) | arrived;
+            tray.filled.store(filled, SeqCst);
+            next += leading_ones(filled >> (slot + next)).min(left);
+            match result {
+                0 => next = pages,
+                _ if next == pages => {}
+                r if r == -syscall::EAGAIN || r == -syscall::EEXIST => {
+                    tries += 1;
+                    if tries == MOST_TRIES {
+                        worst = RunResult::Again;
+                        next = pages;
+                    }
+                }
+                r if r == -syscall::EBUSY => (worst, next) = (RunResult::Busy, next + 1),
+                r if r == -syscall::ENOENT => next += 1,
+                r if r == -syscall::EINVAL => (worst, next) = (RunResult::Refused, pages),
+                _ => (worst, next) = (RunResult::Gone, pages),
+            }
+            if next >= pages {
+                publish(tray, index, worst);
+            }
+            self.ring.gate.leave();
+        }
+    }
+
+    fn enter_gate(&self) {
+        while !self.ring.gate.enter() {
+            syscall::yield_now();
+        }
+    }
+
+    /// Which of `pages` slots from `first` hold a page: bits in the tray's mask. The kernel's own answer to a MOVE that
+    /// was not a complete success cannot be trusted (it reports EEXIST after it moved).
+    fn look(&self, address: u64, first: u32, pages: u32) -> u64 {
+        let mut regions: [Region; TRAY_PAGES as usize] = core::array::from_fn(|_| Region::default());
+        let mut scan = ScanArgument {
+            size: size_of::<ScanArgument>() as u64,
+            start: address,
+            end: address + u64::from(pages) * PAGE,
+            vector: regions.as_mut_ptr() as u64,
+            vector_length: u64::from(TRAY_PAGES),
+            category_any_of: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            ..ScanArgument::default()
+        };
+        // SAFETY: the structure is the kernel's pm_scan_arg and the vector is as long as said.
+        let n = unsafe { syscall::ioctl(self.pagemap, PAGEMAP_SCAN, &mut scan) };
+        let found = regions.iter().take(usize::try_from(n).unwrap_or(0));
+        found.fold(0, |bits, region| {
+            let from = ((region.start - address) / PAGE) as u32;
+            bits | mask(first + from, ((region.end - region.start) / PAGE) as u32)
+        })
+    }
+
+    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written once, then go.
+    fn transfer(&self, tray: &Tray, number: u32) {
+        let offset = u64::from(number * TRAY_PAGES) * PAGE;
+        let (from, to) = (self.area + SA + offset, self.area + SB + offset);
+        let mut left = tray.filled.load(Relaxed);
+        for _ in 0..MOST_TRANSFERS {
+            if left == 0 {
+                break;
+            }
+            let first = left.trailing_zeros();
+            let pages = TRAY_PAGES - first - left.leading_zeros();
+            let start = u64::from(first) * PAGE;
+            let length = u64::from(pages) * PAGE;
+            let result = move_pages(self.staging, to + start, from + start, length, ALLOW_SRC_HOLES);
+            left = if result == 0 { 0 } else { self.look(from, 0, TRAY_PAGES) };
+            if result == -syscall::EBUSY {
+                self.unshare_slots(from, left);
+            }
+        }
+        tray.stuck.store(left, SeqCst);
+    }
+
+    fn unshare_slots(&self, base: u64, slots: u64) {
+        let mut left = slots;
+        while left != 0 {
+            let first = left.trailing_zeros();
+            let pages = leading_ones(left >> first);
+            self.populate_write(base + u64::from(first) * PAGE, pages);
+            left &= !mask(first, pages);
+        }
+    }
+
+    fn drop_tray(&self, number: u32, inherited: bool) {
+        let offset = u64::from(number * TRAY_PAGES) * PAGE;
+        let length = u64::from(TRAY_PAGES) * PAGE;
+        let halves = [self.area + SB + offset, self.area + SA + offset];
+        for half in &halves[..if inherited { 2 } else { 1 }] {
+            // SAFETY: staging slots whose pages the engine has taken.
+            unsafe { call(syscall::MADVISE, [*half as usize, length as usize, MADV_DONTNEED, 0, 0, 0]) };
+        }
+    }
+}
+
+fn publish(tray: &Tray, index: usize, result: RunResult) {
+    tray.runs[index].result.store(result as u32, Relaxed);
+    tray.runs_done.store(index as u32 + 1, Release);
+}
+
+/// Bits `first .. first + pages`.
+fn mask(first: u32, pages: u32) -> u64 {
+    let ones = if pages >= 64 { u64::MAX } else { (1 << pages) - 1 };
+    ones << first
+}
+
+fn leading_ones(bits: u64) -> u32 {
+    (!bits).trailing_zeros()
+}
+
+fn move_pages(fd: i32, destination: u64, source: u64, length: u64, mode: u64) -> isize {
+    let mut argument = Move { destination, source, length, mode, moved: 0 };
+    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. What the source may be is decided by the
+    // gate.
+    unsafe { syscall::ioctl(fd, UFFDIO_MOVE, &mut argument) }
+}

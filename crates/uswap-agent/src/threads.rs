@@ -1,0 +1,157 @@
+//! Pages that a thread needs in order to die: its control block and the robust futexes it holds.
+//!
+//! When a thread ends, the kernel clears its tid word and walks its robust list *while it is exiting*; a page
+//! that is missing then is not waited for but skipped, and whoever joins the thread or waits for the mutex sleeps for
+//! ever. Stacks are never managed, but a program may put stacks and mutexes where it likes: so before each round of
+//! orders the agent asks every thread for its robust list head, which lies in the control block.
+
+use crate::syscall::{self, call};
+
+const MOST_PAGES: usize = 2048;
+const MOST_FUTEXES: usize = 64;
+/// Bytes before and after the robust list head that belong to the control block, generously for glibc and musl.
+const BEFORE: u64 = 1024;
+const AFTER: u64 = 3072;
+const PROCESS_VM_READV: usize = 310;
+
+/// The pages to leave alone in this round.
+pub struct ThreadPages {
+    pages: [u64; MOST_PAGES],
+    count: usize,
+}
+
+#[repr(C)]
+struct Vector {
+    base: u64,
+    length: u64,
+}
+
+impl ThreadPages {
+    /// None so far.
+    pub const fn new() -> Self {
+        Self { pages: [0; MOST_PAGES], count: 0 }
+    }
+
+    /// Whether a page of the range is one of them.
+    pub fn overlap(&self, address: u64, pages: u32) -> bool {
+        let end = address + u64::from(pages) * 4096;
+        self.pages[..self.count].iter().any(|page| (address..end).contains(page))
+    }
+
+    /// Asks all threads anew.
+    pub fn collect(&mut self) {
+        self.count = 0;
+        let directory = syscall::open(b"/proc/self/task\0", 0o200000);
+        if directory < 0 {
+            return;
+        }
+        let mut entries = [0u8; 4096];
+        loop {
+            let buffer = entries.as_mut_ptr() as usize;
+            // SAFETY: the buffer is as long as said.
+            let n = unsafe { call(syscall::GETDENTS64, [directory as usize, buffer, entries.len(), 0, 0, 0]) };
+            if n <= 0 {
+                break;
+            }
+            self.collect_entries(&entries[..n as usize]);
+        }
+        syscall::close(directory as i32);
+    }
+
+    /// `entries`: struct linux_dirent64 one after the other (length at 16, name at 19).
+    fn collect_entries(&mut self, entries: &[u8]) {
+        let mut at = 0;
+        while let Some(entry) = entries.get(at..).filter(|e| e.len() > 19) {
+            let length = usize::from(u16::from_ne_bytes([entry[16], entry[17]]));
+            let digits = entry[19..].iter().take_while(|c| c.is_ascii_digit());
+            let tid = digits.fold(0usize, |tid, digit| tid * 10 + usize::from(digit - b'0'));
+            if tid != 0 {
+                self.collect_thread(tid);
+            }
+            if length == 0 {
+                break;
+            }
+            at += length;
+        }
+    }
+
+    fn collect_thread(&mut self, tid: usize) {
+        let (mut head, mut length) = (0u64, 0usize);
+        // SAFETY: two words of ours.
+        let result =
+            unsafe { call(syscall::GET_ROBUST_LIST, [tid, &raw mut head as usize, &raw mut length as usize, 0, 0, 0]) };
+        if result != 0 || head == 0 {
+            return;
+        }
+        self.add(head.saturating_sub(BEFORE));
+        self.add(head + AFTER);
+        self.collect_futexes(head);
+    }
+
+    /// struct robust_list_head: first entry, offset of the futex word in an entry, entry about to be added.
+    fn collect_futexes(&mut self, head: u64) {
+        let mut words = [0u64; 3];
+        if !read_words(head, &mut words) {
+            return;
+        }
+        let [mut entry, offset, pending] = words;
+        if pending != 0 {
+            self.add(pending.wrapping_add(offset));
+        }
+        for _ in 0..MOST_FUTEXES {
+            // The lowest bit marks a priority-inheriting futex.
+            entry &= !1;
+            if entry == head || entry == 0 {
+                return;
+            }
+            self.add(entry);
+            self.add(entry.wrapping_add(offset));
+            let mut next = [0u64; 1];
+            if !read_words(entry, &mut next) {
+                return;
+            }
+            entry = next[0];
+        }
+    }
+
+    fn add(&mut self, address: u64) {
+        let page = address & !4095;
+        if self.count < MOST_PAGES && (self.count == 0 || self.pages[self.count - 1] != page) {
+            self.pages[self.count] = page;
+            self.count += 1;
+        }
+    }
+}
+
+/// Reads the program's memory without trusting the pointer: a bad one answers EFAULT instead of a signal.
+fn read_words(address: u64, words: &mut [u64]) -> bool {
+    let length = size_of_val(words) as u64;
+    let local = Vector { base: words.as_mut_ptr() as u64, length };
+    let remote = Vector { base: address, length };
+    // SAFETY: the local vector is the caller's buffer; the remote side is checked by the kernel.
+    unsafe {
+        let pid = call(syscall::GETPID, [0; 6]) as usize;
+        let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
+        call(PROCESS_VM_READV, args) == length as isize
+    }
+}
+
+/// Threads of this process, the agent included, and whether the first one has already ended.
+pub fn census() -> Option<(u32, bool)> {
+    let fd = syscall::open(b"/proc/self/stat\0", 0);
+    if fd < 0 {
+        return None;
+    }
+    let mut text = [0u8; 512];
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe { call(syscall::READ, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]) };
+    syscall::close(fd as i32);
+    let text = text.get(..usize::try_from(n).ok()?)?;
+    // proc_pid_stat(5): after the name in parentheses, field 3 is the state and field 20 the number of threads.
+    let name_end = text.iter().rposition(|c| *c == b')')?;
+    let mut fields = text[name_end + 1..].split(|c| *c == b' ').filter(|f| !f.is_empty());
+    let state = *fields.next()?.first()?;
+    let threads = fields.nth(16)?.iter().take_while(|c| c.is_ascii_digit());
+    let threads = threads.fold(0u32, |n, digit| n * 10 + u32::from(digit - b'0'));
+    Some((threads, state == b'Z'))
+}

@@ -1,0 +1,87 @@
+//! PAGEMAP_SCAN (Documentation/admin-guide/mm/pagemap.rst): which pages of a range are there.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::check_int;
+
+const PAGEMAP_SCAN: u64 = 0xc060_6610;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+
+/// Consecutive pages that are present (or in the kernel's own swap).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PresentRun {
+    /// First byte.
+    pub start: u64,
+    /// Byte behind the last.
+    pub end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vector: u64,
+    vector_length: u64,
+    most_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_any_of: u64,
+    return_mask: u64,
+}
+
+/// The open pagemap of one process image. It stays with that image's address space: after an exec it reads nothing.
+#[derive(Debug)]
+pub struct Pagemap(File);
+
+impl Pagemap {
+    /// Opens the pagemap of `pid`.
+    ///
+    /// # Errors
+    /// ENOENT: gone; EACCES: not ours.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        File::open(format!("/proc/{pid}/pagemap")).map(Self)
+    }
+
+    /// Fills `runs` with the present pages of the range, in order. Returns how many, and where the walk ended (`end`
+    /// unless the vector was full).
+    ///
+    /// # Errors
+    /// ESRCH: the address space is gone.
+    pub fn present(&self, start: u64, end: u64, runs: &mut [PresentRun]) -> io::Result<(usize, u64)> {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            flags: 0,
+            start,
+            end,
+            walk_end: 0,
+            vector: runs.as_mut_ptr() as u64,
+            vector_length: runs.len() as u64,
+            most_pages: 0,
+            category_inverted: 0,
+            category_mask: 0,
+            category_any_of: PRESENT | SWAPPED,
+            // Nothing tells runs of present from runs of swapped pages: one kind.
+            return_mask: 0,
+        };
+        // SAFETY: struct pm_scan_arg with a vector of struct page_region of the given length.
+        let n = check_int(unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) })?;
+        Ok((n as usize, scan.walk_end))
+    }
+
+    /// Whether the page at `address` is there.
+    ///
+    /// # Errors
+    /// As [`Pagemap::present`].
+    pub fn is_present(&self, address: u64) -> io::Result<bool> {
+        let mut runs = [PresentRun::default()];
+        Ok(self.present(address, address + 4096, &mut runs)?.0 == 1)
+    }
+}

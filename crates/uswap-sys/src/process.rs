@@ -1,0 +1,218 @@
+//! Processes: the clone that shares the fd table, waiting, subreapers, pidfds, priorities.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use crate::{check, check_int};
+
+/// The two sides of a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// We are the child.
+    Child,
+    /// We are the parent of this process.
+    Parent(u32),
+}
+
+/// How a child changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It ended with this status.
+    Exited(i32),
+    /// A signal ended it.
+    Killed(i32),
+    /// A signal stopped it.
+    Stopped(i32),
+    /// It goes on.
+    Continued,
+}
+
+/// Forks a child that shares this process's fd table: a descriptor opened by one is open in both, and stays open while
+/// either lives. Memory is copied as by fork.
+///
+/// # Errors
+/// EAGAIN, ENOMEM.
+///
+/// # Panics
+/// When the process has more than one thread: the child would have locks that nobody unlocks.
+pub fn fork_sharing_fds() -> io::Result<Fork> {
+    assert_single_threaded();
+    let flags = libc::CLONE_FILES | libc::SIGCHLD;
+    // SAFETY: single-threaded, so the child's copy of memory is consistent; no stack is given, so it goes on here.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
+    Ok(if pid == 0 { Fork::Child } else { Fork::Parent(pid as u32) })
+}
+
+/// Forks an ordinary child.
+///
+/// # Errors
+/// EAGAIN, ENOMEM.
+///
+/// # Panics
+/// As [`fork_sharing_fds`].
+pub fn fork() -> io::Result<Fork> {
+    assert_single_threaded();
+    // SAFETY: single-threaded.
+    let pid = check_int(unsafe { libc::fork() })?;
+    Ok(if pid == 0 { Fork::Child } else { Fork::Parent(pid as u32) })
+}
+
+fn assert_single_threaded() {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    assert!(threads == 1, "fork with {threads} threads");
+}
+
+/// Replaces this process by the program; returns only on failure.
+pub fn exec(program: &CString, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: NULL-terminated vectors of C strings that live during the call.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Ends this process without running destructors or flushing.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: always allowed.
+    unsafe { libc::_exit(status) }
+}
+
+/// Takes the news of one child (`None`: of any) without waiting. `Ok(None)`: no news.
+///
+/// # Errors
+/// ECHILD: there are no children.
+pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, Change)>> {
+    let mut status = 0;
+    let which = pid.map_or(-1, |pid| pid as libc::pid_t);
+    let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    // SAFETY: the status is ours.
+    let pid = check_int(unsafe { libc::waitpid(which, &raw mut status, flags) })?;
+    if pid == 0 {
+        return Ok(None);
+    }
+    let change = if libc::WIFEXITED(status) {
+        Change::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed(libc::WTERMSIG(status))
+    } else if libc::WIFSTOPPED(status) {
+        Change::Stopped(libc::WSTOPSIG(status))
+    } else {
+        Change::Continued
+    };
+    Ok(Some((pid as u32, change)))
+}
+
+/// Sends a signal.
+///
+/// # Errors
+/// ESRCH, EPERM.
+pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check_int(unsafe { libc::kill(pid as libc::pid_t, signal) }).map(drop)
+}
+
+/// Orphans below us become our children (PR_SET_CHILD_SUBREAPER).
+///
+/// # Errors
+/// None on Linux since 3.4.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+/// The signal this process gets when its parent ends (PR_SET_PDEATHSIG).
+///
+/// # Errors
+/// EINVAL: no such signal.
+pub fn set_parent_death_signal(signal: i32) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check_int(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
+}
+
+/// Names this process as ps and top show it.
+pub fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: a C string; the kernel takes 15 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
+}
+
+/// The parent's process id.
+pub fn parent() -> u32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::getppid() as u32 }
+}
+
+/// A descriptor that has input once the process has ended.
+///
+/// # Errors
+/// ESRCH.
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
+    // SAFETY: a new fd that nobody else owns (pidfds are close-on-exec).
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Raises the soft limit of open files to the hard one: each process of a tree costs three.
+pub fn raise_open_files() -> Option<Limit> {
+    let before = limit(libc::RLIMIT_NOFILE)?;
+    let raised = libc::rlimit { rlim_cur: before.hard, rlim_max: before.hard };
+    // SAFETY: a valid structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
+    Some(before)
+}
+
+/// A resource limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// What is in force.
+    pub soft: u64,
+    /// How far it may be raised.
+    pub hard: u64,
+}
+
+fn limit(which: libc::__rlimit_resource_t) -> Option<Limit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid structure.
+    let result = unsafe { libc::getrlimit(which, &raw mut limit) };
+    (result == 0).then_some(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
+}
+
+/// Puts the limit of open files back (in the child that becomes the user's command).
+pub fn restore_open_files(before: Limit) {
+    let limit = libc::rlimit { rlim_cur: before.soft, rlim_max: before.hard };
+    // SAFETY: a valid structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+}
+
+/// Locks all present and future memory of this process; `false` where RLIMIT_MEMLOCK forbids it.
+pub fn lock_memory() -> bool {
+    // MCL_ONFAULT: what was never touched stays away.
+    // SAFETY: no pointers.
+    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0 }
+}
+
+/// Gives this process a better share of the CPU; `false` where that is not allowed.
+pub fn set_nice(value: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
+}
+
+/// Makes the C allocator return large blocks to the system at once, whatever was freed before.
+pub fn fix_mmap_threshold(bytes: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) };
+}
+
+/// Eight random bytes.
+///
+/// # Errors
+/// None on Linux since 5.6.
+pub fn random_word() -> io::Result<u64> {
+    let mut word = 0u64;
+    // SAFETY: eight bytes.
+    check(unsafe { libc::getrandom((&raw mut word).cast(), 8, 0) } as libc::c_long)?;
+    Ok(word)
+}

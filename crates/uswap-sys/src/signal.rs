@@ -1,0 +1,79 @@
+//! Signals: blocked in the keeper and the engine and taken one by one; the command gets them as they were.
+
+use std::io;
+use std::time::Duration;
+
+/// The signal mask of a thread.
+#[derive(Clone, Copy)]
+pub struct Mask(libc::sigset_t);
+
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mask")
+    }
+}
+
+/// A signal that was taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Its number.
+    pub signal: i32,
+    /// It came from the kernel (the terminal, a timer) and not from kill(2).
+    pub from_kernel: bool,
+    /// Who sent it.
+    pub sender: u32,
+}
+
+/// Blocks every signal that can be blocked in this thread (and those it starts); returns what was in force.
+pub fn block_all() -> Mask {
+    let mut everything = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are written before they are read.
+    unsafe {
+        libc::sigfillset(everything.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_BLOCK, everything.as_ptr(), before.as_mut_ptr());
+        Mask(before.assume_init())
+    }
+}
+
+/// Puts a mask into force.
+pub fn restore(mask: &Mask) {
+    // SAFETY: a valid set.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
+}
+
+/// Takes one pending signal, waiting at most so long.
+///
+/// # Errors
+/// EAGAIN: none came.
+pub fn take(timeout: Duration) -> io::Result<Taken> {
+    let mut everything = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let time = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    // SAFETY: the set is filled before use, the info is written by the kernel or zero.
+    unsafe {
+        libc::sigfillset(everything.as_mut_ptr());
+        let signal = libc::sigtimedwait(everything.as_ptr(), info.as_mut_ptr(), &raw const time);
+        let signal = crate::check_int(signal)?;
+        let info = info.assume_init();
+        Ok(Taken { signal, from_kernel: info.si_code > 0, sender: info.si_pid() as u32 })
+    }
+}
+
+/// Stops this process as if the terminal had: for the shell that waits for us.
+pub fn stop_self() {
+    // SAFETY: no pointers.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}
+
+/// Signals ignored by default are not our concern; SIGPIPE, which Rust's start ignores, is given its default back.
+pub fn default_sigpipe() {
+    // SAFETY: SIG_DFL is always valid.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Gives SIGPIPE the given disposition back: `true` for ignored.
+pub fn set_sigpipe_ignored(ignored: bool) {
+    // SAFETY: both dispositions are always valid.
+    unsafe { libc::signal(libc::SIGPIPE, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
+}

@@ -1,0 +1,315 @@
+//! userfaultfd(2): registration, events and the ioctls that install pages. See ioctl_userfaultfd(2).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::check_int;
+
+/// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE in the caller of [`Userfaultfd::handshake`].
+pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
+/// UFFD_FEATURE_EVENT_REMAP.
+pub const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+/// UFFD_FEATURE_EVENT_REMOVE.
+pub const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+/// UFFD_FEATURE_EVENT_UNMAP.
+pub const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+/// UFFD_FEATURE_SIGBUS: a missing page answers SIGBUS (EFAULT in system calls) at once.
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+/// UFFD_FEATURE_THREAD_ID: faults carry the thread id.
+pub const FEATURE_THREAD_ID: u64 = 1 << 8;
+/// UFFD_FEATURE_POISON.
+pub const FEATURE_POISON: u64 = 1 << 14;
+/// UFFD_FEATURE_MOVE.
+pub const FEATURE_MOVE: u64 = 1 << 16;
+
+const UFFD_API: u64 = 0xAA;
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
+const UFFDIO_WAKE: u64 = 0x8010_aa02;
+const UFFDIO_COPY: u64 = 0xc028_aa03;
+const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
+const UFFDIO_POISON: u64 = 0xc020_aa08;
+const REGISTER_MODE_MISSING: u64 = 1;
+const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
+
+/// A message of the kernel.
+#[derive(Debug)]
+pub enum Event {
+    /// A thread touched a missing page and waits.
+    Fault {
+        /// The faulting address (not rounded).
+        address: u64,
+        /// The access was a write.
+        write: bool,
+        /// Thread id, with [`FEATURE_THREAD_ID`], in the thread's own pid namespace.
+        thread: u32,
+    },
+    /// The process forked; the child's userfaultfd is this one. Reading it let the parent go on.
+    Fork(Userfaultfd),
+    /// A registered mapping moved; its pages and registration moved with it.
+    Remap {
+        /// Old start.
+        from: u64,
+        /// New start.
+        to: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// Pages in the range will be dropped, the range stays registered.
+    Remove {
+        /// First byte.
+        start: u64,
+        /// Byte behind the last.
+        end: u64,
+    },
+    /// The range was unmapped.
+    Unmap {
+        /// First byte.
+        start: u64,
+        /// Byte behind the last.
+        end: u64,
+    },
+}
+
+/// How an installation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Install {
+    /// All pages are in place and their waiters woken.
+    Done,
+    /// So many bytes are in place; the next page is present already.
+    Exists(u64),
+    /// So many bytes are in place; an event is pending: try the rest later.
+    Again(u64),
+    /// So many bytes are in place; the range behind is not registered (any more).
+    NotRegistered(u64),
+    /// The address space is gone.
+    Gone,
+    /// The system has no memory for the page, after so many bytes.
+    NoMemory(u64),
+    /// An errno nobody foresaw, after so many bytes.
+    Other(i32, u64),
+}
+
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Register {
+    start: u64,
+    length: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+struct Copy {
+    destination: u64,
+    source: u64,
+    length: u64,
+    mode: u64,
+    copied: i64,
+}
+
+#[repr(C)]
+struct Zero {
+    start: u64,
+    length: u64,
+    mode: u64,
+    done: i64,
+}
+
+/// struct uffd_msg: kind at byte 0, three words from byte 8.
+#[repr(C, packed)]
+#[derive(Clone, Copy, Default)]
+struct Message {
+    kind: u8,
+    reserved: [u8; 7],
+    words: [u64; 3],
+}
+
+/// An owned userfaultfd.
+#[derive(Debug)]
+pub struct Userfaultfd(OwnedFd);
+
+impl Userfaultfd {
+    /// Makes one for this process: by /dev/userfaultfd where that may be opened, else by system call.
+    ///
+    /// # Errors
+    /// The errno of the system call when both are refused.
+    pub fn for_this_process() -> io::Result<Self> {
+        if let Ok(device) = open_device() {
+            // SAFETY: takes flags, returns an fd.
+            let fd =
+                unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+            if fd >= 0 {
+                // SAFETY: a new fd that nobody else owns.
+                return Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }));
+            }
+        }
+        // SAFETY: takes flags, returns an fd.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        let fd = crate::check(fd)?;
+        // SAFETY: a new fd that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// UFFDIO_API.
+    ///
+    /// # Errors
+    /// EPERM: fork events without CAP_SYS_PTRACE; EINVAL: a feature this kernel lacks.
+    pub fn handshake(&self, features: u64) -> io::Result<()> {
+        let mut api = Api { api: UFFD_API, features, ioctls: 0 };
+        self.ioctl(UFFDIO_API, &mut api)
+    }
+
+    /// Registers a range for missing pages. Works from any process that holds the fd.
+    ///
+    /// # Errors
+    /// ENOMEM: address space gone or a hole; EINVAL: not a mapping that can be registered; EBUSY: another's.
+    pub fn register(&self, start: u64, length: u64) -> io::Result<()> {
+        let mut argument = Register { start, length, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+        self.ioctl(UFFDIO_REGISTER, &mut argument)
+    }
+
+    /// Takes the registration back and wakes who waits.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::register`].
+    pub fn unregister(&self, start: u64, length: u64) -> io::Result<()> {
+        self.ioctl(UFFDIO_UNREGISTER, &mut Range { start, length })
+    }
+
+    /// UFFDIO_COPY of `pages` (whole pages of this process) to `destination`.
+    pub fn copy(&self, destination: u64, pages: &[u8]) -> Install {
+        let length = pages.len() as u64;
+        let mut argument = Copy { destination, source: pages.as_ptr() as u64, length, mode: 0, copied: 0 };
+        let result = self.ioctl(UFFDIO_COPY, &mut argument);
+        install(result, argument.copied)
+    }
+
+    /// UFFDIO_ZEROPAGE: maps the zero page read-only.
+    pub fn zero(&self, start: u64, length: u64) -> Install {
+        let mut argument = Zero { start, length, mode: 0, done: 0 };
+        let result = self.ioctl(UFFDIO_ZEROPAGE, &mut argument);
+        install(result, argument.done)
+    }
+
+    /// UFFDIO_POISON: touching the pages raises SIGBUS.
+    pub fn poison(&self, start: u64, length: u64) -> Install {
+        let mut argument = Zero { start, length, mode: 0, done: 0 };
+        let result = self.ioctl(UFFDIO_POISON, &mut argument);
+        install(result, argument.done)
+    }
+
+    /// UFFDIO_WAKE: needed after EEXIST, which wakes nobody.
+    pub fn wake(&self, start: u64, length: u64) {
+        // A range that is gone has no waiters.
+        let _ = self.ioctl(UFFDIO_WAKE, &mut Range { start, length });
+    }
+
+    /// Whether the address space still exists. An installation at an impossible address looks for it first.
+    pub fn is_alive(&self) -> bool {
+        self.zero(0, 4096) != Install::Gone
+    }
+
+    /// Reads one message; `None` when there is none.
+    ///
+    /// # Errors
+    /// EMFILE: a fork event with a full fd table (the parent stays blocked).
+    pub fn read_event(&self) -> io::Result<Option<Event>> {
+        let mut message = Message::default();
+        let length = size_of::<Message>();
+        // SAFETY: the buffer is one message long.
+        let n = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut message).cast(), length) };
+        if n == length as isize {
+            return Ok(Some(decode(message)));
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ if n == 0 => Ok(None),
+            _ => Err(error),
+        }
+    }
+
+    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
+        // SAFETY: every caller in this file passes the structure that its request names.
+        check_int(unsafe { libc::ioctl(self.0.as_raw_fd(), request, std::ptr::from_mut(argument)) }).map(drop)
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Userfaultfd {
+    /// The fd must be a userfaultfd; another kind answers ENOTTY to everything.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+/// Opens /dev/userfaultfd, which grants userfaultfds by file permission alone (Documentation/admin-guide/mm/userfaultfd).
+///
+/// # Errors
+/// ENOENT or EACCES.
+pub fn open_device() -> io::Result<OwnedFd> {
+    std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").map(OwnedFd::from)
+}
+
+fn decode(message: Message) -> Event {
+    let [a, b, c] = message.words;
+    match message.kind {
+        0x12 => Event::Fault { address: b, write: a & 1 != 0, thread: c as u32 },
+        // SAFETY: the kernel just installed this fd for the reader of the event; nobody else knows it.
+        0x13 => Event::Fork(Userfaultfd(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
+        0x14 => Event::Remap { from: a, to: b, length: c },
+        0x15 => Event::Remove { start: a, end: b },
+        _ => Event::Unmap { start: a, end: b },
+    }
+}
+
+fn install(result: io::Result<()>, done: i64) -> Install {
+    let Err(error) = result else { return Install::Done };
+    let bytes = done.max(0) as u64;
+    match error.raw_os_error().unwrap_or(0) {
+        libc::EEXIST => Install::Exists(bytes),
+        libc::EAGAIN => Install::Again(bytes),
+        libc::ENOENT => Install::NotRegistered(bytes),
+        libc::ESRCH => Install::Gone,
+        libc::ENOMEM => Install::NoMemory(bytes),
+        other => Install::Other(other, bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ioctl_structures_have_the_kernels_sizes() {
+        assert_eq!(size_of::<Message>(), 32);
+        for (request, size) in [
+            (UFFDIO_API, size_of::<Api>()),
+            (UFFDIO_REGISTER, size_of::<Register>()),
+            (UFFDIO_WAKE, size_of::<Range>()),
+            (UFFDIO_COPY, size_of::<Copy>()),
+            (UFFDIO_ZEROPAGE, size_of::<Zero>()),
+        ] {
+            assert_eq!((request >> 16 & 0x3fff) as usize, size, "{request:x}");
+        }
+    }
+}
