@@ -7,7 +7,7 @@
 //! ```
 //! Free objects of a slab are chained through the slab itself; slab descriptors are 16 bytes. Partly full slabs hang
 //! in one of four lists per class by how full they are, and an allocation takes from the fullest, so that thin slabs
-//! run empty. An empty slab gives its memory back to the system at once, except one spare a class; spares of other
+//! run empty; [`Pool::pick_thin`] and [`Pool::relocate`] let the owner of the handles empty them on purpose. An empty slab gives its memory back to the system at once, except one spare a class; spares of other
 //! classes are taken before the limit refuses an allocation.
 //!
 //! The limit counts slabs in use, spares included: it is never exceeded, not even by one slab, except after
@@ -94,6 +94,10 @@ const UNLISTED: u8 = u8::MAX;
 struct Class {
     groups: [u32; FULLNESS_GROUPS],
     spare: u32,
+    /// Slabs that hold objects of the class.
+    slabs: u32,
+    /// Live objects of the class.
+    live: u32,
 }
 
 /// The allocator. See the module text for its layout.
@@ -119,7 +123,7 @@ impl<B: Backing> Pool<B> {
             backing,
             slabs: Vec::with_capacity(max_slabs as usize),
             released: Vec::with_capacity(max_slabs as usize),
-            classes: [Class { groups: [NONE; FULLNESS_GROUPS], spare: NONE }; CLASSES],
+            classes: [Class { groups: [NONE; FULLNESS_GROUPS], spare: NONE, slabs: 0, live: 0 }; CLASSES],
             max_slabs,
             limit_slabs: 0,
             slabs_in_use: 0,
@@ -155,6 +159,11 @@ impl<B: Backing> Pool<B> {
     pub fn set_limit(&mut self, limit_bytes: u64) {
         self.limit_slabs = (limit_bytes / SLAB_SIZE as u64).min(self.max_slabs as u64) as u32;
         while self.slabs_in_use > self.limit_slabs && self.drop_a_spare() {}
+    }
+
+    /// Gives all spare slabs back.
+    pub fn drop_spares(&mut self) {
+        while self.drop_a_spare() {}
     }
 
     /// Stores a copy of `bytes`; `None` when the limit allows no slab for it.
@@ -204,10 +213,53 @@ impl<B: Backing> Pool<B> {
         let slab = &mut self.slabs[index as usize];
         slab.free = object;
         slab.used -= 1;
-        match slab.used {
+        let (used, class) = (slab.used, &mut self.classes[slab.class as usize]);
+        class.live -= 1;
+        class.slabs -= (used == 0) as u32;
+        match used {
             0 => self.retire(index),
             _ => self.regroup(index),
         }
+    }
+
+    /// Picks the thinnest slab of some class whose objects all fit into the holes of its other slabs, and appends the
+    /// handles of its live objects to `handles`; false when there is none. Classes take turns, from `turn` on.
+    pub fn pick_thin(&self, turn: usize, handles: &mut Vec<Handle>) -> bool {
+        let classes = (0..CLASSES).map(|i| (i + turn) % CLASSES);
+        let Some(index) = classes.filter_map(|class| self.thinnest(class)).next() else { return false };
+        let slab = self.slabs[index as usize];
+        let objects = (0..slab.fresh).filter(|&o| self.u16_at(self.start_of(index, o)) != FREE_MARK);
+        handles.extend(objects.map(|object| Handle::new(index, object)));
+        true
+    }
+
+    /// Moves a live object into the fullest other slab of its class that has a hole, and returns its new name.
+    pub fn relocate(&mut self, handle: Handle) -> Option<Handle> {
+        let old = handle.slab();
+        let class = self.slabs[old as usize].class as usize;
+        let groups = self.classes[class].groups;
+        let mut slabs = groups.iter().rev().flat_map(|&head| [head, self.next_of(head)]);
+        let index = slabs.find(|&i| i != NONE && i != old)?;
+        let from = self.start_of(old, handle.object());
+        let length = HEADER + self.read(handle).len();
+        let object = self.take_object(index);
+        let to = self.start_of(index, object);
+        self.backing.bytes_mut().copy_within(from..from + length, to);
+        self.stored_bytes += (length - HEADER) as u64;
+        self.objects += 1;
+        self.free(handle);
+        Some(Handle::new(index, object))
+    }
+
+    fn thinnest(&self, class: usize) -> Option<u32> {
+        let Class { groups, slabs, live, .. } = self.classes[class];
+        let holes = slabs as usize * capacity_of(class) - live as usize;
+        let thin = groups.into_iter().find(|&head| head != NONE)?;
+        (slabs > 1 && holes >= capacity_of(class)).then_some(thin)
+    }
+
+    fn next_of(&self, slab: u32) -> u32 {
+        if slab == NONE { NONE } else { self.slabs[slab as usize].next }
     }
 
     /// The slab to allocate from: the spare counts as the thinnest.
@@ -256,6 +308,9 @@ impl<B: Backing> Pool<B> {
             }
         };
         self.slabs[index as usize].used += 1;
+        let class = &mut self.classes[slab.class as usize];
+        class.live += 1;
+        class.slabs += (slab.used == 0) as u32;
         self.regroup(index);
         object
     }

@@ -97,6 +97,30 @@ fn thin_slabs_run_empty() {
 }
 
 #[test]
+fn compaction_gives_slabs_back() {
+    let mut pool = pool(64);
+    let per_slab = SLAB_SIZE / 1024;
+    let objects: Vec<_> = (0..16 * per_slab).map(|i| pool.alloc(&[i as u8; 1000]).unwrap()).collect();
+    let mut kept = BTreeMap::new();
+    for (i, handle) in objects.into_iter().enumerate() {
+        match i % 5 {
+            0 => assert!(kept.insert(handle, i as u8).is_none()),
+            _ => pool.free(handle),
+        }
+    }
+    assert_eq!(pool.used_bytes(), 16 * SLAB_SIZE as u64);
+    let mut thin = Vec::new();
+    while pool.pick_thin(0, &mut thin) {
+        for handle in thin.drain(..) {
+            let byte = kept.remove(&handle).unwrap();
+            kept.insert(pool.relocate(handle).unwrap(), byte);
+        }
+    }
+    assert!(kept.iter().all(|(&handle, &byte)| pool.read(handle) == [byte; 1000]));
+    assert!(pool.used_bytes() <= 5 * SLAB_SIZE as u64, "four slabs hold what is left, and one is spare");
+}
+
+#[test]
 #[should_panic(expected = "not live")]
 fn double_free_panics() {
     let mut pool = pool(1);
@@ -110,6 +134,7 @@ enum Op {
     Alloc(usize, u8),
     Free(usize),
     Limit(u64),
+    Compact(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -117,6 +142,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (prop_oneof![0..=MAX_OBJECT, 0..200usize, 900..1500usize], any::<u8>()).prop_map(|(n, b)| Op::Alloc(n, b)),
         5 => any::<usize>().prop_map(Op::Free),
         1 => (0u64..12).prop_map(Op::Limit),
+        1 => any::<usize>().prop_map(Op::Compact),
     ]
 }
 
@@ -142,8 +168,20 @@ proptest! {
                     pool.free(handle);
                 }
                 Op::Free(_) => {}
+                Op::Compact(turn) => {
+                    let mut handles = Vec::new();
+                    let found = pool.pick_thin(turn % CLASSES, &mut handles);
+                    prop_assert_eq!(found, !handles.is_empty());
+                    for handle in handles {
+                        let moved = pool.relocate(handle).expect("the holes suffice");
+                        let bytes = model.remove(&handle).expect("only live objects are picked");
+                        prop_assert!(model.insert(moved, bytes).is_none());
+                    }
+                    prop_assert!(pool.used_bytes() <= before);
+                }
                 Op::Limit(slabs) => pool.set_limit(slabs * SLAB_SIZE as u64),
             }
+            prop_assert_eq!(pool.objects(), model.len() as u64);
             prop_assert_eq!(pool.stored_bytes(), model.values().map(|b| b.len() as u64).sum::<u64>());
             prop_assert!(pool.used_bytes() >= pool.stored_bytes());
         }

@@ -111,6 +111,12 @@ impl Slots {
         self.frozen_until.is_some()
     }
 
+    /// Whether a slot can be had now.
+    pub fn has_room(&self) -> bool {
+        let current = self.current != NONE && self.clusters[self.current as usize].free > 0;
+        current || self.heads[List::Partial as usize] != NONE || self.has_empty_cluster()
+    }
+
     /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked only when no
     /// more can be had.
     pub fn allocate(&mut self, count: u32, runs: &mut Vec<Run>) -> u32 {
@@ -389,8 +395,9 @@ mod tests {
         let bad = take(&mut slots, 64)[0];
         slots.no_room(bad);
         assert_eq!(slots.used(), 512);
-        assert!(take(&mut slots, 1).is_empty());
+        assert!(!slots.has_room() && take(&mut slots, 1).is_empty());
         slots.free(Run { first: good.first, count: 10 });
+        assert!(slots.has_room());
         assert_eq!(take(&mut slots, 64), [Run { first: good.first, count: 10 }]);
         slots.free(Run { first: good.first, count: 256 });
         assert!(!slots.is_frozen());
@@ -449,6 +456,9 @@ mod tests {
                     Op::NoRoom(n) => take(&mut slots, n).into_iter().for_each(|run| slots.no_room(run)),
                 }
                 prop_assert_eq!(slots.used() as usize, model.len());
+                if !slots.is_frozen() {
+                    prop_assert_eq!(slots.has_room(), slots.used() < slots.total());
+                }
             }
             if !slots.is_frozen() {
                 let rest = take(&mut slots, u32::MAX).iter().map(|r| r.count).sum::<u32>();
