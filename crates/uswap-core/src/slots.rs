@@ -10,7 +10,8 @@
 //!
 //! When a device turns out to have less room than it announced (a sparse file on a full disk), the slots that could
 //! not be written are set aside by [`Slots::no_room`] and no clean cluster is opened, so that only slots which own
-//! their room are handed out. The state ends when half of the use has gone.
+//! their room are handed out. The state ends when half of the use has gone, or by
+//! [`Slots::thaw`].
 
 /// Slots in a cluster.
 pub const CLUSTER_SLOTS: u32 = 512;
@@ -159,9 +160,6 @@ impl Slots {
             self.leave_current();
         }
         self.frozen_until = Some(self.used / 2);
-        if self.used == 0 {
-            self.thaw();
-        }
     }
 
     /// Takes one empty cluster whose room on the device can be given back, as long as more than `keep` are there.
@@ -182,7 +180,8 @@ impl Slots {
         self.link(cluster, List::Clean);
     }
 
-    fn thaw(&mut self) {
+    /// Lets clean clusters be opened again and returns what was set aside: there may be room now.
+    pub fn thaw(&mut self) {
         self.frozen_until = None;
         for run in std::mem::take(&mut self.set_aside) {
             self.unmark(run);

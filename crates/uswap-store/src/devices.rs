@@ -164,6 +164,10 @@ impl Devices {
         self.bays.iter().any(|bay| bay.usable() && bay.slots.lock().has_room())
     }
 
+    pub fn thaw(&self) {
+        self.bays.iter().for_each(|bay| bay.slots.lock().thaw());
+    }
+
     pub fn free(&self, (device, slot): Spot) {
         self.bays[device as usize].free(slot);
     }

@@ -40,12 +40,14 @@ pub struct WritebackReport {
     pub refused: u32,
     /// Slots discarded on devices.
     pub trimmed: u32,
+    /// Bytes by which the pool shrank meanwhile.
+    pub freed_bytes: u64,
 }
 
 impl WritebackReport {
     /// Whether the call made any room: if not, another one now will not either.
     pub fn progressed(&self) -> bool {
-        self.given_up + self.moved + self.written > 0
+        self.given_up + self.moved + self.written > 0 || self.freed_bytes > 0
     }
 }
 
@@ -102,6 +104,7 @@ impl Store {
     /// may do it at once.
     pub fn writeback(&self, scratch: &mut WritebackScratch) -> WritebackReport {
         let mut report = WritebackReport::default();
+        let before = self.pool_bytes();
         if self.above(LOW_PERCENT) {
             self.writing_back.store(true, Relaxed);
             report.given_up = self.give_up_cached(List::PoolCached, BATCH as u32);
@@ -117,12 +120,20 @@ impl Store {
             self.writing_back.store(false, Relaxed);
         }
         report.trimmed = self.trim();
+        report.freed_bytes = before.saturating_sub(self.pool_bytes());
         report
     }
 
     /// Gives the room of freed slots back to the devices, some clusters per call; returns the slots discarded.
     pub fn trim(&self) -> u32 {
         self.devices.trim()
+    }
+
+    /// Devices that ran out of room before they ran out of slots are tried again. To be called now and then: nothing
+    /// tells when a full disk has room again.
+    pub fn retry_room(&self) {
+        self.devices.thaw();
+        self.unstall();
     }
 
     fn write_batch(&self, scratch: &mut WritebackScratch, report: &mut WritebackReport) {
