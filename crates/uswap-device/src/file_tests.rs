@@ -117,6 +117,9 @@ fn refusals_name_their_reason() {
         let error = FileDevice::unnamed(shm, BYTES, IoBackend::Auto).err().unwrap();
         assert!(matches!(error, OpenError::InMemory(_)));
         assert!(error.to_string().contains("that is memory"));
+        let path = shm.join("uswap-device-test-must-not-be-made");
+        assert!(matches!(named(&path), Some(OpenError::InMemory(_))));
+        assert!(!path.exists());
     }
     let file = Scratch::new();
     std::fs::write(&file.0, "a letter that must not be lost").unwrap();

@@ -5,6 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::{error, fmt};
 
 use uswap_core::PAGE_SIZE;
@@ -87,8 +88,14 @@ pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, Open
     if !directory.is_dir() {
         return Err(OpenError::NotDirectory(directory.into()));
     }
-    let (file, direct) = open_direct(directory, OpenOptions::new().read(true).write(true), libc::O_TMPFILE)?;
-    refuse_memory(&file, directory)?;
+    refuse_memory_directory(directory)?;
+    let (file, direct) = match open_direct(directory, OpenOptions::new().read(true).write(true), libc::O_TMPFILE) {
+        // A file system, or a kernel's overlay, without O_TMPFILE.
+        Err(OpenError::Io(_, e)) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            open_and_unlink(directory)?
+        }
+        opened => opened?,
+    };
     file.set_len(length).map_err(|e| OpenError::Io(directory.into(), e))?;
     Ok(Opened { file, direct, length, base: 0 })
 }
@@ -102,7 +109,11 @@ pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, Ope
         Ok(m) if m.file_type().is_block_device() => true,
         Ok(m) if m.is_file() => false,
         Ok(_) => return Err(OpenError::NotUsable(path.into())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            refuse_memory_directory(parent.unwrap_or(Path::new(".")))?;
+            false
+        }
         Err(e) => return Err(io(e)),
     };
     let mut options = OpenOptions::new();
@@ -139,10 +150,25 @@ fn open_direct(path: &Path, options: &mut OpenOptions, flags: i32) -> Result<(Fi
     };
     let (file, direct) = opened.map_err(|e| match e.raw_os_error() {
         Some(libc::EROFS | libc::EACCES | libc::EPERM) => OpenError::ReadOnly(path.into()),
-        Some(libc::EBUSY) => OpenError::InUse(path.into()),
+        Some(libc::EBUSY | libc::ETXTBSY) => OpenError::InUse(path.into()),
         _ => OpenError::Io(path.into(), e),
     })?;
     Ok((file, direct))
+}
+
+/// A file without a name the old way: made under a name nobody has, and unlinked.
+fn open_and_unlink(directory: &Path) -> Result<(File, bool), OpenError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let path = directory.join(format!(".uswap-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
+    let mut options = OpenOptions::new();
+    let opened = open_direct(&path, options.read(true).write(true).create_new(true).mode(0o600), 0)?;
+    std::fs::remove_file(&path).map_err(|e| OpenError::Io(path, e))?;
+    Ok(opened)
+}
+
+fn refuse_memory_directory(directory: &Path) -> Result<(), OpenError> {
+    let io = |e| OpenError::Io(directory.into(), e);
+    refuse_memory(&File::open(directory).map_err(io)?, directory)
 }
 
 fn refuse_memory(file: &File, path: &Path) -> Result<(), OpenError> {

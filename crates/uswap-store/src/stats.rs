@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Figures of a store at one time. Counters never fall; gauges are marked.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct StoreStats {
     /// Gauge: pages in the memory tier, compressed or same-filled.
     pub stored_pages: u64,
@@ -54,7 +54,7 @@ pub struct StoreStats {
 }
 
 /// State of one device.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// Its name.
     pub name: String,

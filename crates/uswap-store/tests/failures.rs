@@ -162,3 +162,14 @@ fn no_space_during_writeback_keeps_the_pages_and_stops_asking() {
     }
     assert!(store.stats().written_back_pages > 0);
 }
+
+#[test]
+fn damage_in_the_pool_is_noticed() {
+    let (store, mut scratch) = (store(1, vec![]), Scratch::new());
+    // Stored under the hash of another page: the same as if its bytes had changed since.
+    let id = store.put(&soft(1), common::hasher().hash(&soft(2)), &mut scratch).unwrap();
+    let expected = LoadError::Checksum { device: None, slot: 0 };
+    assert_eq!(store.load(id, &mut [0; PAGE_SIZE]).unwrap_err(), expected);
+    assert_eq!(load(&store, id, &mut scratch), Err(expected));
+    store.release(id);
+}

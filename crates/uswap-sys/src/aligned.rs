@@ -1,60 +1,36 @@
 //! Page-aligned buffers, as direct I/O wants them.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 
-const ALIGNMENT: usize = 4096;
+use crate::reservation::Reservation;
 
-/// A byte buffer of fixed length that starts on a page boundary. Large ones cost memory only where touched.
+/// A byte buffer of fixed length that starts on a page boundary. It costs memory only where it was touched.
 pub struct AlignedBuf {
-    start: NonNull<u8>,
+    memory: Reservation,
     length: usize,
 }
-
-// SAFETY: the buffer owns its memory and hands it out only by the borrow rules of `Deref` and `DerefMut`.
-unsafe impl Send for AlignedBuf {}
-// SAFETY: as above; shared access is read-only.
-unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
     /// `length` zero bytes.
     ///
     /// # Panics
-    /// When `length` is 0 or does not fit the address space.
+    /// When the system has no address space for them.
     pub fn zeroed(length: usize) -> Self {
-        let layout = Self::layout(length);
-        // SAFETY: the layout has a size above 0 (checked in `layout`).
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, length }
-    }
-
-    fn layout(length: usize) -> Layout {
-        assert!(length > 0, "an aligned buffer cannot be empty");
-        Layout::from_size_align(length, ALIGNMENT).expect("length fits the address space")
-    }
-}
-
-impl Drop for AlignedBuf {
-    fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc_zeroed` with this same layout and is freed only here.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.length)) }
+        let memory = Reservation::new(length).expect("address space for a buffer");
+        Self { memory, length }
     }
 }
 
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `length` initialised bytes are at `start`, owned by us; the borrow of self covers the slice.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+        &self.memory.bytes()[..self.length]
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the exclusive borrow of self makes the slice exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+        &mut self.memory.bytes_mut()[..self.length]
     }
 }
 
@@ -64,11 +40,12 @@ mod tests {
 
     #[test]
     fn aligned_zeroed_and_writable() {
-        let mut buf = AlignedBuf::zeroed(3 * ALIGNMENT);
-        assert!(buf.as_ptr().addr().is_multiple_of(ALIGNMENT));
+        let mut buf = AlignedBuf::zeroed(3 * 4096 - 1);
+        assert!(buf.as_ptr().addr().is_multiple_of(4096));
         assert!(buf.iter().all(|&b| b == 0));
-        buf[ALIGNMENT] = 7;
-        assert_eq!(buf[ALIGNMENT], 7);
-        assert_eq!(buf.len(), 3 * ALIGNMENT);
+        buf[4096] = 7;
+        assert_eq!(buf[4096], 7);
+        assert_eq!(buf.len(), 3 * 4096 - 1);
+        assert!(AlignedBuf::zeroed(0).is_empty());
     }
 }
