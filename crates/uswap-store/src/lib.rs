@@ -1,1 +1,49 @@
-//! Under construction.
+//! Stored pages: a compressed tier in memory and swap devices below it, behind one face.
+//!
+//! ```text
+//!            put                          load              load_blocking
+//!             |                            ^                      ^
+//!   same-filled? -> value only             |                      |
+//!   compresses?  -> pool (LRU) --------- copy out, decompress     |
+//!   else / full  -> device <- writeback from the pool's tail      |
+//!                      '----------------------------------- read, decompress
+//! ```
+//! An **object** is one stored page with a number of references. An *authoritative* reference says: the page is here
+//! and nowhere else. A *cached* one says: the page is resident again and the copy is kept in case it does not change.
+//! When all references of an object are cached its copy may be **given up**; a tombstone stays until they are gone.
+//!
+//! # Lock ranks
+//! Taken in rising order only; a debug build panics at the first violation (`uswap_core::RankedMutex`).
+//!
+//! | rank | lock | protects |
+//! |---|---|---|
+//! | 10 | shard (one at a time) | the entries of a sixteenth of the objects, and their LRU lists |
+//! | 20 | pool | the compressed bytes |
+//! | 30 | slots of a device (one at a time) | which slots are in use |
+//!
+//! No lock is held over device I/O, compression or decompression.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod compact;
+mod config;
+mod devices;
+mod load;
+mod put;
+mod stats;
+mod store;
+mod table;
+mod writeback;
+
+pub use config::{Load, LoadError, ObjectId, PutError, StoreConfig, StoreError};
+pub use put::Scratch;
+pub use stats::{DeviceStatus, StoreStats};
+pub use store::Store;
+pub use writeback::{WritebackReport, WritebackScratch};
+
+/// Lock ranks; see the crate text.
+mod rank {
+    pub const SHARD: u8 = 10;
+    pub const POOL: u8 = 20;
+    pub const SLOTS: u8 = 30;
+}

@@ -2,15 +2,24 @@
 //!
 //! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by it, in named variants.
 
+mod aligned;
 pub mod events;
+mod file;
 pub mod maps;
 pub mod pagemap;
 pub mod process;
+mod reservation;
+mod ring;
 pub mod shared;
 pub mod signal;
 pub mod socket;
 pub mod userfaultfd;
 pub mod vmread;
+
+pub use aligned::AlignedBuf;
+pub use file::{is_memory_file_system, punch_hole};
+pub use reservation::Reservation;
+pub use ring::{Ring, RingOp};
 
 use std::io;
 

@@ -1,0 +1,140 @@
+//! The device trait: slots of 4 KiB that are read and written, several at a time where they are contiguous.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uswap_core::PAGE_SIZE;
+
+/// An error number of the system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Input/output error.
+    pub const IO: Self = Self(libc::EIO);
+    /// No space left on the device.
+    pub const NO_SPACE: Self = Self(libc::ENOSPC);
+    /// Invalid argument.
+    pub const INVALID: Self = Self(libc::EINVAL);
+
+    /// Whether it says that there is no room (ENOSPC or EDQUOT), rather than that something is broken.
+    pub fn is_no_room(self) -> bool {
+        self.0 == libc::ENOSPC || self.0 == libc::EDQUOT
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+/// What a policy needs to know about the speed of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceClass {
+    /// Time of one 4 KiB read when the device is idle, roughly.
+    pub latency: Duration,
+    /// Pages per read batch beyond which more does not help.
+    pub best_batch: u32,
+}
+
+/// One read of a batch.
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// First slot.
+    pub slot: u32,
+    /// Where the bytes go: whole pages, page aligned.
+    pub buf: &'a mut [u8],
+    /// The outcome; valid after [`Device::read_many`].
+    pub result: Result<(), Errno>,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// A request whose result says EIO until it was served.
+    pub fn new(slot: u32, buf: &'a mut [u8]) -> Self {
+        Self { slot, buf, result: Err(Errno::IO) }
+    }
+}
+
+/// A place for swap slots of 4 KiB. All methods may be called from many threads at once; reads and writes block.
+///
+/// A write is not made durable: swap does not outlive its programs.
+pub trait Device: Send + Sync {
+    /// For messages and status.
+    fn name(&self) -> &str;
+
+    /// Slots there are.
+    fn slots(&self) -> u32;
+
+    /// How fast it is.
+    fn class(&self) -> DeviceClass;
+
+    /// Writes whole pages from `first` on. The buffer starts on a page boundary.
+    ///
+    /// # Errors
+    /// ENOSPC or EDQUOT when there is no room; the slots are then undefined. Anything else is a defect.
+    fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno>;
+
+    /// Reads whole pages from `first` on. The buffer starts on a page boundary.
+    ///
+    /// # Errors
+    /// Whatever the device says; the buffer is then undefined.
+    fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno>;
+
+    /// Serves several reads, at once where the device can; each request carries its own result.
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        for request in requests {
+            request.result = self.read(request.slot, request.buf);
+        }
+    }
+
+    /// The content of these slots is no longer needed. A hint: it may do nothing.
+    ///
+    /// # Errors
+    /// When the device refused; nothing needs to be done about it.
+    fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
+        let _ = (first, count);
+        Ok(())
+    }
+}
+
+impl<D: Device + ?Sized> Device for Arc<D> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn slots(&self) -> u32 {
+        (**self).slots()
+    }
+    fn class(&self) -> DeviceClass {
+        (**self).class()
+    }
+    fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
+        (**self).write(first, bytes)
+    }
+    fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        (**self).read(first, bytes)
+    }
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        (**self).read_many(requests);
+    }
+    fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
+        (**self).discard(first, count)
+    }
+}
+
+/// EINVAL unless `length` bytes from slot `first` are whole pages inside a device of `slots`.
+pub(crate) fn check_range(first: u32, length: usize, slots: u32) -> Result<(), Errno> {
+    let pages = (length / PAGE_SIZE) as u64;
+    let whole = length.is_multiple_of(PAGE_SIZE);
+    if whole && first as u64 + pages <= slots as u64 { Ok(()) } else { Err(Errno::INVALID) }
+}

@@ -1,0 +1,208 @@
+//! Swap slots in a file or on a block device.
+//!
+//! Transfers go past the page cache (O_DIRECT) where the file system allows, so that swapping out does not fill the
+//! memory it is to free. Where io_uring works, a batch of reads costs one system call; where it is forbidden (many
+//! container seccomp profiles), positioned reads and writes do the same one by one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use uswap_core::PAGE_SIZE;
+use uswap_sys::{AlignedBuf, Ring, RingOp, punch_hole};
+
+use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_range};
+use crate::open::{IoBackend, OpenError, Opened, open_named, open_unnamed};
+
+/// Transfers in flight per ring.
+const RING_DEPTH: u32 = 64;
+const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
+
+/// A file or block device.
+pub struct FileDevice {
+    name: String,
+    file: File,
+    base: u64,
+    slots: u32,
+    direct: bool,
+    block: bool,
+    named: bool,
+    /// Idle rings, as many as there were threads at once; `None` = positioned transfers.
+    rings: Option<Mutex<Vec<Ring>>>,
+    can_discard: AtomicBool,
+}
+
+impl FileDevice {
+    /// A sparse file without a name in `directory`: it vanishes with the process.
+    ///
+    /// # Errors
+    /// [`OpenError`]; a directory on tmpfs or ramfs is refused.
+    pub fn unnamed(directory: &Path, bytes: u64, backend: IoBackend) -> Result<Self, OpenError> {
+        let opened = open_unnamed(directory, bytes)?;
+        Self::build(format!("{}/(unnamed)", directory.display()), directory, opened, false, backend)
+    }
+
+    /// The file (made if missing, sparse) or the block device at `path`. `bytes` is the room wanted; without it the
+    /// size found counts. The first page is kept for a signature; a file or device that holds foreign data is refused.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the reason.
+    pub fn open(path: &Path, bytes: Option<u64>, backend: IoBackend) -> Result<Self, OpenError> {
+        let opened = open_named(path, bytes)?;
+        Self::build(path.display().to_string(), path, opened, true, backend)
+    }
+
+    fn build(name: String, path: &Path, opened: Opened, named: bool, backend: IoBackend) -> Result<Self, OpenError> {
+        let Opened { file, direct, length, base } = opened;
+        if length < CLUSTER_BYTES {
+            return Err(OpenError::TooSmall(path.into()));
+        }
+        let slots = (length / PAGE_SIZE as u64).min(u32::MAX as u64 - 1) as u32;
+        let block = file.metadata().is_ok_and(|m| m.file_type().is_block_device());
+        let rings = match (backend, try_ring(&file)) {
+            (IoBackend::Positioned, _) | (IoBackend::Auto, Err(_)) => None,
+            (IoBackend::Uring, Err(e)) => return Err(OpenError::NoUring(path.into(), e)),
+            (_, Ok(ring)) => Some(Mutex::new(vec![ring])),
+        };
+        Ok(Self { name, file, base, slots, direct, block, named, rings, can_discard: AtomicBool::new(true) })
+    }
+
+    /// Whether transfers bypass the page cache. If not, the kernel caches what is swapped, in memory that counts.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The way transfers are made: never `Auto`.
+    pub fn backend(&self) -> IoBackend {
+        if self.rings.is_some() { IoBackend::Uring } else { IoBackend::Positioned }
+    }
+
+    fn offset(&self, slot: u32) -> u64 {
+        self.base + slot as u64 * PAGE_SIZE as u64
+    }
+
+    /// An idle ring, or a new one when all are in use.
+    fn take_ring(&self) -> Option<Ring> {
+        let idle = self.rings.as_ref()?.lock().expect("no panic under this lock").pop();
+        idle.or_else(|| Ring::new(RING_DEPTH).ok())
+    }
+
+    fn put_ring(&self, ring: Ring) {
+        if let Some(rings) = &self.rings {
+            rings.lock().expect("no panic under this lock").push(ring);
+        }
+    }
+
+    /// The end of a transfer that came short of `buffer`: by positioned reads, which name the error if there is one.
+    fn finish_read(&self, slot: u32, buffer: &mut [u8], result: i32) -> Result<(), Errno> {
+        match result {
+            n if n >= 0 && n as usize == buffer.len() => Ok(()),
+            n if n >= 0 || -n == libc::EAGAIN || -n == libc::EINTR => {
+                Ok(self.file.read_exact_at(buffer, self.offset(slot))?)
+            }
+            n => Err(Errno(-n)),
+        }
+    }
+
+    fn read_with(&self, mut ring: Ring, requests: &mut [ReadRequest<'_>]) {
+        for batch in requests.chunks_mut(RING_DEPTH as usize) {
+            let mut ops: Vec<RingOp<'_>> = Vec::with_capacity(batch.len());
+            ops.extend(batch.iter_mut().map(|r| RingOp::read(self.offset(r.slot), r.buf)));
+            ring.run(self.file.as_fd(), &mut ops);
+            let mut results = [0; RING_DEPTH as usize];
+            results.iter_mut().zip(&ops).for_each(|(to, op)| *to = op.result);
+            drop(ops);
+            for (request, result) in batch.iter_mut().zip(results) {
+                request.result = self.finish_read(request.slot, request.buf, result);
+            }
+        }
+        self.put_ring(ring);
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn class(&self) -> DeviceClass {
+        DeviceClass { latency: Duration::from_micros(100), best_batch: 32 }
+    }
+
+    fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
+        check_range(first, bytes.len(), self.slots)?;
+        let offset = self.offset(first);
+        let Some(mut ring) = self.take_ring() else { return Ok(self.file.write_all_at(bytes, offset)?) };
+        let mut op = [RingOp::write(offset, bytes)];
+        ring.run(self.file.as_fd(), &mut op);
+        let result = op[0].result;
+        self.put_ring(ring);
+        match result {
+            n if n >= 0 && n as usize == bytes.len() => Ok(()),
+            n if n >= 0 || -n == libc::EAGAIN || -n == libc::EINTR => Ok(self.file.write_all_at(bytes, offset)?),
+            n => Err(Errno(-n)),
+        }
+    }
+
+    fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        check_range(first, bytes.len(), self.slots)?;
+        // One transfer gains nothing from a ring.
+        Ok(self.file.read_exact_at(bytes, self.offset(first))?)
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let ring = if requests.len() > 1 { self.take_ring() } else { None };
+        let inside = requests.iter().all(|r| check_range(r.slot, r.buf.len(), self.slots).is_ok());
+        match ring {
+            Some(ring) if inside => self.read_with(ring, requests),
+            _ => requests.iter_mut().for_each(|r| r.result = self.read(r.slot, r.buf)),
+        }
+    }
+
+    fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
+        if !self.can_discard.load(Relaxed) {
+            return Ok(());
+        }
+        check_range(first, count as usize * PAGE_SIZE, self.slots)?;
+        let done = punch_hole(self.file.as_fd(), self.offset(first), count as u64 * PAGE_SIZE as u64);
+        if done.is_err() {
+            self.can_discard.store(false, Relaxed);
+        }
+        Ok(done?)
+    }
+}
+
+impl Drop for FileDevice {
+    /// What programs had in memory does not stay behind in a file that has a name.
+    fn drop(&mut self) {
+        if self.named && !self.block {
+            let whole = self.slots as u64 * PAGE_SIZE as u64;
+            let _ = punch_hole(self.file.as_fd(), self.base, whole);
+        }
+    }
+}
+
+/// A ring that has proven itself on `file` with a read: being made does not mean that it may be used.
+fn try_ring(file: &File) -> io::Result<Ring> {
+    let mut ring = Ring::new(RING_DEPTH)?;
+    let mut page = AlignedBuf::zeroed(PAGE_SIZE);
+    let mut op = [RingOp::read(0, &mut page)];
+    ring.run(file.as_fd(), &mut op);
+    if op[0].result < 0 {
+        return Err(io::Error::from_raw_os_error(-op[0].result));
+    }
+    Ok(ring)
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,114 @@
+//! What goes into a store and what can come out: configuration, object names, errors.
+
+use std::{error, fmt, io};
+
+use uswap_core::PageHasher;
+use uswap_device::{Device, Errno};
+
+/// How a store is made.
+pub struct StoreConfig {
+    /// The most memory the pool may take, in bytes (rounded down to slabs of 64 KiB).
+    pub pool_limit_bytes: u64,
+    /// Address space reserved for the pool, in bytes: the highest limit that can be set later.
+    pub pool_reserve_bytes: u64,
+    /// Computes the hashes given to `put`, and verifies what is loaded.
+    pub hasher: PageHasher,
+    /// Where pages go that the pool does not take, highest priority first. May be empty.
+    pub devices: Vec<Box<dyn Device>>,
+}
+
+/// Names a stored page for as long as it has references.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ObjectId(pub(crate) u32);
+
+impl ObjectId {
+    /// The id as a number, for packed page words.
+    pub fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The id whose number is `bits`.
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+}
+
+/// Why no store could be made.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The pool's address space could not be reserved.
+    Reserve(io::Error),
+    /// More than 255 devices.
+    TooManyDevices,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reserve(e) => write!(f, "address space for the pool could not be reserved: {e}"),
+            Self::TooManyDevices => write!(f, "more than 255 swap devices"),
+        }
+    }
+}
+
+impl error::Error for StoreError {}
+
+/// Why a page was not stored.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PutError {
+    /// Neither the pool nor any device could take it: the caller keeps the page in RAM.
+    Full,
+}
+
+impl fmt::Display for PutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "neither the pool nor any device has room")
+    }
+}
+
+impl error::Error for PutError {}
+
+/// The answer of [`Store::load`](crate::Store::load).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// The page is in the buffer and its checksum was right.
+    Ready,
+    /// It must be read from a device: call `load_blocking` where waiting is allowed.
+    OnDevice,
+}
+
+/// Why a page could not be loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LoadError {
+    /// The device failed to read.
+    Io {
+        /// Name of the device.
+        device: String,
+        /// Slot of the page.
+        slot: u32,
+        /// What the device said.
+        errno: i32,
+    },
+    /// What was read is not what was stored, also when read again.
+    Checksum {
+        /// Name of the device, `None` for the pool.
+        device: Option<String>,
+        /// Slot of the page, 0 for the pool.
+        slot: u32,
+    },
+    /// The copy was given up: only cached references are left.
+    Gone,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { device, slot, errno } => write!(f, "{device}: slot {slot} cannot be read: {}", Errno(*errno)),
+            Self::Checksum { device: Some(device), slot } => write!(f, "{device}: slot {slot} has a wrong checksum"),
+            Self::Checksum { device: None, .. } => write!(f, "a page in the compressed pool has a wrong checksum"),
+            Self::Gone => write!(f, "the stored copy was given up"),
+        }
+    }
+}
+
+impl error::Error for LoadError {}

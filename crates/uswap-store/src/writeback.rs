@@ -1,0 +1,234 @@
+//! Writeback: from the tail of the pool's LRU to a device, in batches of contiguous slots.
+//!
+//! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %. A step does the
+//! cheapest thing that makes room: give up cached copies, else empty thin slabs by moving what is in them, else write
+//! one batch. Pages are written as they are compressed, each at the start of its own slot.
+//!
+//! During the write an object stays in the pool and readable, marked `writing` so that nobody else frees or moves its
+//! copy. Who releases the last reference meanwhile leaves the entry with `refs == 0`; the writer then frees both
+//! copies. A loaded object gets a second chance: it goes to the head of the LRU once before it is written.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use uswap_core::{Handle, PAGE_SIZE};
+use uswap_sys::AlignedBuf;
+
+use crate::codec::TAG;
+use crate::config::ObjectId;
+use crate::devices::{Spot, WriteLists};
+use crate::stats::add;
+use crate::store::{SHARDS, Store, join, split};
+use crate::table::{List, Place, Shard};
+
+/// Pages per batch: 512 KiB.
+const BATCH: usize = 128;
+/// Objects looked at per lock of a shard, so that a reader waits for microseconds only.
+const PER_LOCK: usize = 16;
+const HIGH_PERCENT: u64 = 95;
+const LOW_PERCENT: u64 = 90;
+
+/// What one call of [`Store::writeback`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WritebackReport {
+    /// Cached copies given up.
+    pub given_up: u32,
+    /// Compressed pages moved inside the pool to empty slabs.
+    pub moved: u32,
+    /// Pages written to devices.
+    pub written: u32,
+    /// Pages that no device took; they stay in the pool.
+    pub refused: u32,
+    /// Slots discarded on devices.
+    pub trimmed: u32,
+    /// Bytes by which the pool shrank meanwhile.
+    pub freed_bytes: u64,
+}
+
+impl WritebackReport {
+    /// Whether the call made any room: if not, another one now will not either.
+    pub fn progressed(&self) -> bool {
+        self.given_up + self.moved + self.written > 0 || self.freed_bytes > 0
+    }
+}
+
+struct Victim {
+    id: ObjectId,
+    handle: Handle,
+    length: u16,
+}
+
+/// The working memory of a writeback thread (512 KiB and lists).
+pub struct WritebackScratch {
+    io: AlignedBuf,
+    victims: Vec<Victim>,
+    spots: Vec<Spot>,
+    lists: WriteLists,
+    pub(crate) handles: Vec<Handle>,
+    pub(crate) moves: Vec<(ObjectId, Handle)>,
+    pub(crate) turn: usize,
+}
+
+impl Default for WritebackScratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl WritebackScratch {
+    /// Working memory for a new thread.
+    pub fn new() -> Self {
+        Self {
+            io: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
+            victims: Vec::with_capacity(BATCH),
+            spots: Vec::with_capacity(BATCH),
+            lists: WriteLists::default(),
+            handles: Vec::new(),
+            moves: Vec::new(),
+            turn: 0,
+        }
+    }
+}
+
+impl Store {
+    /// Whether [`writeback`](Self::writeback) should be called, again and again until this is false.
+    pub fn needs_writeback(&self) -> bool {
+        let percent = if self.writing_back.load(Relaxed) { LOW_PERCENT } else { HIGH_PERCENT };
+        self.above(percent) && !self.stalled.load(Relaxed)
+    }
+
+    fn above(&self, percent: u64) -> bool {
+        self.pool_used.load(Relaxed) * 100 > self.pool_limit.load(Relaxed) * percent
+    }
+
+    /// One step of making room in the pool, down to 90 % of its limit. May wait for a device write. Several threads
+    /// may do it at once.
+    pub fn writeback(&self, scratch: &mut WritebackScratch) -> WritebackReport {
+        let mut report = WritebackReport::default();
+        let before = self.pool_bytes();
+        if self.above(LOW_PERCENT) {
+            self.writing_back.store(true, Relaxed);
+            report.given_up = self.give_up_cached(List::PoolCached, BATCH as u32);
+        }
+        if self.above(LOW_PERCENT) && !report.progressed() {
+            report.moved = self.compact(scratch);
+        }
+        if self.above(LOW_PERCENT) && !report.progressed() {
+            self.write_batch(scratch, &mut report);
+            self.stalled.store(!report.progressed() && !self.devices.has_room(), Relaxed);
+        }
+        if !self.above(LOW_PERCENT) {
+            self.writing_back.store(false, Relaxed);
+        }
+        report.trimmed = self.trim();
+        report.freed_bytes = before.saturating_sub(self.pool_bytes());
+        report
+    }
+
+    /// Gives the room of freed slots back to the devices, some clusters per call; returns the slots discarded.
+    pub fn trim(&self) -> u32 {
+        self.devices.trim()
+    }
+
+    /// Devices that ran out of room before they ran out of slots are tried again. To be called now and then: nothing
+    /// tells when a full disk has room again.
+    pub fn retry_room(&self) {
+        self.devices.thaw();
+        self.unstall();
+    }
+
+    fn write_batch(&self, scratch: &mut WritebackScratch, report: &mut WritebackReport) {
+        scratch.victims.clear();
+        scratch.spots.clear();
+        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, BATCH as u32) > 0 {
+            self.select(scratch);
+            let bytes = scratch.victims.len() * PAGE_SIZE;
+            self.write_pages(&scratch.io[..bytes], &mut scratch.spots, &mut scratch.lists);
+        } else {
+            add(&self.counters.reject_reclaim_fail, 1);
+            return;
+        }
+        report.written = scratch.spots.len() as u32;
+        report.refused = (scratch.victims.len() - scratch.spots.len()) as u32;
+        add(&self.counters.written_back_pages, report.written as u64);
+        add(&self.counters.reject_reclaim_fail, (report.refused > 0) as u64);
+        self.settle(scratch);
+    }
+
+    /// Collects a batch from the tails of the shards and copies it, one page per slot.
+    fn select(&self, scratch: &mut WritebackScratch) {
+        let first = self.next_shard.fetch_add(1, Relaxed) as usize;
+        for shard in (0..SHARDS as usize).map(|i| (first + i) % SHARDS as usize) {
+            while scratch.victims.len() < BATCH {
+                let before = scratch.victims.len();
+                self.select_some(shard, scratch);
+                if scratch.victims.len() == before {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn select_some(&self, shard_number: usize, scratch: &mut WritebackScratch) {
+        let mut guard = self.shards[shard_number].lock();
+        let shard: &mut Shard = &mut guard;
+        for _ in 0..PER_LOCK.min(BATCH - scratch.victims.len()) {
+            let Some(index) = next_victim(shard) else { break };
+            let Place::Pool { handle, .. } = shard.entry(index).place else {
+                unreachable!("the LRU holds pool objects")
+            };
+            let at = scratch.victims.len() * PAGE_SIZE;
+            let slot = &mut scratch.io[at..at + PAGE_SIZE];
+            let pool = self.pool.lock();
+            let bytes = &pool.read(handle)[TAG..];
+            slot[..bytes.len()].copy_from_slice(bytes);
+            slot[bytes.len()..].fill(0);
+            let length = bytes.len() as u16;
+            drop(pool);
+            shard.set_place(index, Place::Pool { handle, referenced: false, writing: true });
+            scratch.victims.push(Victim { id: join(shard_number, index), handle, length });
+        }
+    }
+
+    /// After the write: objects that were written move to their slots, the others go back into the LRU.
+    fn settle(&self, scratch: &mut WritebackScratch) {
+        scratch.handles.clear();
+        for (i, victim) in scratch.victims.iter().enumerate() {
+            let spot = scratch.spots.get(i).copied();
+            let (shard, index) = split(victim.id);
+            let mut guard = self.shards[shard].lock();
+            let released = guard.entry(index).refs == 0;
+            match spot {
+                _ if released => {
+                    guard.vacate(index);
+                }
+                Some((device, slot)) => {
+                    guard.set_place(index, Place::Device { device, length: victim.length, slot });
+                }
+                None => guard.set_place(index, Place::pool(victim.handle)),
+            }
+            drop(guard);
+            if released && let Some(spot) = spot {
+                self.devices.free(spot);
+            }
+            if released || spot.is_some() {
+                scratch.handles.push(victim.handle);
+            }
+        }
+        self.with_pool(|pool| scratch.handles.drain(..).for_each(|handle| pool.free(handle)));
+    }
+}
+
+/// The object at the LRU's tail that was not loaded since it was last looked at.
+fn next_victim(shard: &mut Shard) -> Option<u32> {
+    for _ in 0..4 * PER_LOCK {
+        let index = shard.tail(List::Lru)?;
+        match shard.entry(index).place {
+            Place::Pool { handle, referenced: true, .. } => {
+                shard.set_place(index, Place::pool(handle));
+                shard.move_to_head(index);
+            }
+            _ => return Some(index),
+        }
+    }
+    shard.tail(List::Lru)
+}

@@ -1,0 +1,49 @@
+//! File system calls that the standard library does not have.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Gives the room of `length` bytes from `offset` back; they read as zero, the file keeps its size.
+/// On a block device this is a discard.
+///
+/// # Errors
+/// What fallocate(2) says: EOPNOTSUPP where the file system or the device cannot.
+pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the call takes numbers and a descriptor that is open for the whole call.
+    let rc = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, length as libc::off_t) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether `file` lies on a file system that keeps its content in memory (tmpfs or ramfs).
+///
+/// # Errors
+/// What fstatfs(2) says.
+pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    let mut answer = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `answer` has room for the structure that the call fills, and the descriptor is open.
+    if unsafe { libc::fstatfs(file.as_raw_fd(), answer.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed is a valid value of this structure of integers, and the call succeeded.
+    let kind = unsafe { answer.assume_init() }.f_type as u32;
+    Ok(kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn proc_is_not_a_memory_file_system_and_shm_is() {
+        assert!(!is_memory_file_system(File::open("/proc").unwrap().as_fd()).unwrap());
+        if let Ok(shm) = File::open("/dev/shm") {
+            assert!(is_memory_file_system(shm.as_fd()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A reserved range of anonymous memory: costs address space until touched, and can be given back piece by piece.
+
+use std::io;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Private anonymous memory of fixed place and size. What was never written, or was released, reads as zero.
+///
+/// Huge pages are turned off for it, so that what is touched is what is paid for.
+pub struct Reservation {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is owned by this value and handed out only by the borrow rules.
+unsafe impl Send for Reservation {}
+// SAFETY: as above; shared access is read-only.
+unsafe impl Sync for Reservation {}
+
+impl Reservation {
+    /// Reserves `length` bytes, rounded up to whole pages (at least one).
+    ///
+    /// # Errors
+    /// What mmap(2) says: ENOMEM when the address space or RLIMIT_AS does not allow it.
+    pub fn new(length: usize) -> io::Result<Self> {
+        let length = length.max(1).next_multiple_of(4096);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the range is the mapping just made. The advice changes no content; kernels without huge pages
+        // refuse it, which is as good.
+        unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
+        let start = NonNull::new(start.cast()).expect("mmap does not return null");
+        Ok(Self { start, length })
+    }
+
+    /// The whole range.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `length` readable bytes are mapped at `start` for the life of self; untouched ones read as zero.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+
+    /// The whole range, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the exclusive borrow of self makes the slice exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+
+    /// Gives the memory of `range` back to the system; it reads as zero from now on.
+    ///
+    /// # Panics
+    /// When the range is not whole pages inside the reservation.
+    pub fn release(&mut self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.length, "{range:?} is outside");
+        assert!(range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096), "{range:?} is not whole pages");
+        // SAFETY: the range lies inside the mapping (asserted above), nobody borrows it (exclusive self), and
+        // private anonymous memory that is dropped reads as zero, which is a valid u8.
+        let rc =
+            unsafe { libc::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), libc::MADV_DONTNEED) };
+        debug_assert_eq!(rc, 0, "madvise: {}", io::Error::last_os_error());
+        if rc != 0 {
+            self.bytes_mut()[range].fill(0);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no borrow of it outlives self.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_memory_reads_zero() {
+        let mut memory = Reservation::new(1 << 40).expect("a reservation costs nothing");
+        memory.bytes_mut()[4096..3 * 4096].fill(9);
+        memory.release(4096..2 * 4096);
+        assert_eq!((memory.bytes()[4096], memory.bytes()[2 * 4096]), (0, 9));
+    }
+
+    #[test]
+    #[should_panic(expected = "outside")]
+    fn release_outside_panics() {
+        Reservation::new(4096).unwrap().release(0..8192);
+    }
+}
