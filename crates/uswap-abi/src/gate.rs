@@ -23,6 +23,7 @@ use crate::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// The three words of the gate, in memory shared by agent and owner.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Gate {
     busy: AtomicU32,
     reads_started: AtomicU32,

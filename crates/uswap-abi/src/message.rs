@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! agent: connect
-//! engine: Welcome + [ring memfd, eventfd, /dev/userfaultfd or nothing]
+//! engine: Welcome + [ring memfd, /dev/userfaultfd or nothing]
 //! agent: Hello + [event userfaultfd, staging userfaultfd]     a fork child of a managed parent: [staging userfaultfd]
-//! engine: Go + [event userfaultfd of this fork child, if it is one]
+//! engine: Go + [eventfd, event userfaultfd of this fork child if it is one]
 //! then: each byte that the engine sends is a ring of the doorbell
 //! ```
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
@@ -34,7 +34,7 @@ pub const HELLO_ERRNO_AT: usize = 4;
 /// Hello: address where the agent's code lies (for the list of what is never managed).
 pub const HELLO_CODE_AT: usize = 5;
 
-/// Go: 1 when a userfaultfd comes with it.
+/// Go: 1 when a userfaultfd comes with it, behind the eventfd.
 pub const GO_HAS_FD_AT: usize = 1;
 /// Go: 1 when the agent shall end: this process will not be managed.
 pub const GO_REFUSED_AT: usize = 2;

@@ -82,6 +82,7 @@ pub const UNSHARE: u64 = 1 << 11;
 
 /// Pages that are neighbours in the program and go to neighbouring slots.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Run {
     /// Address (page aligned) | [`UNSHARE`] | pages (1 to 64, low bits).
     pub what: AtomicU64,
@@ -105,6 +106,7 @@ impl Run {
 
 /// 64 staging slots and the order that concerns them.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Tray {
     /// Runs in this order.
     pub run_count: AtomicU32,
@@ -126,6 +128,7 @@ pub struct Tray {
 
 /// The memory shared by one agent and the owner of its space.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Ring {
     /// Who may MOVE, who may read events.
     pub gate: Gate,

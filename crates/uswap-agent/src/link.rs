@@ -50,7 +50,7 @@ struct Control {
 pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
     let socket = connect_socket()?;
     set_timeout(socket, 10);
-    let (welcome, [ring_fd, event, device, _]) = receive(socket)?;
+    let (welcome, [ring_fd, device, ..]) = receive(socket)?;
     let ring = map_ring(ring_fd)?;
     write_nonce(area, &welcome);
     let identity = if inherited { read_identity(area) } else { 0 };
@@ -65,10 +65,11 @@ pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
     if go[GO_REFUSED_AT] == 1 || failure < -1 || (failure == -1 && !is_child) {
         return None;
     }
-    let events = if go[GO_HAS_FD_AT] == 1 { fds[0] } else { events as i32 };
+    let [completion, child_events, ..] = fds;
+    let events = if go[GO_HAS_FD_AT] == 1 { child_events } else { events as i32 };
     drop_capabilities();
     set_timeout(socket, 1);
-    Agent::new(area, ring, socket, event, events, staging as i32)
+    Agent::new(area, ring, socket, completion, events, staging as i32)
 }
 
 fn hello(area: u64, identity: u64, failure: isize) -> Message {

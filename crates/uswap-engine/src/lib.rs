@@ -1,1 +1,30 @@
-//! Under construction.
+//! The pager: fault path, reclaim, event handling, and the processes of `uswap run`.
+#![forbid(unsafe_code)]
+
+pub mod budget;
+pub mod cgroup;
+pub mod config;
+pub mod counters;
+mod door;
+mod engine;
+mod event;
+mod evict;
+mod fault;
+pub mod fault_points;
+mod governor;
+mod greet;
+mod image;
+pub mod keeper;
+pub mod latency;
+mod owner;
+pub mod procfs;
+mod reader;
+pub mod report;
+mod scan;
+pub mod shared;
+mod space;
+mod tray;
+mod tree;
+mod worker;
+
+pub use greet::{EVENT_FEATURES, STAGING_FEATURES};

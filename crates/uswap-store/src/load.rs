@@ -39,6 +39,12 @@ impl Store {
         self.load_memory(id, out).map(|wanted| if wanted.is_none() { Load::Ready } else { Load::OnDevice })
     }
 
+    /// Whether the object's only copy lies on a device now.
+    pub fn is_on_device(&self, id: ObjectId) -> bool {
+        let (shard, index) = split(id);
+        matches!(self.shards[shard].lock().entry(index).place, Place::Device { .. })
+    }
+
     /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time. The caller has a
     /// reference; with a cached one only, the page may be `Gone` while it is read.
     ///

@@ -82,3 +82,22 @@ impl<T: SharedLayout> Drop for SharedValue<T> {
         unsafe { libc::munmap(std::ptr::from_ref(self.value).cast_mut().cast(), self.length) };
     }
 }
+
+/// What keeper and engine tell each other: a page of memory that both have.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ControlPage {
+    /// Process id of the command, once it runs.
+    pub command: std::sync::atomic::AtomicU32,
+    /// 1 once the run has ended in good order.
+    pub finished: std::sync::atomic::AtomicU32,
+    /// Exit status for the user, once finished.
+    pub status: std::sync::atomic::AtomicU32,
+    /// 1 while the command is stopped.
+    pub stopped: std::sync::atomic::AtomicU32,
+    /// Signal by which the user asked the run to end after its command had ended already.
+    pub end_requested: std::sync::atomic::AtomicU32,
+}
+
+// SAFETY: repr(C), atomics only, zero means "not yet".
+unsafe impl SharedLayout for ControlPage {}

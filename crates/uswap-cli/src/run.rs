@@ -1,0 +1,180 @@
+//! `uswap run`: from the command line to a [`RunConfig`], refusing early what cannot work.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use uswap_core::size::{Size, human};
+use uswap_engine::cgroup::{Balance, Cgroup, machine_memory};
+use uswap_engine::config::{Ram, RunConfig, SwapPlace, SwapSpec, exit};
+use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
+use uswap_sys::userfaultfd::Userfaultfd;
+
+/// The engine, its stacks and buffers, and a working set that makes progress.
+const LEAST_BUDGET: u64 = 16 << 20;
+
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
+    #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
+    ram: String,
+    /// Most of the budget for the compressed pool, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
+    pool: f64,
+    /// Where pages go that do not fit: PATH, a block device, or ram; with [,prio=N][,size=SIZE]. May be repeated
+    #[arg(long, value_name = "SPEC")]
+    swap: Vec<String>,
+    /// Write all figures to this file at the end, as JSON
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Name of this run for `uswap status` (default: the engine's process id)
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Do not print the summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A refusal: what to say and which status to exit with.
+type Refusal = (String, i32);
+
+/// Runs the command; returns the exit status.
+pub fn run(arguments: &RunArguments) -> i32 {
+    match prepare(arguments) {
+        Ok(config) => keeper::run(&config),
+        Err((text, status)) => {
+            eprintln!("uswap: {text}");
+            status
+        }
+    }
+}
+
+fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
+    let refuse = |text: String| (text, exit::REFUSED);
+    if let Ok(name) = std::env::var("USWAP_NAME") {
+        return Err(refuse(format!("this is already inside the run {name:?}; a run inside a run is not supported")));
+    }
+    let program = find_program(&arguments.command[0])?;
+    check_userfaultfd().map_err(refuse)?;
+    let (ram, limit) = budget(&arguments.ram).map_err(refuse)?;
+    if !(0.0..=90.0).contains(&arguments.pool) {
+        return Err(refuse(format!("--pool {}: between 0 and 90 percent of the budget", arguments.pool)));
+    }
+    let mut swap: Vec<SwapSpec> =
+        arguments.swap.iter().map(|spec| swap_spec(spec)).collect::<Result<_, _>>().map_err(refuse)?;
+    swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
+    let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| refuse("an argument holds a NUL".into()));
+    Ok(RunConfig {
+        ram,
+        limit,
+        pool_percent: arguments.pool,
+        swap,
+        stats: arguments.stats.clone(),
+        name: arguments.name.clone().unwrap_or_else(|| std::process::id().to_string()),
+        verbosity: if arguments.quiet { 0 } else { 1 + arguments.verbose },
+        program: c_string(program.as_os_str())?,
+        arguments: arguments.command.iter().map(|text| c_string(text)).collect::<Result<_, _>>()?,
+        fault_points: std::env::var("USWAP_FAULT_POINTS").unwrap_or_default(),
+    })
+}
+
+/// As the shell would find it: 127 when there is none, 126 when it may not be executed.
+fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
+    let shown = name.to_string_lossy();
+    let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
+    let forbidden = |path: &Path| (format!("{}: permission denied", path.display()), exit::NOT_EXECUTABLE);
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match executable(&path) {
+            Some(true) => Ok(path),
+            Some(false) => Err(forbidden(&path)),
+            None => Err(not_found),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut seen = None;
+    for candidate in std::env::split_paths(&path).map(|directory| directory.join(name)) {
+        match executable(&candidate) {
+            Some(true) => return Ok(candidate),
+            Some(false) => seen = Some(candidate),
+            None => {}
+        }
+    }
+    Err(seen.map_or(not_found, |path| forbidden(&path)))
+}
+
+/// Whether the file may be executed; `None` when there is none.
+fn executable(path: &Path) -> Option<bool> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether this kernel and our permissions allow what a run needs.
+fn check_userfaultfd() -> Result<(), String> {
+    let help = "run needs userfaultfd with fork events: as root, or with the capability SYS_PTRACE \
+                (docker run --cap-add SYS_PTRACE --device /dev/userfaultfd; sysctl vm.unprivileged_userfaultfd=1 \
+                alone does not give fork events). `uswap doctor` tells more";
+    let events =
+        Userfaultfd::for_this_process().map_err(|error| format!("userfaultfd is not permitted: {error}; {help}"))?;
+    events.handshake(EVENT_FEATURES).map_err(|error| match error.raw_os_error() {
+        Some(22) => "this kernel lacks a userfaultfd feature that run needs (Linux 6.11 or later)".to_string(),
+        _ => format!("userfaultfd fork events are not permitted: {error}; {help}"),
+    })?;
+    let staging = Userfaultfd::for_this_process().map_err(|error| error.to_string())?;
+    staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
+}
+
+fn budget(text: &str) -> Result<(Ram, u64), String> {
+    let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
+    if text == "auto" {
+        let limit = Cgroup::of_this_process().map_or(machine / 10 * 8, |cgroup| Balance::new(cgroup).initial_limit());
+        return Ok((Ram::Auto, limit));
+    }
+    let size: Size = text.parse().map_err(|error| format!("--ram: {error}"))?;
+    let bytes = size.of(machine);
+    if bytes < LEAST_BUDGET {
+        return Err(format!("--ram {text} is {}: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
+    }
+    if bytes > 64 * machine {
+        return Err(format!("--ram {text} is far more than this machine's {}", human(machine)));
+    }
+    Ok((Ram::Bytes(bytes), bytes))
+}
+
+/// `PLACE[,prio=N][,size=SIZE]`
+fn swap_spec(text: &str) -> Result<SwapSpec, String> {
+    let mut parts = text.split(',');
+    let place = parts.next().unwrap_or_default();
+    let place = match place {
+        "" => return Err("--swap: a place is missing".into()),
+        "ram" => SwapPlace::Ram,
+        url if url.contains("://") => return Err(format!("--swap {url}: network devices are not built in yet")),
+        path if Path::new(path).is_dir() => {
+            return Err(format!("--swap {path} is a directory; name a file in it, or a block device"));
+        }
+        path => SwapPlace::Path(path.into()),
+    };
+    let mut spec = SwapSpec { place, priority: 0, size: None };
+    for option in parts {
+        match option.split_once('=') {
+            Some(("prio", number)) => {
+                spec.priority = number.parse().map_err(|_| format!("--swap {text}: prio={number} is not a number"))?;
+            }
+            Some(("size", size)) => {
+                let size: Size = size.parse().map_err(|error| format!("--swap {text}: {error}"))?;
+                let Size::Bytes(bytes) = size else { return Err(format!("--swap {text}: size in bytes, please")) };
+                spec.size = Some(bytes);
+            }
+            _ => return Err(format!("--swap {text}: unknown option {option:?} (prio=N, size=SIZE)")),
+        }
+    }
+    Ok(spec)
+}

@@ -1,0 +1,194 @@
+//! The budget: how much memory the tree and the engine use, and when to take some back.
+//!
+//! Truth comes from the governor, which reads what the kernel counts for each process. Between two readings the
+//! owners add what they install and subtract what they drop, and the pool's size is read directly; so the estimate
+//! is never older than the last page that moved.
+//!
+//! ```text
+//! 0 ......... activation ............ low ... high ...... hard . limit
+//!   nothing     memory is registered   |        |           |
+//!   happens                            |        |           faults wait for room
+//!                                      |        reclaim starts
+//!                                      reclaim stops
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
+const GROWTH_PAGES: i64 = 480;
+/// Poll and reaction near the limit, in milliseconds.
+const REACTION: i64 = 3;
+
+/// Shared by the governor and all owners. Everything is in pages of 4 KiB.
+#[derive(Debug)]
+pub struct Budget {
+    limit: AtomicI64,
+    measured: AtomicI64,
+    since: AtomicI64,
+    pool: AtomicI64,
+    pool_measured: AtomicI64,
+    pipeline: AtomicI64,
+    peak: AtomicI64,
+    threads: i64,
+    /// The store took nothing more when asked last.
+    pub exhausted: AtomicBool,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes on a machine with so many processors.
+    pub fn new(limit: u64, processors: usize) -> Self {
+        let zero = || AtomicI64::new(0);
+        let budget = Self {
+            limit: zero(),
+            measured: zero(),
+            since: zero(),
+            pool: zero(),
+            pool_measured: zero(),
+            pipeline: zero(),
+            peak: zero(),
+            threads: processors as i64,
+            exhausted: AtomicBool::new(false),
+        };
+        budget.set_limit(limit);
+        budget
+    }
+
+    /// Changes the limit (bytes).
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store((bytes / 4096) as i64, SeqCst);
+    }
+
+    /// The limit in pages.
+    pub fn limit(&self) -> i64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Pages in use now, as far as we know.
+    pub fn usage(&self) -> i64 {
+        let pool = self.pool.load(Relaxed) - self.pool_measured.load(Relaxed);
+        self.measured.load(Relaxed) + self.since.load(Relaxed) + pool
+    }
+
+    /// The highest usage measured.
+    pub fn peak(&self) -> i64 {
+        self.peak.load(Relaxed)
+    }
+
+    /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
+    pub fn activation(&self) -> i64 {
+        (self.high() - self.threads * GROWTH_PAGES * REACTION).max(self.limit() / 4)
+    }
+
+    /// Above this, reclaim starts.
+    pub fn high(&self) -> i64 {
+        self.limit() - self.reserve()
+    }
+
+    /// Reclaim stops here.
+    pub fn low(&self) -> i64 {
+        self.high() - self.reserve() / 2
+    }
+
+    /// Above this, faults wait for room.
+    pub fn hard(&self) -> i64 {
+        self.limit() - self.reserve() / 4
+    }
+
+    fn reserve(&self) -> i64 {
+        (self.limit() / 64).clamp(512, 4096)
+    }
+
+    /// Pages to be ordered for eviction now: none until usage passes the high watermark, then down to the low one.
+    pub fn wanted(&self) -> i64 {
+        let usage = self.usage() - self.pipeline.load(Relaxed);
+        if usage > self.high() { usage - self.low() } else { 0 }
+    }
+
+    /// Whether `pages` more may be installed now.
+    pub fn has_room(&self, pages: i64) -> bool {
+        self.usage() + pages <= self.hard()
+    }
+
+    /// Pages were installed (or, negative, dropped).
+    pub fn charge(&self, pages: i64) {
+        self.since.fetch_add(pages, Relaxed);
+    }
+
+    /// Pages entered (or, negative, left) the way from order to drop.
+    pub fn pipeline(&self, pages: i64) {
+        self.pipeline.fetch_add(pages, Relaxed);
+    }
+
+    /// Pages under way from order to drop.
+    pub fn under_way(&self) -> i64 {
+        self.pipeline.load(Relaxed)
+    }
+
+    /// The pool's size now.
+    pub fn set_pool(&self, bytes: u64) {
+        self.pool.store((bytes / 4096) as i64, Relaxed);
+    }
+
+    /// The governor begins to read: what is charged from here on comes on top.
+    pub fn begin_measurement(&self) -> Measurement {
+        Measurement { since: self.since.load(SeqCst), pool: self.pool.load(SeqCst) }
+    }
+
+    /// The governor has read `pages`.
+    pub fn end_measurement(&self, begun: Measurement, pages: i64) {
+        self.measured.store(pages, SeqCst);
+        self.pool_measured.store(begun.pool, SeqCst);
+        self.since.fetch_sub(begun.since, SeqCst);
+        self.peak.fetch_max(pages, Relaxed);
+    }
+
+    /// How long the governor may sleep: until growth as fast as it can be might reach the activation mark.
+    pub fn poll_interval(&self) -> Duration {
+        let room = self.activation() - self.usage();
+        let milliseconds = room / (self.threads * GROWTH_PAGES);
+        Duration::from_millis(milliseconds.clamp(1, 50) as u64)
+    }
+}
+
+/// What was charged when a measurement began.
+#[derive(Debug)]
+pub struct Measurement {
+    since: i64,
+    pool: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_during_a_measurement_are_not_lost() {
+        let budget = Budget::new(128 << 20, 2);
+        budget.charge(100);
+        let begun = budget.begin_measurement();
+        budget.charge(7);
+        budget.end_measurement(begun, 1000);
+        assert_eq!(budget.usage(), 1007);
+    }
+
+    #[test]
+    fn the_marks_are_in_order_for_every_limit() {
+        for limit in [16u64 << 20, 64 << 20, 128 << 20, 1 << 30, 1 << 36] {
+            let b = Budget::new(limit, 2);
+            assert!(0 < b.activation() && b.activation() <= b.low(), "{limit}");
+            assert!(b.low() < b.high() && b.high() < b.hard() && b.hard() < b.limit(), "{limit}");
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_is_not_wanted_twice() {
+        let budget = Budget::new(128 << 20, 2);
+        let begun = budget.begin_measurement();
+        budget.end_measurement(begun, budget.high() + 10);
+        let wanted = budget.wanted();
+        assert!(wanted > 10);
+        budget.pipeline(wanted);
+        assert_eq!(budget.wanted(), 0);
+    }
+}

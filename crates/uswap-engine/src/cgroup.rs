@@ -1,0 +1,163 @@
+//! The memory cgroup we are in: its limit, and the balance between anonymous memory and file pages under it.
+//!
+//! In a container the limit covers everything: anonymous memory, the page cache of programs and libraries, kernel
+//! memory. Usage always sits at the limit, because the page cache fills what is left; so usage says nothing. What
+//! says something is how often file pages that were dropped are read again (`workingset_refault_file`): while they
+//! are, the files need more room, and the anonymous budget shrinks; while they are not, it grows back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// File pages are left at least this much room.
+const LEAST_FILE: u64 = 16 << 20;
+/// Never to be touched: what page tables, stacks and sockets take at once.
+const SAFETY: u64 = 6 << 20;
+/// How often the balance is looked at.
+const PERIOD: Duration = Duration::from_millis(50);
+/// File refaults in a period that call for more room (4 MiB per 50 ms).
+const MANY_REFAULTS: u64 = 1000;
+
+/// A memory cgroup of version 1 or 2.
+#[derive(Clone, Debug)]
+pub struct Cgroup {
+    directory: PathBuf,
+    unified: bool,
+    limit: u64,
+}
+
+impl Cgroup {
+    /// The nearest memory cgroup of this process with a limit below the machine's memory, itself or an ancestor that
+    /// can be seen.
+    pub fn of_this_process() -> Option<Self> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        let machine = machine_memory()?;
+        let candidates = text.lines().filter_map(|line| {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            let unified = controllers.is_empty();
+            let is_memory = controllers.split(',').any(|controller| controller == "memory");
+            let root = mount_point(&mounts, unified)?;
+            (unified || is_memory).then(|| (root, path.trim_start_matches('/').to_string(), unified))
+        });
+        candidates.filter_map(|(root, path, unified)| Self::tightest(&root, &path, unified)).find(|c| c.limit < machine)
+    }
+
+    fn tightest(root: &Path, path: &str, unified: bool) -> Option<Self> {
+        // In a container with a cgroup namespace the path is that of the host or "/": the mount is what counts.
+        let own = if root.join(path).exists() { root.join(path) } else { root.to_path_buf() };
+        let file = if unified { "memory.max" } else { "memory.limit_in_bytes" };
+        let levels = own.ancestors().take_while(|directory| directory.starts_with(root));
+        let limits = levels.filter_map(|directory| {
+            let limit = fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok()?;
+            Some(Self { directory: directory.to_path_buf(), unified, limit })
+        });
+        limits.min_by_key(|cgroup| cgroup.limit)
+    }
+
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Bytes in use, file pages included.
+    pub fn usage(&self) -> Option<u64> {
+        let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
+    }
+
+    /// Figures of memory.stat.
+    fn stat(&self) -> Option<Stat> {
+        let text = fs::read_to_string(self.directory.join("memory.stat")).ok()?;
+        let get = |names: [&str; 2]| {
+            let name = if self.unified { names[1] } else { names[0] };
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0)
+        };
+        Some(Stat {
+            anonymous: get(["total_rss", "anon"]),
+            file: get(["total_cache", "file"]),
+            shmem: get(["total_shmem", "shmem"]),
+            refaults: get(["total_workingset_refault_file", "workingset_refault_file"]),
+        })
+    }
+}
+
+struct Stat {
+    anonymous: u64,
+    file: u64,
+    shmem: u64,
+    refaults: u64,
+}
+
+/// Total memory of the machine in bytes.
+pub fn machine_memory() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+fn mount_point(mounts: &str, unified: bool) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, point, kind, options, ..] = fields[..] else { return None };
+        let fits = if unified {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup" && options.split(',').any(|option| option == "memory")
+        };
+        fits.then(|| PathBuf::from(point))
+    })
+}
+
+/// Steers the anonymous budget under a cgroup's limit.
+#[derive(Debug)]
+pub struct Balance {
+    cgroup: Cgroup,
+    file_room: u64,
+    refaults: u64,
+    looked: Instant,
+}
+
+impl Balance {
+    /// A balance that leaves files an eighth to begin with.
+    pub fn new(cgroup: Cgroup) -> Self {
+        let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
+        let file_room = (cgroup.limit / 8).max(LEAST_FILE);
+        Self { cgroup, file_room, refaults, looked: Instant::now() }
+    }
+
+    /// The budget to begin with, in bytes.
+    pub fn initial_limit(&self) -> u64 {
+        let fixed = self.file_room + SAFETY + self.kernel_bytes();
+        self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4)
+    }
+
+    fn kernel_bytes(&self) -> u64 {
+        let (Some(usage), Some(stat)) = (self.cgroup.usage(), self.cgroup.stat()) else { return 0 };
+        usage.saturating_sub(stat.anonymous + stat.file) + stat.shmem
+    }
+
+    /// The new budget in bytes, if it is time for one. `pages`: what the tree and the engine use by their own count.
+    pub fn steer(&mut self, pages: i64) -> Option<u64> {
+        if self.looked.elapsed() < PERIOD {
+            return None;
+        }
+        self.looked = Instant::now();
+        let stat = self.cgroup.stat()?;
+        let refaulted = stat.refaults.saturating_sub(self.refaults);
+        self.refaults = stat.refaults;
+        let most = self.cgroup.limit / 2;
+        if refaulted > MANY_REFAULTS {
+            self.file_room = (self.file_room + self.file_room / 8).min(most);
+        } else if refaulted == 0 {
+            self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(most));
+        }
+        let usage = self.cgroup.usage()?;
+        // What is neither file nor counted by us: kernel memory, and processes outside the tree.
+        let ours = (pages.max(0) as u64) << 12;
+        let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
+        let fixed = self.file_room + SAFETY + others;
+        Some(self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4))
+    }
+}

@@ -1,0 +1,99 @@
+//! Counters of one run, by the kernel's names where the kernel has one. The comment says exactly when each grows.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// All counters; each may be bumped from any thread.
+        #[derive(Default, Debug)]
+        pub struct Counters { $($(#[$doc])* pub $name: Count),* }
+
+        impl Counters {
+            /// Name and value of each.
+            pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get())),*]
+            }
+        }
+    };
+}
+
+/// One counter.
+#[derive(Default, Debug)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+counters! {
+    /// A fault message was read from a userfaultfd.
+    pgfault,
+    /// A fault was answered with a page from the pool or a device.
+    pgmajfault,
+    /// A fault found its page staged and got it back.
+    soft_faults,
+    /// A fault on a page believed resident with nothing under way: answered with zeros.
+    stray_faults,
+    /// A page was installed as zeros (first touch, or evicted zeros).
+    zero_fills,
+    /// A page was installed by readahead, beside the one that faulted.
+    swap_ra,
+    /// A page was ordered for eviction.
+    pgscan,
+    /// A page left RAM: its staging slot was dropped.
+    pgsteal,
+    /// A page went from the active to the inactive list.
+    pgdeactivate,
+    /// A page whose shadow was still there came back (pool, device or zeros).
+    workingset_refault_anon,
+    /// A refault joined the active list at once.
+    workingset_activate_anon,
+    /// A refaulted page had been active when it was evicted.
+    workingset_restore_anon,
+    /// A page came back from a device and its bytes were not those that went.
+    checksum_errors,
+    /// A page was poisoned: its bytes could not be had.
+    poisoned_pages,
+    /// An evicted page had a copy in the store that was still true.
+    swap_cache_reused,
+    /// The kernel answered EAGAIN to an installation.
+    install_again,
+    /// The kernel answered EEXIST to an installation.
+    install_exists,
+    /// MOVE was refused because the page is shared or pinned (EBUSY).
+    move_busy,
+    /// MOVE was refused for the range (EINVAL).
+    move_refused,
+    /// A page was left alone because a thread needs it to die.
+    thread_pages,
+    /// An order was cancelled by an event.
+    orders_cancelled,
+    /// A fault waited for room.
+    throttled,
+    /// A fault waited for room for too long and was let through above the limit.
+    over_limit,
+    /// An event was read, by kind.
+    fork_events,
+    /// See `fork_events`.
+    unmap_events,
+    /// See `fork_events`.
+    remove_events,
+    /// See `fork_events`.
+    remap_events,
+    /// The owner found the agent inside the gate for longer than it waits at a stretch.
+    gate_deferred,
+    /// A mapping was registered.
+    registrations,
+    /// A process's agent arrived.
+    agents,
+    /// A process became managed (its memory registered or inherited so).
+    managed_processes,
+}

@@ -1,0 +1,118 @@
+//! The door: agents connect here; each gets a ring, says hello and is handed to an owner.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uswap_abi::message::{
+    HELLO_AREA_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, MAGIC, Message as Words, WELCOME_NONCE_HI_AT,
+    WELCOME_NONCE_LO_AT, WORDS,
+};
+use uswap_sys::process::random_word;
+use uswap_sys::shared::SharedValue;
+use uswap_sys::socket::{Listener, MessageSocket};
+use uswap_sys::userfaultfd::{Userfaultfd, open_device};
+
+use crate::procfs;
+use crate::shared::{Greeting, Message, Shared};
+use crate::space::AgentLink;
+
+/// How long a visitor may take to say hello.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Agents that were welcomed and have not said hello yet.
+pub struct Door {
+    shared: Arc<Shared>,
+    listener: Listener,
+    device: Option<OwnedFd>,
+    visitors: HashMap<u64, Visitor>,
+    next_visitor: u64,
+    next_owner: usize,
+}
+
+struct Visitor {
+    pid: u32,
+    link: AgentLink,
+    since: Instant,
+}
+
+impl Door {
+    /// A door around a listening socket.
+    pub fn new(shared: Arc<Shared>, listener: Listener) -> Self {
+        Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
+    }
+
+    /// The listening socket, to be polled.
+    pub fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Welcomes everybody who has connected. Returns visitors to be polled, by number.
+    pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
+        self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
+        while let Ok(Some((socket, pid))) = self.listener.accept() {
+            let Some(link) = self.prepare(socket) else { continue };
+            let number = self.next_visitor;
+            self.next_visitor += 1;
+            poll(number, &link.socket);
+            self.visitors.insert(number, Visitor { pid, link, since: Instant::now() });
+        }
+    }
+
+    fn prepare(&mut self, socket: MessageSocket) -> Option<AgentLink> {
+        let ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
+        let nonce = [random_word().ok()?, random_word().ok()?];
+        let mut welcome: Words = [0; WORDS];
+        (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
+        let file: &File = ring.file();
+        let mut fds = vec![file.as_fd()];
+        fds.extend(self.device.as_ref().map(AsFd::as_fd));
+        crate::greet::send(&socket, &welcome, &fds)?;
+        Some(AgentLink { socket, ring, nonce })
+    }
+
+    /// A visitor has said something (or left).
+    pub fn hear(&mut self, number: u64, forget: impl FnOnce(&MessageSocket)) {
+        let Some(visitor) = self.visitors.remove(&number) else { return };
+        forget(&visitor.link.socket);
+        let mut bytes = [0u8; WORDS * 8];
+        let Ok((length, fds)) = visitor.link.socket.receive(&mut bytes) else { return };
+        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect();
+        if length != bytes.len() || words[0] != MAGIC {
+            return;
+        }
+        self.introduce(visitor, &words, fds);
+    }
+
+    fn introduce(&mut self, visitor: Visitor, hello: &[u64], fds: Vec<OwnedFd>) {
+        let identity = hello[HELLO_IDENTITY_AT];
+        let mut fds = fds.into_iter().map(Userfaultfd::from);
+        let events = if identity == 0 { fds.next() } else { None };
+        let staging = fds.next();
+        let (Some(staging), true) = (staging, identity != 0 || events.is_some()) else {
+            return self.turn_away(&visitor, hello[HELLO_ERRNO_AT] as i32);
+        };
+        let owner = self.owner_of(identity);
+        let greeting =
+            Greeting { pid: visitor.pid, area: hello[HELLO_AREA_AT], identity, link: visitor.link, events, staging };
+        self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
+    }
+
+    /// A fork child belongs to its parent's owner, which wrote its own number into the identity.
+    fn owner_of(&mut self, identity: u64) -> usize {
+        let owners = self.shared.mailboxes.len();
+        if identity != 0 {
+            return (identity & 0xff) as usize % owners;
+        }
+        self.next_owner += 1;
+        self.next_owner % owners
+    }
+
+    fn turn_away(&self, visitor: &Visitor, errno: i32) {
+        let name = procfs::name(visitor.pid).unwrap_or_default();
+        let error = std::io::Error::from_raw_os_error(errno);
+        self.shared.notice(format!("{name} (process {}) stays unmanaged: no userfaultfd: {error}", visitor.pid));
+    }
+}

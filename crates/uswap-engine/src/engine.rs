@@ -1,0 +1,418 @@
+//! The engine's process: starts the command, runs the threads, and watches over everything from its main thread.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use uswap_core::PageHasher;
+use uswap_device::{Device, FileDevice, IoBackend, RamDevice};
+use uswap_store::{Store, StoreConfig, WritebackScratch};
+use uswap_sys::events::{EventFd, Poller};
+use uswap_sys::process::{self, Change, Fork};
+use uswap_sys::shared::ControlPage;
+use uswap_sys::signal::{self, Mask};
+use uswap_sys::socket::Listener;
+
+use crate::budget::Budget;
+use crate::cgroup::{Balance, Cgroup};
+use crate::config::{Ram, RunConfig, SwapPlace, exit};
+use crate::door::Door;
+use crate::fault_points::FaultPoints;
+use crate::governor::Governor;
+use crate::image::AgentImage;
+use crate::owner::Owner;
+use crate::shared::{Mailbox, Message, Shared, Verdict};
+use crate::{evict, procfs, reader, report, tree, worker};
+
+const WORKERS: usize = 2;
+const READERS: usize = 4;
+/// How long reclaim may make no progress with everything full before the tree is ended.
+const EXHAUSTION: Duration = Duration::from_secs(5);
+
+/// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
+pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) -> i32 {
+    match start(config, keeper, mask) {
+        Err(reason) => {
+            eprintln!("uswap: {reason}");
+            finish(control, exit::REFUSED)
+        }
+        Ok(mut engine) => {
+            control.command.store(engine.command, SeqCst);
+            let status = engine.supervise(control);
+            engine.stop();
+            finish(control, status)
+        }
+    }
+}
+
+fn finish(control: &ControlPage, status: i32) -> i32 {
+    control.status.store(status as u32, SeqCst);
+    control.finished.store(1, SeqCst);
+    0
+}
+
+/// A running engine, as its main thread sees it.
+struct Engine {
+    config: RunConfig,
+    shared: Arc<Shared>,
+    door: Door,
+    poller: Poller,
+    keeper: std::os::fd::OwnedFd,
+    command: u32,
+    threads: Vec<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
+    /// Kept open: programs load the agent through it.
+    _image: AgentImage,
+}
+
+const DOOR: u64 = 0;
+const BELL: u64 = 1;
+const KEEPER: u64 = 2;
+const FIRST_VISITOR: u64 = 16;
+
+fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String> {
+    let say = |what: &str| {
+        let what = what.to_string();
+        move |error: std::io::Error| format!("{what}: {error}")
+    };
+    process::set_name(c"uswap-engine");
+    process::become_subreaper().map_err(say("cannot become a subreaper"))?;
+    process::fix_mmap_threshold(1 << 20);
+    let files_before = process::raise_open_files();
+    let (shared, channels) = share(config)?;
+    let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
+    let engine = std::process::id();
+    let image = AgentImage::new(&format!("/proc/{engine}/fd/{}", listener.inode_fd())).map_err(say("agent image"))?;
+    let (mut go, wait) = pipe().map_err(say("pipe"))?;
+    let environment = environment(config, &image.path(engine));
+    let command = match process::fork().map_err(say("cannot start the command"))? {
+        Fork::Child => become_command(config, wait, &environment, mask, files_before),
+        Fork::Parent(pid) => pid,
+    };
+    process::set_nice(-10);
+    let poller = Poller::new().map_err(say("epoll"))?;
+    let keeper = process::pidfd(keeper).map_err(say("keeper"))?;
+    poller.add(&listener, DOOR).map_err(say("epoll"))?;
+    poller.add(&shared.main_bell, BELL).map_err(say("epoll"))?;
+    poller.add(&keeper, KEEPER).map_err(say("epoll"))?;
+    let stopping = Arc::new(AtomicBool::new(false));
+    let threads = start_threads(config, &shared, channels, &stopping).map_err(say("cannot start a thread"))?;
+    let door = Door::new(shared.clone(), listener);
+    go.write_all(b"g").map_err(say("command"))?;
+    Ok(Engine { config: config.clone(), shared, door, poller, keeper, command, threads, stopping, _image: image })
+}
+
+/// Where the agents' socket gets its name for a moment.
+fn socket_directory() -> PathBuf {
+    let candidates = [std::env::var_os("TMPDIR").map(PathBuf::from), Some("/tmp".into()), Some("/dev/shm".into())];
+    let fits = |directory: &PathBuf| directory.is_dir() && directory.as_os_str().len() < 80;
+    candidates.into_iter().flatten().find(fits).unwrap_or_else(|| "/var/tmp".into())
+}
+
+fn pipe() -> std::io::Result<(File, File)> {
+    let (reader, writer) = std::io::pipe()?;
+    Ok((File::from(std::os::fd::OwnedFd::from(writer)), File::from(std::os::fd::OwnedFd::from(reader))))
+}
+
+fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
+    use std::os::unix::ffi::OsStringExt;
+    let ours = ["LD_PRELOAD", "USWAP_NAME", "USWAP_FAULT_POINTS"];
+    let kept = std::env::vars_os().filter(|(name, _)| !ours.iter().any(|our| name == our));
+    let mut all: Vec<CString> = kept
+        .filter_map(|(name, value)| CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok())
+        .collect();
+    let preload = match std::env::var("LD_PRELOAD") {
+        Ok(others) if !others.is_empty() => format!("LD_PRELOAD={agent}:{others}"),
+        _ => format!("LD_PRELOAD={agent}"),
+    };
+    all.extend(CString::new(preload));
+    all.extend(CString::new(format!("USWAP_NAME={}", config.name)));
+    all
+}
+
+/// In the forked child: waits until the engine is ready, then becomes the user's command.
+fn become_command(
+    config: &RunConfig,
+    mut wait: File,
+    environment: &[CString],
+    mask: &Mask,
+    files: Option<process::Limit>,
+) -> ! {
+    let mut byte = [0];
+    if wait.read_exact(&mut byte).is_err() {
+        process::exit_now(exit::ENGINE_DIED);
+    }
+    if let Some(limit) = files {
+        process::restore_open_files(limit);
+    }
+    signal::default_sigpipe();
+    signal::restore(mask);
+    let error = process::exec(&config.program, &config.arguments, environment);
+    eprintln!("uswap: {}: {error}", config.program.to_string_lossy());
+    process::exit_now(if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE })
+}
+
+struct Channels {
+    evictions: std::sync::mpsc::Receiver<crate::shared::EvictJob>,
+    reads: std::sync::mpsc::Receiver<crate::shared::ReadJob>,
+}
+
+fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
+    let faults = FaultPoints::parse(&config.fault_points).map_err(|entry| format!("unknown fault point {entry:?}"))?;
+    let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
+    let hasher = PageHasher::new(secret);
+    let store = Store::new(StoreConfig {
+        pool_limit_bytes: (config.limit as f64 * config.pool_percent / 100.0) as u64,
+        pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
+        hasher,
+        devices: open_devices(config)?,
+    })
+    .map_err(|error| format!("the store cannot be set up: {error}"))?;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let (evictions, evict_jobs) = sync_channel(evict::MOST_STORING);
+    let (reads, read_jobs) = sync_channel(1024);
+    let owners = processors.clamp(1, 4);
+    let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
+    let shared = Shared {
+        store,
+        budget: Budget::new(config.limit, processors),
+        counters: Default::default(),
+        latencies: Default::default(),
+        hasher,
+        faults,
+        mailboxes: mailboxes.map_err(|error| format!("eventfd: {error}"))?,
+        evictions,
+        reads,
+        verdict: Mutex::default(),
+        notices: Mutex::default(),
+        main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
+        managed: Mutex::default(),
+    };
+    Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs }))
+}
+
+fn open_devices(config: &RunConfig) -> Result<Vec<Box<dyn Device>>, String> {
+    if config.swap.is_empty() {
+        return default_device(config).map(|device| vec![device]);
+    }
+    let open = |spec: &crate::config::SwapSpec| -> Result<Box<dyn Device>, String> {
+        let size = spec.size.unwrap_or(4 * config.limit);
+        Ok(match &spec.place {
+            SwapPlace::UnnamedIn(directory) => {
+                Box::new(FileDevice::unnamed(directory, size, IoBackend::Auto).map_err(|e| e.to_string())?)
+            }
+            SwapPlace::Path(path) => {
+                Box::new(FileDevice::open(path, spec.size.or(Some(size)), IoBackend::Auto).map_err(|e| e.to_string())?)
+            }
+            SwapPlace::Ram => Box::new(RamDevice::new("ram", (size >> 12).min(u64::from(u32::MAX)) as u32)),
+        })
+    };
+    config.swap.iter().map(open).collect()
+}
+
+/// An unnamed file of four times the budget in $TMPDIR or /var/tmp.
+fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
+    let size = 4 * config.limit;
+    let mut refused = Vec::new();
+    let places = [std::env::var_os("TMPDIR").map(PathBuf::from), Some(PathBuf::from("/var/tmp"))];
+    for directory in places.into_iter().flatten() {
+        match FileDevice::unnamed(Path::new(&directory), size, IoBackend::Auto) {
+            Ok(device) => return Ok(Box::new(device)),
+            Err(error) => refused.push(error.to_string()),
+        }
+    }
+    Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
+}
+
+fn start_threads(
+    config: &RunConfig,
+    shared: &Arc<Shared>,
+    channels: Channels,
+    stopping: &Arc<AtomicBool>,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    let mut spawn = |name: String, body: Box<dyn FnOnce() + Send>| -> std::io::Result<()> {
+        threads.push(std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(body)?);
+        Ok(())
+    };
+    for number in 0..shared.mailboxes.len() {
+        let mut owner = Owner::new(number, shared.clone())?;
+        spawn(format!("owner-{number}"), Box::new(move || owner.run()))?;
+    }
+    let evictions = Arc::new(Mutex::new(channels.evictions));
+    for number in 0..WORKERS {
+        let (shared, jobs) = (shared.clone(), evictions.clone());
+        spawn(format!("worker-{number}"), Box::new(move || worker::run(&shared, &jobs)))?;
+    }
+    let reads = Arc::new(Mutex::new(channels.reads));
+    for number in 0..READERS {
+        let (shared, jobs) = (shared.clone(), reads.clone());
+        spawn(format!("reader-{number}"), Box::new(move || reader::run(&shared, &jobs)))?;
+    }
+    let (writeback, stop) = (shared.clone(), stopping.clone());
+    spawn("writeback".into(), Box::new(move || write_back(&writeback, &stop)))?;
+    let balance = match config.ram {
+        Ram::Auto => Cgroup::of_this_process().map(Balance::new),
+        Ram::Bytes(_) => None,
+    };
+    let mut governor = Governor::new(shared.clone(), balance)?;
+    let stop = stopping.clone();
+    spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
+    Ok(threads)
+}
+
+/// Keeps the pool below its limit.
+fn write_back(shared: &Shared, stop: &AtomicBool) {
+    let mut scratch = WritebackScratch::new();
+    let mut tried_room = Instant::now();
+    while !stop.load(SeqCst) {
+        if shared.store.needs_writeback() {
+            shared.store.writeback(&mut scratch);
+            shared.budget.set_pool(shared.store.pool_bytes());
+        } else {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if tried_room.elapsed() > Duration::from_secs(1) {
+            tried_room = Instant::now();
+            shared.store.retry_room();
+            shared.store.trim();
+        }
+    }
+}
+
+impl Engine {
+    /// Until the command and everything it left behind has ended. Returns the user's exit status.
+    fn supervise(&mut self, control: &ControlPage) -> i32 {
+        let mut ready = Vec::new();
+        let mut ended: Option<(i32, Instant)> = None;
+        let mut told = false;
+        let mut exhausted_since: Option<Instant> = None;
+        loop {
+            ready.clear();
+            let patience = if ended.is_some() { 5 } else { 50 };
+            if self.poller.wait(patience, &mut ready).is_err() {
+                return exit::ENGINE_DIED;
+            }
+            for event in &ready {
+                match event.token {
+                    DOOR => self.open_door(),
+                    BELL => self.shared.main_bell.clear(),
+                    KEEPER => {
+                        tree::kill_descendants();
+                        return exit::ENGINE_DIED;
+                    }
+                    visitor => self.door.hear(visitor - FIRST_VISITOR, |socket| self.poller.remove(socket)),
+                }
+            }
+            self.tell_notices();
+            if let Some(status) = self.judged(&mut exhausted_since) {
+                return status;
+            }
+            if let Some(status) = self.reap(control) {
+                ended = Some((status, Instant::now()));
+                control.stopped.store(2, SeqCst);
+            }
+            if let Some((status, at)) = ended {
+                let left = procfs::children(std::process::id());
+                if left.is_empty() {
+                    return status;
+                }
+                self.wait_for_rest(control, &left, at, &mut told);
+            }
+        }
+    }
+
+    fn open_door(&mut self) {
+        let poller = &self.poller;
+        self.door.welcome(|number, socket| {
+            // A visitor that cannot be watched is forgotten after a while.
+            let _ = poller.add(socket, FIRST_VISITOR + number);
+        });
+    }
+
+    /// Takes the news of all children: the command's end is the run's status.
+    fn reap(&mut self, control: &ControlPage) -> Option<i32> {
+        let mut status = None;
+        while let Ok(Some((pid, change))) = process::wait_news(None) {
+            if pid != self.command {
+                continue;
+            }
+            match change {
+                Change::Exited(code) => status = Some(code),
+                Change::Killed(signal) => status = Some(128 + signal),
+                Change::Stopped(_) => control.stopped.store(1, SeqCst),
+                Change::Continued => control.stopped.store(0, SeqCst),
+            }
+        }
+        status
+    }
+
+    fn wait_for_rest(&self, control: &ControlPage, left: &[u32], since: Instant, told: &mut bool) {
+        if !*told && since.elapsed() > Duration::from_secs(1) && self.config.verbosity > 0 {
+            *told = true;
+            eprintln!("uswap: the command has ended; waiting for {} process(es) it left behind", left.len());
+        }
+        if control.end_requested.load(SeqCst) != 0 {
+            tree::kill_descendants();
+        }
+    }
+
+    /// Whether the tree must be ended by us.
+    fn judged(&mut self, exhausted_since: &mut Option<Instant>) -> Option<i32> {
+        let exhausted = self.shared.budget.exhausted.load(SeqCst) && !self.shared.budget.has_room(1);
+        match exhausted_since {
+            _ if !exhausted => *exhausted_since = None,
+            None => *exhausted_since = Some(Instant::now()),
+            Some(since) if since.elapsed() > EXHAUSTION => {
+                let text =
+                    "swap space and pool are full and nothing can be freed; give more with --swap PATH,size=SIZE";
+                self.shared.condemn(Verdict::Exhausted(text.into()));
+            }
+            Some(_) => {}
+        }
+        let verdict = self.shared.verdict.lock().expect("verdict").clone()?;
+        tree::kill_descendants();
+        let (text, status) = match verdict {
+            Verdict::Exhausted(text) => (text, exit::EXHAUSTED),
+            Verdict::Broken(text) => (text, exit::BROKEN),
+        };
+        eprintln!("uswap: all programs of this run were killed: {text}");
+        Some(status)
+    }
+
+    fn tell_notices(&self) {
+        for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
+            if self.config.verbosity > 0 {
+                eprintln!("uswap: {notice}");
+            }
+        }
+    }
+
+    /// Stops the threads and writes what the user asked for.
+    fn stop(&mut self) {
+        self.stopping.store(true, SeqCst);
+        for mailbox in &self.shared.mailboxes {
+            mailbox.post(Message::Stop);
+        }
+        self.tell_notices();
+        self.poller.remove(self.keeper.as_fd());
+        if self.config.verbosity > 0 {
+            eprintln!("{}", report::summary(&self.shared));
+        }
+        if let Some(path) = &self.config.stats {
+            let text = format!("{:#}\n", report::figures(&self.shared));
+            if let Err(error) = std::fs::write(path, text) {
+                eprintln!("uswap: {}: {error}", path.display());
+            }
+        }
+        // The threads hold nothing that outlives the process.
+        self.threads.clear();
+    }
+}

@@ -1,0 +1,309 @@
+//! Events: what the program does to its address space, applied to the page table in the order it happened.
+//!
+//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one that happened is
+//! in the page table.
+
+use uswap_abi::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START, PAGE};
+use uswap_core::word::{PageWord, State};
+use uswap_store::ObjectId;
+use uswap_sys::userfaultfd::{Event, Userfaultfd};
+use uswap_sys::vmread::{self, RemoteRange};
+
+use crate::owner::Owner;
+use crate::space::Space;
+use crate::tray::{Phase, bits};
+
+impl Owner {
+    /// Applies one event (not a fault).
+    pub fn apply(&mut self, space: &mut Space, event: Event) {
+        let counters = &self.shared.counters;
+        match event {
+            Event::Fault { .. } => {}
+            Event::Unmap { start, end } => {
+                counters.unmap_events.add(1);
+                self.release_range(space, start, end);
+                space.unregister_range(start, end);
+                space.needs_scan = true;
+                self.wake_waiters(space, start, end);
+            }
+            Event::Remove { start, end } => {
+                counters.remove_events.add(1);
+                if !self.shared.faults.ignore_remove && !space.in_area(start) {
+                    self.release_range(space, start, end);
+                }
+                self.wake_waiters(space, start, end);
+            }
+            Event::Remap { from, to, length } => {
+                counters.remap_events.add(1);
+                if !self.shared.faults.ignore_remap {
+                    self.remap(space, from, to, length);
+                }
+            }
+            Event::Fork(child) => {
+                counters.fork_events.add(1);
+                self.fork(space, child);
+            }
+        }
+    }
+
+    /// Forgets the pages of a range and gives back what they hold.
+    pub fn release_range(&mut self, space: &mut Space, start: u64, end: u64) {
+        self.cancel_orders(space, start, end);
+        self.release_pages(space, start, end);
+    }
+
+    /// The same for pages without orders under way.
+    pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
+        let store = &self.shared.store;
+        let (trays, resident) = (&mut space.trays, &mut space.resident);
+        space.table.take_range(start, end, |_, word| {
+            match word.state() {
+                State::Stored(object) => store.release(ObjectId::from_bits(object)),
+                State::Staged(slot) => {
+                    let (tray, bit) = trays.of_slot(slot);
+                    tray.live &= !(1 << bit);
+                }
+                State::Resident => *resident = resident.saturating_sub(1),
+                _ => {}
+            }
+            if let Some(copy) = word.kept_copy() {
+                store.release_cached(ObjectId::from_bits(copy));
+            }
+        });
+    }
+
+    /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
+    fn cancel_orders(&mut self, space: &mut Space, start: u64, end: u64) {
+        let filling = space.trays.filling.clone();
+        for number in filling {
+            let tray = space.trays.get_mut(number);
+            let touched: Vec<usize> = (0..tray.runs.len()).filter(|r| tray.runs[*r].overlaps(start, end)).collect();
+            for index in touched {
+                if let Some(agent) = &space.agent {
+                    let cancelled = &agent.ring.trays[number as usize].cancelled;
+                    cancelled.fetch_or(1 << index, std::sync::atomic::Ordering::SeqCst);
+                }
+                self.shared.counters.orders_cancelled.add(1);
+                let tray = space.trays.get_mut(number);
+                let slots = tray.runs[index].slots() & tray.ordered;
+                tray.ordered &= !slots;
+                let addresses = tray.addresses;
+                for slot in bits(slots) {
+                    let address = addresses[slot as usize];
+                    let word = space.table.get(address);
+                    if word.state() == State::Resident && word.in_flight() {
+                        space.table.set(address, word.set_in_flight(false).set_queued(true));
+                        space.lists.push(address, word.active());
+                    }
+                }
+            }
+        }
+    }
+
+    fn wake_waiters(&mut self, space: &mut Space, start: u64, end: u64) {
+        let gone: Vec<u64> = space.waiters.range(start..end).map(|(address, _)| *address).collect();
+        for address in gone {
+            space.waiters.remove(&address);
+            space.events.wake(address, PAGE);
+        }
+    }
+
+    /// mremap: words, registration and staged pages move along.
+    fn remap(&mut self, space: &mut Space, from: u64, to: u64, length: u64) {
+        self.cancel_orders(space, from, from + length);
+        self.release_range(space, to, to + length);
+        let mut moved: Vec<(u64, PageWord)> = Vec::new();
+        space.table.take_range(from, from + length, |address, word| moved.push((address, word)));
+        for (address, word) in moved {
+            let target = address - from + to;
+            if let State::Staged(slot) = word.state() {
+                let (tray, bit) = space.trays.of_slot(slot);
+                tray.addresses[bit as usize] = target;
+            }
+            let word = word.set_in_flight(false);
+            space.table.set(target, word);
+            if word.queued() {
+                space.lists.push(target, word.active());
+            }
+        }
+        space.move_registration(from, to, length);
+        space.needs_scan = true;
+        self.wake_waiters(space, from, from + length);
+    }
+
+    /// fork: the child gets a page table of its own, sharing what is stored.
+    fn fork(&mut self, parent: &mut Space, events: Userfaultfd) {
+        self.read_notes(parent);
+        let mut child = Space::new(self.new_id(), events);
+        let random = uswap_sys::process::random_word().unwrap_or(0);
+        child.identity = random & !0xff | self.number as u64 | 1 << 63;
+        (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
+        child.registered = parent.registered.clone();
+        child.not_inherited = parent.not_inherited.clone();
+        child.notes_read = parent.notes_read;
+        child.process_name = parent.process_name.clone();
+        child.clock = parent.clock;
+        child.needs_scan = true;
+        if !self.shared.faults.no_fork_clone {
+            self.clone_pages(parent, &mut child);
+        }
+        let mut excluded = std::mem::take(&mut child.not_inherited);
+        excluded.retain(|_| !self.shared.faults.ignore_notes);
+        for (start, end) in excluded {
+            self.release_range(&mut child, start, end);
+            child.unregister_range(start, end);
+        }
+        self.shared.counters.managed_processes.add(1);
+        self.install_identity(&child);
+        if !self.adopt(child) {
+            let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
+            self.shared.condemn(crate::shared::Verdict::Broken(text));
+        }
+    }
+
+    fn clone_pages(&mut self, parent: &Space, child: &mut Space) {
+        let store = &self.shared.store;
+        child.table = parent.table.clone();
+        child.lists = parent.lists.clone();
+        child.trays = parent.trays.inherited();
+        let (lists, resident) = (&mut child.lists, &mut child.resident);
+        child.table.for_each_mut(|address, word| {
+            match word.state() {
+                State::Stored(object) => store.retain(ObjectId::from_bits(object)),
+                State::Resident => *resident += 1,
+                _ => {}
+            }
+            if let Some(copy) = word.kept_copy() {
+                store.retain_cached(ObjectId::from_bits(copy));
+            }
+            // Orders and reads under way are the parent's.
+            if word.in_flight() && word.state() == State::Resident {
+                *word = word.set_queued(true);
+                lists.push(address, word.active());
+            }
+            *word = word.set_in_flight(false);
+        });
+    }
+
+    /// Puts the identity page into a fork child's area. If the child was forked while its parent's was still there
+    /// the kernel says so and the child's agent will not be believed.
+    pub fn install_identity(&mut self, child: &Space) {
+        let mut page = [0u8; 4096];
+        page[..8].copy_from_slice(&child.identity.to_ne_bytes());
+        // EAGAIN cannot be (the child has not run); anything else is tried again when the agent touches the page.
+        let _ = child.events.copy(child.identity_page(), &page);
+    }
+
+    /// Reads the notes that the program's hooks have left since the last time.
+    pub fn read_notes(&mut self, space: &mut Space) {
+        let Some(pid) = space.pid else { return };
+        let length = (NOTES_START - NOTES_COUNT) + NOTES as u64 * NOTE_BYTES;
+        let mut bytes = vec![0u8; length as usize];
+        let range = RemoteRange { start: space.area + NOTES_COUNT, length };
+        if space.area == 0 || !vmread::read(pid, &[range], &mut bytes).is_ok_and(|n| n == bytes.len()) {
+            return;
+        }
+        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect();
+        let count = words[0] as u32 as usize;
+        let first = ((NOTES_START - NOTES_COUNT) / 8) as usize;
+        for note in words[first..].as_chunks::<3>().0.iter().take(count).skip(space.notes_read) {
+            let (start, end, kind) = (note[0], note[0].saturating_add(note[1]), note[2]);
+            match kind {
+                NOTE_WIPE_ON_FORK => space.not_inherited.push((start, end)),
+                NOTE_KEEP_ON_FORK => cut_range(&mut space.not_inherited, start, end),
+                _ => {}
+            }
+        }
+        if count > NOTES && space.notes_read < NOTES {
+            let name = &space.process_name;
+            self.shared.notice(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
+            self.shared.condemn(crate::shared::Verdict::Broken("too many ranges excluded from fork".into()));
+        }
+        space.notes_read = count.min(NOTES);
+    }
+
+    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up.
+    pub fn forget_agent(&mut self, space: &mut Space) {
+        self.absorb(space);
+        space.agent = None;
+        space.gate_pending = false;
+        space.orphaned = Some(std::time::Instant::now());
+        let filling = std::mem::take(&mut space.trays.filling);
+        for number in filling {
+            self.settle_orphan(space, number);
+        }
+        for number in std::mem::take(&mut space.trays.dropping) {
+            let charged = space.trays.get(number).charged;
+            self.shared.budget.pipeline(-i64::from(charged));
+            space.trays.put_free(number);
+        }
+    }
+
+    fn settle_orphan(&mut self, space: &mut Space, number: u32) {
+        let ordered = space.trays.get(number).ordered;
+        for bit in bits(ordered) {
+            let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
+            let places = [space.sb(slot), space.sa(slot)];
+            let there = |address| space.pagemap.as_ref().is_some_and(|p| p.is_present(address).unwrap_or(false));
+            let moved = places.into_iter().any(there);
+            let tray = space.trays.get_mut(number);
+            tray.ordered &= !(1 << bit);
+            let address = tray.addresses[bit as usize];
+            let word = space.table.get(address);
+            if word.state() == State::Resident && word.in_flight() {
+                if moved {
+                    tray.live |= 1 << bit;
+                    space.resident = space.resident.saturating_sub(1);
+                    space.table.set(address, word.staged(slot as u16));
+                } else {
+                    space.table.set(address, word.set_in_flight(false));
+                }
+            }
+        }
+        let tray = space.trays.get_mut(number);
+        (tray.inherited, tray.phase) = (true, Phase::Staged);
+        space.trays.staged.push_back(number);
+    }
+}
+
+/// Takes `start..end` out of a list of ranges.
+fn cut_range(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    let pieces = ranges.iter().flat_map(|(s, e)| [(*s, (*e).min(start)), ((*s).max(end), *e)]);
+    *ranges = pieces.filter(|(s, e)| s < e).collect();
+}
+
+impl Space {
+    /// Forgets that a range is registered.
+    pub fn unregister_range(&mut self, start: u64, end: u64) {
+        let touched: Vec<(u64, u64)> =
+            self.registered.range(..end).filter(|(_, e)| **e > start).map(|(s, e)| (*s, *e)).collect();
+        for (s, e) in touched {
+            self.registered.remove(&s);
+            if s < start {
+                self.registered.insert(s, start);
+            }
+            if e > end {
+                self.registered.insert(end, e);
+            }
+        }
+    }
+
+    fn move_registration(&mut self, from: u64, to: u64, length: u64) {
+        self.unregister_range(from, from + length);
+        self.unregister_range(to, to + length);
+        self.registered.insert(to, to + length);
+    }
+
+    /// Drops stale list entries once they outnumber the others.
+    pub fn purge_lists(&mut self) {
+        if self.lists.len() as u64 > 2 * self.resident + 4096 {
+            let table = &self.table;
+            let mut seen = std::collections::HashSet::new();
+            self.lists.purge(|address, active| {
+                let word = table.get(address);
+                let valid = word.queued() && word.state() == State::Resident && word.active() == active;
+                valid && seen.insert(address)
+            });
+        }
+    }
+}

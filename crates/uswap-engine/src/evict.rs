@@ -1,0 +1,442 @@
+//! The life of an eviction: from the head of the inactive list to the dropped staging slot.
+//!
+//! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for the price of one
+//! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
+//! remain to make the test worth something.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::mpsc::TrySendError;
+
+use uswap_abi::layout::TRAY_PAGES;
+use uswap_abi::ring::{Operation, RunResult};
+use uswap_core::word::State;
+use uswap_store::ObjectId;
+
+use crate::owner::Owner;
+use crate::shared::{EvictDone, EvictJob, EvictPage, Stored};
+use crate::space::Space;
+use crate::tray::{PageRun, Phase, bits};
+
+const PAGE: u64 = 4096;
+/// Most trays being filled at a time in a space.
+const MOST_FILLING: usize = 32;
+/// Most trays being stored at a time over all spaces (the workers' queue).
+pub const MOST_STORING: usize = 64;
+
+impl Owner {
+    /// Sets evictions under way so that `wanted` pages get free.
+    pub fn reclaim(&mut self, space: &mut Space, wanted: u64) {
+        let urgent = !self.shared.budget.has_room(64);
+        let keep = if urgent { 0 } else { staging_target(space) };
+        let mut stored = 0;
+        let mut staged = space.trays.staged_pages();
+        while stored < wanted && staged > keep {
+            let Some(number) = space.trays.staged.pop_front() else { break };
+            let live = u64::from(space.trays.get(number).live.count_ones());
+            if !self.store_tray(space, number) {
+                break;
+            }
+            stored += live;
+            staged -= live;
+        }
+        let filling = space.trays.filling.len() as u64 * u64::from(TRAY_PAGES);
+        let short = (wanted - stored.min(wanted)) + staging_target(space);
+        let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
+        for _ in 0..trays.min(8) {
+            if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
+                break;
+            }
+        }
+    }
+
+    /// Orders the next pages of the inactive list into a free tray.
+    fn fill_tray(&mut self, space: &mut Space) -> bool {
+        let candidates = self.candidates(space);
+        if candidates.is_empty() {
+            return false;
+        }
+        let Some(number) = space.trays.take_free() else {
+            for address in candidates {
+                space.lists.push(address, false);
+            }
+            return false;
+        };
+        self.shared.counters.pgscan.add(candidates.len() as u64);
+        let runs = group_runs(&candidates, &space.shared_pages);
+        let tray = space.trays.get_mut(number);
+        (tray.live, tray.filled, tray.ordered) = (0, 0, 0);
+        for run in &runs {
+            tray.ordered |= run.slots();
+            for index in 0..run.pages {
+                let address = run.address + u64::from(index) * PAGE;
+                tray.addresses[(run.slot + index) as usize] = address;
+                let word = space.table.get(address);
+                space.table.set(address, word.set_in_flight(true).set_queued(false));
+                space.shared_pages.remove(&address);
+            }
+        }
+        tray.runs = runs;
+        tray.phase = Phase::Filling;
+        space.trays.filling.push(number);
+        self.push_fill(space, number);
+        true
+    }
+
+    fn push_fill(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.agent else { return };
+        let tray = space.trays.get_mut(number);
+        let shared = &agent.ring.trays[number as usize];
+        let mut doorbell = false;
+        if tray.inherited {
+            doorbell |= agent.ring.push(Operation::DropInherited, number);
+            tray.pushed += 1;
+            tray.inherited = false;
+        }
+        for (run, target) in tray.runs.iter().zip(&shared.runs) {
+            target.what.store(run.packed(), Relaxed);
+            target.slot.store(run.slot, Relaxed);
+            target.result.store(RunResult::Pending as u32, Relaxed);
+        }
+        shared.runs_done.store(0, Relaxed);
+        shared.cancelled.store(0, Relaxed);
+        shared.filled.store(0, Relaxed);
+        shared.stuck.store(0, Relaxed);
+        shared.run_count.store(tray.runs.len() as u32, Release);
+        doorbell |= agent.ring.push(Operation::Fill, number);
+        tray.pushed += 1;
+        if doorbell {
+            agent.ring_doorbell();
+        }
+    }
+
+    /// Up to a tray of pages from the head of the inactive list, sorted.
+    fn candidates(&mut self, space: &mut Space) -> Vec<u64> {
+        let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
+        let mut looked = 0;
+        while pages.len() < TRAY_PAGES as usize && looked < 8192 {
+            looked += 1;
+            if space.lists.inactive_is_low() {
+                self.deactivate(space, 2 * TRAY_PAGES);
+            }
+            let Some(address) = space.lists.pop_inactive() else {
+                if !self.deactivate(space, TRAY_PAGES) {
+                    break;
+                }
+                continue;
+            };
+            let word = space.table.get(address);
+            let valid = word.state() == State::Resident && word.queued() && !word.in_flight() && !word.active();
+            if valid {
+                space.table.set(address, word.set_queued(false));
+                pages.push(address);
+            }
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Ages the head of the active list into the inactive one; `false` when nothing was there.
+    fn deactivate(&mut self, space: &mut Space, most: u32) -> bool {
+        let mut moved = false;
+        for _ in 0..most {
+            let Some(address) = space.lists.pop_active() else { break };
+            moved = true;
+            let word = space.table.get(address);
+            if word.state() == State::Resident && word.queued() && word.active() && !word.in_flight() {
+                space.table.set(address, word.set_active(false));
+                space.lists.push(address, false);
+                self.shared.counters.pgdeactivate.add(1);
+            }
+        }
+        moved
+    }
+
+    /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
+    pub fn absorb(&mut self, space: &mut Space) {
+        let numbers = space.trays.filling.clone();
+        for number in numbers {
+            self.absorb_filled(space, number);
+            if self.is_completed(space, number) {
+                self.absorb_filled(space, number);
+                self.finish_fill(space, number);
+            }
+        }
+        let dropping = space.trays.dropping.clone();
+        for number in dropping {
+            if self.is_completed(space, number) {
+                self.finish_drop(space, number);
+            }
+        }
+    }
+
+    fn is_completed(&self, space: &Space, number: u32) -> bool {
+        let pushed = space.trays.get(number).pushed;
+        space.agent.as_ref().is_some_and(|a| a.ring.trays[number as usize].completed.load(Acquire) == pushed)
+    }
+
+    /// Pages that arrived in the tray are staged from now on.
+    fn absorb_filled(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.agent else { return };
+        let filled = agent.ring.trays[number as usize].filled.load(SeqCst);
+        let tray = space.trays.get_mut(number);
+        // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
+        let new = filled & tray.ordered;
+        tray.filled |= filled;
+        tray.ordered &= !new;
+        let addresses = tray.addresses;
+        let mut live = 0;
+        for bit in bits(new) {
+            let address = addresses[bit as usize];
+            let word = space.table.get(address);
+            if word.state() == State::Resident && word.in_flight() {
+                space.table.set(address, word.staged((number * TRAY_PAGES + bit) as u16));
+                space.resident = space.resident.saturating_sub(1);
+                live |= 1 << bit;
+            }
+        }
+        space.trays.get_mut(number).live |= live;
+    }
+
+    /// All runs of the tray were tried: what did not move goes back to the lists.
+    fn finish_fill(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.agent else { return };
+        let shared = &agent.ring.trays[number as usize];
+        let results: Vec<RunResult> =
+            shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed))).collect();
+        let stuck = shared.stuck.load(SeqCst);
+        let tray = space.trays.get_mut(number);
+        let left = std::mem::take(&mut tray.ordered);
+        tray.inherited = stuck & tray.filled != 0;
+        tray.phase = Phase::Staged;
+        let runs = std::mem::take(&mut tray.runs);
+        let addresses = tray.addresses;
+        for (run, result) in runs.iter().zip(results) {
+            for bit in bits(run.slots() & left) {
+                self.put_back(space, addresses[bit as usize], result);
+            }
+        }
+        space.trays.filling.retain(|n| *n != number);
+        space.trays.staged.push_back(number);
+        if space.trays.get(number).filled == 0 {
+            space.trays.staged.retain(|n| *n != number);
+            space.trays.put_free(number);
+        }
+    }
+
+    /// A page that could not be moved.
+    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult) {
+        let word = space.table.get(address);
+        if word.state() != State::Resident || !word.in_flight() {
+            return;
+        }
+        let counters = &self.shared.counters;
+        let active = match result {
+            RunResult::Busy => {
+                counters.move_busy.add(1);
+                space.shared_pages.insert(address);
+                true
+            }
+            RunResult::ThreadPage => {
+                counters.thread_pages.add(1);
+                true
+            }
+            RunResult::Refused => {
+                counters.move_refused.add(1);
+                space.needs_scan = true;
+                true
+            }
+            _ => false,
+        };
+        space.table.set(address, word.set_in_flight(false).set_active(active).set_queued(true));
+        space.lists.push(address, active);
+    }
+
+    /// Hands a staged tray to the workers; `false` when they have enough to do.
+    fn store_tray(&mut self, space: &mut Space, number: u32) -> bool {
+        let tray = space.trays.get(number);
+        if tray.live == 0 {
+            self.drop_tray(space, number);
+            return true;
+        }
+        let Some(job) = self.evict_job(space, number) else {
+            space.trays.staged.push_back(number);
+            return false;
+        };
+        let pages = job.pages.len() as u32;
+        if let Err(error) = self.shared.evictions.try_send(job) {
+            let (TrySendError::Full(job) | TrySendError::Disconnected(job)) = error;
+            self.shared.release_kept(&job);
+            space.trays.staged.push_front(number);
+            self.retry_soon();
+            return false;
+        }
+        let tray = space.trays.get_mut(number);
+        (tray.phase, tray.charged) = (Phase::Storing, pages);
+        self.shared.budget.pipeline(i64::from(pages));
+        true
+    }
+
+    fn evict_job(&mut self, space: &mut Space, number: u32) -> Option<EvictJob> {
+        let inherited = space.trays.get(number).inherited;
+        let (pid, agent) = (space.pid?, space.agent.as_ref()?);
+        let nonce = agent.nonce;
+        let tray = space.trays.get(number);
+        let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
+        for bit in bits(tray.live) {
+            let slot = number * TRAY_PAGES + bit;
+            let address = self.place_of(space, slot, inherited)?;
+            let word = space.table.get(tray.addresses[bit as usize]);
+            pages.push(EvictPage { slot: bit, address, kept: word.kept_copy().map(ObjectId::from_bits) });
+        }
+        let generation = tray.generation;
+        let (space_id, owner, nonce_page) = (space.id, self.number, space.nonce_page());
+        // From here on the worker decides about the kept copies.
+        for page in pages.iter().filter(|page| page.kept.is_some()) {
+            let address = space.trays.get(number).addresses[page.slot as usize];
+            let word = space.table.get(address);
+            space.table.set(address, word.without_copy());
+        }
+        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, pages })
+    }
+
+    fn place_of(&self, space: &Space, slot: u32, inherited: bool) -> Option<u64> {
+        if !inherited {
+            return Some(space.sb(slot));
+        }
+        let pagemap = space.pagemap.as_ref()?;
+        [space.sb(slot), space.sa(slot)].into_iter().find(|a| pagemap.is_present(*a).unwrap_or(false))
+    }
+
+    /// A worker's answer for a space that may be gone: its objects must not leak.
+    pub fn with_space_or_release(&mut self, done: EvictDone) {
+        let known = self.spaces.get(&done.space).is_some();
+        if known {
+            self.with_space(done.space, |owner, space| owner.stored(space, done));
+            return;
+        }
+        for (_, fate) in done.pages {
+            if let Stored::Object(object) = fate {
+                self.shared.store.release(object);
+            }
+        }
+    }
+
+    /// A worker has stored a tray: pages that are still staged there are stored now.
+    fn stored(&mut self, space: &mut Space, done: EvictDone) {
+        let number = done.tray;
+        let valid = space.trays.get(number).generation == done.generation;
+        let (mut full, mut unreadable) = (false, Vec::new());
+        for (bit, fate) in done.pages {
+            let tray = space.trays.get_mut(number);
+            let address = tray.addresses[bit as usize];
+            let still = valid && tray.live & 1 << bit != 0;
+            match fate {
+                Stored::Object(object) if !still => self.shared.store.release(object),
+                _ if !still => {}
+                Stored::Object(object) => {
+                    space.clock = space.clock.wrapping_add(1);
+                    let word = space.table.get(address).stored(object.to_bits(), space.clock);
+                    space.table.set(address, word);
+                    space.trays.get_mut(number).live &= !(1 << bit);
+                }
+                Stored::Zero => {
+                    space.clock = space.clock.wrapping_add(1);
+                    let word = space.table.get(address).zero(space.clock);
+                    space.table.set(address, word);
+                    space.trays.get_mut(number).live &= !(1 << bit);
+                }
+                Stored::Full => full = true,
+                Stored::Unreadable => unreadable.push(address),
+            }
+        }
+        self.shared.budget.exhausted.store(full, Relaxed);
+        self.after_store(space, number, &unreadable);
+    }
+
+    fn after_store(&mut self, space: &mut Space, number: u32, unreadable: &[u64]) {
+        if !unreadable.is_empty() && space.events.is_alive() && space.agent.is_some() {
+            let pid = space.pid.unwrap_or(0);
+            self.shared.notice(format!("{} staged pages of process {pid} cannot be read now", unreadable.len()));
+        }
+        if space.trays.get(number).live == 0 {
+            return self.drop_tray(space, number);
+        }
+        // The store is full, or the process is ending: the pages stay where they are, to be tried again.
+        let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
+        self.shared.budget.pipeline(-i64::from(charged));
+        space.trays.get_mut(number).phase = Phase::Staged;
+        space.trays.staged.push_back(number);
+        self.retry_soon();
+    }
+
+    /// Has the agent give a tray's memory back.
+    fn drop_tray(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.agent else {
+            let charged = space.trays.get(number).charged;
+            self.shared.budget.pipeline(-i64::from(charged));
+            return space.trays.put_free(number);
+        };
+        let tray = space.trays.get_mut(number);
+        let operation = if tray.inherited { Operation::DropInherited } else { Operation::Drop };
+        tray.phase = Phase::Dropping;
+        tray.pushed += 1;
+        let doorbell = agent.ring.push(operation, number);
+        if doorbell {
+            agent.ring_doorbell();
+        }
+        space.trays.dropping.push(number);
+    }
+
+    fn finish_drop(&mut self, space: &mut Space, number: u32) {
+        let tray = space.trays.get_mut(number);
+        let (filled, charged) = (tray.filled.count_ones(), tray.charged);
+        tray.generation += 1;
+        self.shared.budget.charge(-i64::from(filled));
+        self.shared.budget.pipeline(-i64::from(charged));
+        self.shared.counters.pgsteal.add(u64::from(filled));
+        space.trays.dropping.retain(|n| *n != number);
+        space.trays.put_free(number);
+    }
+}
+
+/// Pages that shall lie staged: one in 32 of the resident ones.
+fn staging_target(space: &Space) -> u64 {
+    (space.resident / 32).clamp(128, 8192)
+}
+
+/// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of
+/// their own.
+fn group_runs(pages: &[u64], shared: &std::collections::BTreeSet<u64>) -> Vec<PageRun> {
+    let mut runs: Vec<PageRun> = Vec::new();
+    for (slot, address) in pages.iter().enumerate() {
+        let unshare = shared.contains(address);
+        match runs.last_mut() {
+            Some(run) if run.address + u64::from(run.pages) * PAGE == *address && run.unshare == unshare => {
+                run.pages += 1
+            }
+            _ => runs.push(PageRun { address: *address, pages: 1, slot: slot as u32, unshare }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_all_pages_once_and_in_slot_order() {
+        let pages = [0x1000, 0x2000, 0x3000, 0x8000, 0x9000, 0xb000];
+        let runs = group_runs(&pages, &[0x2000].into());
+        let covered: Vec<u64> =
+            runs.iter().flat_map(|r| (0..r.pages).map(move |i| r.address + u64::from(i) * PAGE)).collect();
+        assert_eq!(covered, pages);
+        let slots = runs.iter().fold(0, |all, run| {
+            assert_eq!(all & run.slots(), 0);
+            all | run.slots()
+        });
+        assert_eq!(slots, 0b11_1111);
+        assert_eq!(runs.iter().filter(|r| r.unshare).map(|r| r.address).collect::<Vec<_>>(), [0x2000]);
+    }
+}

@@ -1,0 +1,554 @@
+//! The life of a fault: from the page word to the installed page.
+//!
+//! Every installation is decided and issued by the owner between two readings of the space's events; a page with an
+//! order or a device read under way is never installed but waits for the outcome. An installation that the kernel
+//! puts off (EAGAIN: an event is pending) is decided anew after that event was read.
+
+use std::time::{Duration, Instant};
+
+use uswap_core::PAGE_SIZE;
+use uswap_core::word::{PageWord, State};
+use uswap_store::{Load, LoadError, ObjectId};
+use uswap_sys::userfaultfd::{Event, Install};
+use uswap_sys::vmread::{self, RemoteRange};
+
+use crate::latency::Tier;
+use crate::owner::{MOST_INSTALL, Owner};
+use crate::shared::{ReadDone, ReadJob};
+use crate::space::Space;
+use crate::tray::Phase;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Readahead windows in pages: first touches, pool, device.
+const MOST_FIRST_TOUCH: u32 = 64;
+const MOST_POOL: u32 = 32;
+const MOST_DEVICE: u32 = 16;
+/// How long a fault waits for room before it is let through above the limit.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long the owner spins for the agent to leave the gate before it looks after others.
+const GATE_SPINS: u32 = 2000;
+
+/// How an attempt to serve a page ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Served {
+    /// The page is there, or its address is none of ours any more.
+    Done,
+    /// Something is under way for it, or the kernel puts it off.
+    Wait,
+}
+
+impl Owner {
+    /// Reads and applies the events of a space under the gate, then serves the faults among them.
+    pub fn serve(&mut self, space: &mut Space) {
+        if !self.close_gate(space) {
+            return self.retry_soon();
+        }
+        self.absorb(space);
+        let mut faults: Vec<(u64, bool)> = Vec::new();
+        let since = Instant::now();
+        loop {
+            match space.events.read_event() {
+                Ok(Some(Event::Fault { address, write, thread })) => {
+                    self.shared.counters.pgfault.add(1);
+                    self.suspect_process(space, thread);
+                    faults.push((address & !(PAGE - 1), write));
+                }
+                Ok(Some(event)) => self.apply(space, event),
+                Ok(None) => break,
+                Err(error) => {
+                    let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
+                    self.shared.condemn(crate::shared::Verdict::Broken(text));
+                    break;
+                }
+            }
+        }
+        self.shared.faults.pause(self.shared.faults.delay_gate);
+        open_gate(space);
+        for (address, write) in faults {
+            self.serve_fault(space, address, write, since);
+        }
+    }
+
+    /// Closes the gate; `false` while the agent is inside (the gate stays closed).
+    fn close_gate(&mut self, space: &mut Space) -> bool {
+        let Some(agent) = &space.agent else { return true };
+        if self.shared.faults.no_gate {
+            return true;
+        }
+        if !space.gate_pending {
+            agent.ring.gate.close();
+            space.gate_pending = true;
+        }
+        for _ in 0..GATE_SPINS {
+            if agent.ring.gate.is_quiet() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..16 {
+            std::thread::yield_now();
+            if agent.ring.gate.is_quiet() {
+                return true;
+            }
+        }
+        self.shared.counters.gate_deferred.add(1);
+        false
+    }
+
+    /// Serves one fault, or notes that it waits.
+    pub fn serve_fault(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) {
+        if self.try_serve(space, address, write, since) == Served::Wait {
+            let known = space.waiters.entry(address).or_insert(write);
+            *known |= write;
+        } else {
+            space.waiters.remove(&address);
+        }
+    }
+
+    fn try_serve(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        if space.area != 0 && space.in_area(address) {
+            return self.serve_area(space, address);
+        }
+        let word = space.table.get(address);
+        if word.in_flight() {
+            return Served::Wait;
+        }
+        let needs_room = !matches!(word.state(), State::Poisoned);
+        if needs_room && !self.shared.budget.has_room(1) && self.stall(space, address, write) {
+            return Served::Done;
+        }
+        match word.state() {
+            State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
+            State::Resident => self.install_stray(space, address),
+            State::Staged(slot) => self.unstage(space, address, slot, since),
+            State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
+            State::Poisoned => self.poison(space, address),
+        }
+    }
+
+    /// Lets the fault wait for room; `false` when it has waited long enough.
+    fn stall(&mut self, space: &mut Space, address: u64, write: bool) -> bool {
+        if space.stalled.iter().any(|(known, ..)| *known == address) {
+            return true;
+        }
+        self.shared.counters.throttled.add(1);
+        space.stalled.push_back((address, write, Instant::now()));
+        self.retry_soon();
+        true
+    }
+
+    /// Serves faults that waited for room, as far as there is room or patience has run out.
+    pub fn serve_stalled(&mut self, space: &mut Space) {
+        while let Some((address, write, since)) = space.stalled.front().copied() {
+            let late = since.elapsed() > PATIENCE;
+            if !late && !self.shared.budget.has_room(1) {
+                return self.retry_soon();
+            }
+            if late {
+                self.shared.counters.over_limit.add(1);
+            }
+            space.stalled.pop_front();
+            let word = space.table.get(address);
+            let served = match word.state() {
+                _ if word.in_flight() => Served::Wait,
+                State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
+                State::Resident => self.install_stray(space, address),
+                State::Staged(slot) => self.unstage(space, address, slot, since),
+                State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
+                State::Poisoned => self.poison(space, address),
+            };
+            if served == Served::Wait {
+                space.waiters.insert(address, write);
+            }
+        }
+    }
+
+    /// Looks again at the faults that waited for something under way.
+    pub fn serve_waiters(&mut self, space: &mut Space) {
+        let waiting: Vec<(u64, bool)> = space.waiters.iter().map(|(a, w)| (*a, *w)).collect();
+        for (address, write) in waiting {
+            if !space.table.get(address).in_flight() {
+                self.serve_fault(space, address, write, Instant::now());
+            }
+        }
+        if !space.waiters.is_empty() {
+            self.retry_soon();
+        }
+    }
+
+    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
+    fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
+        if address == space.identity_page() && space.identity != 0 {
+            self.install_identity(space);
+            return Served::Done;
+        }
+        self.finish_install(space, address, PAGE, space.events.zero(address, PAGE))
+    }
+
+    /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
+    /// to it is not seen).
+    fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        let window = space.first_touches.window(address, MOST_FIRST_TOUCH);
+        let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
+        let length = pages * PAGE;
+        let (result, length) = shorten(length, |length| {
+            if write {
+                space.events.copy(address, &self.zeros.0[..length as usize])
+            } else {
+                space.events.zero(address, length)
+            }
+        });
+        let served = self.finish_install(space, address, length, result);
+        if served == Served::Done {
+            let done = installed_bytes(result, length);
+            space.first_touches.advance(address, address + done.max(PAGE));
+            self.shared.counters.zero_fills.add(done / PAGE);
+            for page in (address..address + done).step_by(PAGE_SIZE) {
+                self.note_refault(space, page);
+                let word = space.table.get(page);
+                self.become_resident(space, page, word.resident());
+            }
+            self.shared.latencies.record(Tier::Zero, since);
+        }
+        served
+    }
+
+    /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
+    /// anything under way, and there is room for them.
+    fn run_of(&self, space: &Space, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
+        let border = space.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
+        let mut pages = 1;
+        while pages < u64::from(window) {
+            let next = address + pages * PAGE;
+            let word = space.table.get(next);
+            let free = !word.in_flight() && fits(word.state()) && !space.in_area(next);
+            if next >= border || !free || !self.shared.budget.has_room(pages as i64 + 16) {
+                break;
+            }
+            pages += 1;
+        }
+        pages
+    }
+
+    /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
+    /// it is there already and the message is old.
+    fn install_stray(&mut self, space: &mut Space, address: u64) -> Served {
+        let result = space.events.copy(address, &self.zeros.0[..PAGE_SIZE]);
+        let served = self.finish_install(space, address, PAGE, result);
+        if result == Install::Done {
+            self.shared.counters.stray_faults.add(1);
+            let word = space.table.get(address);
+            if let Some(copy) = word.kept_copy() {
+                self.shared.store.release_cached(ObjectId::from_bits(copy));
+            }
+            space.table.set(address, word.without_copy());
+        }
+        served
+    }
+
+    /// A staged page comes back: the soft fault, which is a reference.
+    fn unstage(&mut self, space: &mut Space, address: u64, slot: u16, since: Instant) -> Served {
+        let (tray, _) = space.trays.of_slot(slot);
+        if tray.phase == Phase::Filling {
+            return Served::Wait;
+        }
+        let inherited = tray.inherited;
+        if space.pid.is_none() {
+            self.find_process(space);
+            if space.pid.is_none() {
+                self.retry_soon();
+                return Served::Wait;
+            }
+        }
+        let Some(from) = self.locate(space, slot, inherited) else {
+            return if self.is_over(space) {
+                Served::Done
+            } else {
+                self.lost(space, address, "its staging slot is empty")
+            };
+        };
+        if !self.read_staged(space, from) {
+            return if self.is_over(space) {
+                Served::Done
+            } else {
+                self.lost(space, address, "its staging slot cannot be read")
+            };
+        }
+        self.shared.faults.pause(self.shared.faults.delay_install);
+        let result = space.events.copy(address, &self.buffer.0[..PAGE_SIZE]);
+        let served = self.finish_install(space, address, PAGE, result);
+        if served == Served::Done && result == Install::Done {
+            self.shared.counters.soft_faults.add(1);
+            let (tray, bit) = space.trays.of_slot(slot);
+            tray.live &= !(1 << bit);
+            let word = space.table.get(address);
+            self.become_resident(space, address, word.resident().set_active(true));
+            self.shared.latencies.record(Tier::Staged, since);
+        }
+        served
+    }
+
+    /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
+    fn locate(&self, space: &Space, slot: u16, inherited: bool) -> Option<u64> {
+        let (sa, sb) = (space.sa(u32::from(slot)), space.sb(u32::from(slot)));
+        if !inherited {
+            return Some(sb);
+        }
+        let pagemap = space.pagemap.as_ref()?;
+        [sb, sa].into_iter().find(|address| pagemap.is_present(*address).unwrap_or(false))
+    }
+
+    /// Reads nonce and page together into the first page of the buffer.
+    fn read_staged(&mut self, space: &Space, from: u64) -> bool {
+        let Some(pid) = space.pid else { return false };
+        let mut bytes = [0u8; 16 + PAGE_SIZE];
+        let nonce = RemoteRange { start: space.nonce_page(), length: 16 };
+        let ranges = [nonce, RemoteRange { start: from, length: PAGE }];
+        let complete = vmread::read(pid, &ranges, &mut bytes).is_ok_and(|n| n == bytes.len());
+        let found = [&bytes[..8], &bytes[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
+        let expected = space.agent.as_ref().map(|agent| agent.nonce);
+        if !complete || expected.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
+            return false;
+        }
+        self.buffer.0[..PAGE_SIZE].copy_from_slice(&bytes[16..]);
+        true
+    }
+
+    /// A stored page comes back, from the pool at once, from a device by way of the readers.
+    fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
+        match self.shared.store.load(object, page_mut(&mut self.buffer.0, 0)) {
+            Ok(Load::Ready) => self.install_from_pool(space, address, since),
+            Ok(Load::OnDevice) => self.order_read(space, address, since),
+            Err(error) => self.lost_object(space, address, &error),
+        }
+    }
+
+    /// The page at `address` lies in the buffer; those after it that are in the pool come along if the stream of
+    /// faults is a run.
+    fn install_from_pool(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+        let window = space.streams.window(address, MOST_POOL.min(MOST_INSTALL as u32));
+        let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
+        let mut pages = 1;
+        while pages < most {
+            let State::Stored(object) = space.table.get(address + pages * PAGE).state() else { break };
+            let into = page_mut(&mut self.buffer.0, pages as usize);
+            if !matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready)) {
+                break;
+            }
+            pages += 1;
+        }
+        self.shared.faults.pause(self.shared.faults.delay_install);
+        let (result, length) =
+            shorten(pages * PAGE, |length| space.events.copy(address, &self.buffer.0[..length as usize]));
+        let served = self.finish_install(space, address, length, result);
+        let done = installed_bytes(result, length) / PAGE;
+        for index in 0..done {
+            self.came_back(space, address + index * PAGE);
+        }
+        if done > 0 {
+            space.streams.advance(address, address + done * PAGE);
+            self.shared.counters.pgmajfault.add(1);
+            self.shared.counters.swap_ra.add(done - 1);
+            self.shared.latencies.record(Tier::Pool, since);
+        }
+        served
+    }
+
+    /// Hands the page, and its neighbours in virtual order that lie on a device, to the readers.
+    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+        let window = space.streams.window(address, MOST_DEVICE).max(4);
+        let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
+        let mut pages = Vec::new();
+        for index in 0..most {
+            let page = address + index * PAGE;
+            let word = space.table.get(page);
+            let State::Stored(object) = word.state() else { break };
+            let object = ObjectId::from_bits(object);
+            if index > 0 && !self.shared.store.is_on_device(object) {
+                break;
+            }
+            self.shared.store.retain(object);
+            space.table.set(page, word.set_in_flight(true));
+            pages.push((page, object));
+        }
+        space.streams.advance(address, address + pages.len() as u64 * PAGE);
+        self.shared.counters.pgmajfault.add(1);
+        let job = ReadJob { space: space.id, owner: self.number, pages, since };
+        if let Err(error) = self.shared.reads.try_send(job) {
+            let (std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job)) = error;
+            for (page, object) in job.pages {
+                self.shared.store.release(object);
+                let word = space.table.get(page);
+                space.table.set(page, word.set_in_flight(false));
+            }
+        }
+        Served::Wait
+    }
+
+    /// A device read is done: install what is still wanted. The reference taken for the read is given back.
+    pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
+        for (address, object, result) in done.pages {
+            let word = space.table.get(address);
+            let wanted = word.in_flight() && word.state() == State::Stored(object.to_bits());
+            if wanted {
+                space.table.set(address, word.set_in_flight(false));
+                let served = match result {
+                    Ok(page) => {
+                        let result = space.events.copy(address, &page[..]);
+                        let served = self.finish_install(space, address, PAGE, result);
+                        if result == Install::Done {
+                            self.came_back(space, address);
+                            self.shared.latencies.record(Tier::Device, done.since);
+                        }
+                        served
+                    }
+                    Err(error) => self.lost_object(space, address, &error),
+                };
+                if served == Served::Done {
+                    space.waiters.remove(&address);
+                }
+            }
+            self.shared.store.release(object);
+        }
+        self.serve_waiters(space);
+    }
+
+    /// Book-keeping of a stored page that was installed: its object becomes the kept copy.
+    fn came_back(&mut self, space: &mut Space, address: u64) {
+        let word = space.table.get(address);
+        let State::Stored(object) = word.state() else { return };
+        let active = self.note_refault(space, address);
+        self.shared.store.make_cached(ObjectId::from_bits(object));
+        self.become_resident(space, address, word.resident_with_copy(object).set_active(active));
+    }
+
+    /// Refault distance: whether the page joins the active list.
+    fn note_refault(&mut self, space: &Space, address: u64) -> bool {
+        let word = space.table.get(address);
+        if !matches!(word.state(), State::Stored(_) | State::Zero) {
+            return false;
+        }
+        let counters = &self.shared.counters;
+        counters.workingset_refault_anon.add(1);
+        if word.workingset() {
+            counters.workingset_restore_anon.add(1);
+        }
+        let near = u64::from(word.refault_distance(space.clock)) <= space.resident;
+        if near {
+            counters.workingset_activate_anon.add(1);
+        }
+        near
+    }
+
+    /// The page is mapped now: word, list, count.
+    pub fn become_resident(&mut self, space: &mut Space, address: u64, word: PageWord) {
+        space.table.set(address, word.set_queued(true));
+        space.lists.push(address, word.active());
+        space.resident += 1;
+    }
+
+    /// What follows from the kernel's answer, and whether the fault is served.
+    fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
+        let counters = &self.shared.counters;
+        let done = installed_bytes(result, length);
+        self.shared.budget.charge((done / PAGE) as i64);
+        match result {
+            Install::Done => Served::Done,
+            // The first page is in place: whoever waits for it was woken, or is woken here.
+            Install::Exists(bytes) if bytes > 0 => Served::Done,
+            Install::Exists(_) => {
+                counters.install_exists.add(1);
+                space.events.wake(address, PAGE);
+                self.found_present(space, address);
+                Served::Done
+            }
+            Install::Again(bytes) => {
+                counters.install_again.add(1);
+                if bytes > 0 { Served::Done } else { Served::Wait }
+            }
+            Install::NotRegistered(_) | Install::Gone => {
+                space.events.wake(address, length);
+                Served::Done
+            }
+            Install::NoMemory(_) => Served::Wait,
+            Install::Other(errno, _) => {
+                self.shared.notice(format!("the kernel refused page {address:#x}: errno {errno}"));
+                space.events.wake(address, length);
+                Served::Wait
+            }
+        }
+    }
+
+    /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing of ours can be
+    /// newer than what the program sees.
+    fn found_present(&mut self, space: &mut Space, address: u64) {
+        let word = space.table.get(address);
+        if matches!(word.state(), State::Untouched | State::Zero) {
+            self.become_resident(space, address, word.resident());
+        }
+    }
+
+    /// The bytes of a stored page cannot be had.
+    fn lost_object(&mut self, space: &mut Space, address: u64, error: &LoadError) -> Served {
+        if matches!(error, LoadError::Checksum { .. }) {
+            self.shared.counters.checksum_errors.add(1);
+        }
+        self.lost(space, address, &error.to_string())
+    }
+
+    /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
+    fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
+        self.shared.counters.poisoned_pages.add(1);
+        let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
+        self.shared
+            .notice(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
+        self.release_pages(space, address, address + PAGE);
+        space.table.set(address, PageWord::UNTOUCHED.poisoned());
+        self.poison(space, address)
+    }
+
+    fn poison(&mut self, space: &mut Space, address: u64) -> Served {
+        let result = space.events.poison(address, PAGE);
+        self.shared.budget.charge(-1);
+        self.finish_install(space, address, PAGE, result)
+    }
+
+    /// Whether the address space has ended while we looked at it.
+    fn is_over(&self, space: &Space) -> bool {
+        !space.events.is_alive()
+    }
+}
+
+fn open_gate(space: &mut Space) {
+    if let Some(agent) = &space.agent
+        && space.gate_pending
+    {
+        agent.ring.gate.open();
+    }
+    space.gate_pending = false;
+}
+
+fn page_mut(buffer: &mut [u8], index: usize) -> &mut uswap_core::PageBuf {
+    (&mut buffer[index * PAGE_SIZE..(index + 1) * PAGE_SIZE]).try_into().expect("a whole page")
+}
+
+/// Installs several pages; if they turn out not to lie in one mapping, only the first.
+fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u64) {
+    match install(length) {
+        Install::NotRegistered(0) if length > PAGE => (install(PAGE), PAGE),
+        result => (result, length),
+    }
+}
+
+/// Bytes that are in place now.
+fn installed_bytes(result: Install, length: u64) -> u64 {
+    match result {
+        Install::Done => length,
+        Install::Exists(n)
+        | Install::Again(n)
+        | Install::NotRegistered(n)
+        | Install::NoMemory(n)
+        | Install::Other(_, n) => n,
+        Install::Gone => 0,
+    }
+}

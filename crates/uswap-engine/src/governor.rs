@@ -1,0 +1,151 @@
+//! The governor: measures what the tree uses and wakes the owners when it matters.
+//!
+//! Growth of unregistered memory sends no event, so it is polled: rarely while there is room, every millisecond near
+//! the activation mark. Pages that a fork left shared would be counted in parent and child; then the proportional
+//! share is read, which costs more and is done more rarely.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use crate::procfs::{self, Memory, Statm};
+use crate::shared::{ManagedProcess, Message, Shared};
+
+/// Processes with less anonymous memory stay unmanaged (pages: 4 MiB).
+const LEAST_MANAGED: i64 = 1024;
+/// How often the tree is walked for processes that no agent has announced.
+const CENSUS: Duration = Duration::from_millis(100);
+/// How often proportional shares are read while they matter.
+const SHARES: Duration = Duration::from_millis(20);
+/// A process that is managed is looked at again at least this often while memory is short.
+const RESCAN: Duration = Duration::from_millis(50);
+/// And at most this often.
+const LEAST_RESCAN: Duration = Duration::from_millis(2);
+
+struct Watched {
+    statm: Statm,
+    memory: Memory,
+    scanned: Memory,
+    scanned_at: Option<Instant>,
+}
+
+/// State of the governor's thread.
+pub struct Governor {
+    shared: Arc<Shared>,
+    engine: Statm,
+    watched: HashMap<u32, Watched>,
+    census_at: Instant,
+    shares_at: Instant,
+    shared_pages: i64,
+    automatic: Option<crate::cgroup::Balance>,
+}
+
+impl Governor {
+    /// A governor; `automatic` steers the limit by the cgroup.
+    ///
+    /// # Errors
+    /// /proc is not there.
+    pub fn new(shared: Arc<Shared>, automatic: Option<crate::cgroup::Balance>) -> std::io::Result<Self> {
+        let engine = Statm::open(std::process::id())?;
+        let long_ago = Instant::now() - Duration::from_secs(1);
+        let watched = HashMap::new();
+        Ok(Self { shared, engine, watched, census_at: long_ago, shares_at: long_ago, shared_pages: 0, automatic })
+    }
+
+    /// Measures until told to stop.
+    pub fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(SeqCst) {
+            self.measure();
+            self.wake_owners();
+            std::thread::sleep(self.shared.budget.poll_interval());
+        }
+    }
+
+    fn measure(&mut self) {
+        let managed = self.shared.managed.lock().expect("managed").clone();
+        self.take_census(&managed);
+        let begun = self.shared.budget.begin_measurement();
+        self.watched.retain(|_, watched| match watched.statm.read() {
+            Ok(memory) if memory.size > 0 => {
+                watched.memory = memory;
+                true
+            }
+            _ => false,
+        });
+        let engine = self.engine.read().unwrap_or_default().anonymous;
+        let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
+        self.measure_shares(&managed, engine + tree);
+        let pages = engine + tree - self.shared_pages;
+        self.shared.budget.end_measurement(begun, pages);
+        if let Some(balance) = &mut self.automatic
+            && let Some(limit) = balance.steer(pages)
+        {
+            self.shared.budget.set_limit(limit);
+        }
+        self.scan_grown(&managed);
+    }
+
+    fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
+        let mut pids: Vec<u32> = managed.keys().copied().collect();
+        if self.census_at.elapsed() >= CENSUS {
+            self.census_at = Instant::now();
+            pids.extend(procfs::descendants(std::process::id()));
+        }
+        for pid in pids {
+            if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)
+                && let Ok(statm) = Statm::open(pid)
+            {
+                let memory = Memory::default();
+                entry.insert(Watched { statm, memory, scanned: memory, scanned_at: None });
+            }
+        }
+    }
+
+    /// Pages counted more than once because a fork left them shared.
+    fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
+        let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
+        if !forks || counted <= self.shared.budget.activation() {
+            self.shared_pages = 0;
+            return;
+        }
+        if self.shares_at.elapsed() < SHARES {
+            return;
+        }
+        let large = self.watched.iter().filter(|(_, watched)| watched.memory.anonymous >= LEAST_MANAGED);
+        let shares = large.filter_map(|(pid, watched)| {
+            procfs::proportional_pages(*pid).map(|proportional| (watched.memory.anonymous - proportional).max(0))
+        });
+        self.shared_pages = shares.sum();
+        self.shares_at = Instant::now();
+    }
+
+    /// Has the mappings of processes looked at that grew in a way no event tells.
+    fn scan_grown(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
+        if self.shared.budget.usage() <= self.shared.budget.activation() {
+            return;
+        }
+        for (pid, process) in managed {
+            let Some(watched) = self.watched.get_mut(pid) else { continue };
+            let age = watched.scanned_at.map(|at| at.elapsed());
+            let grown = watched.memory.size != watched.scanned.size;
+            let due = match age {
+                None => watched.memory.anonymous >= LEAST_MANAGED,
+                Some(age) => age >= RESCAN || (grown && age >= LEAST_RESCAN),
+            };
+            if due {
+                (watched.scanned, watched.scanned_at) = (watched.memory, Some(Instant::now()));
+                self.shared.mailboxes[process.owner].post(Message::Scan(process.space));
+            }
+        }
+    }
+
+    fn wake_owners(&self) {
+        self.shared.budget.set_pool(self.shared.store.pool_bytes());
+        if self.shared.budget.wanted() > 0 {
+            for mailbox in &self.shared.mailboxes {
+                mailbox.post(Message::Balance);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Greeting an agent: a fresh image becomes a new space; a fork child's agent joins the space that its memory names.
+
+use std::os::fd::AsFd;
+
+use uswap_abi::layout::{PAGE, SB, SLOTS};
+use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
+use uswap_sys::socket::MessageSocket;
+use uswap_sys::userfaultfd as uffd;
+use uswap_sys::vmread::{self, RemoteRange};
+
+use crate::owner::Owner;
+use crate::procfs;
+use crate::shared::{Greeting, ManagedProcess};
+use crate::space::Space;
+
+/// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
+pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
+    | uffd::FEATURE_EVENT_REMAP
+    | uffd::FEATURE_EVENT_REMOVE
+    | uffd::FEATURE_EVENT_UNMAP
+    | uffd::FEATURE_THREAD_ID
+    | uffd::FEATURE_POISON
+    | uffd::FEATURE_MOVE;
+/// Features of the staging userfaultfd.
+pub const STAGING_FEATURES: u64 = uffd::FEATURE_SIGBUS | uffd::FEATURE_MOVE;
+
+impl Owner {
+    /// Takes an agent in, or sends it away.
+    pub fn greet(&mut self, mut greeting: Greeting) {
+        self.shared.counters.agents.add(1);
+        if let Err(error) = greeting.staging.handshake(STAGING_FEATURES) {
+            self.refuse(&greeting, &format!("the staging userfaultfd is refused: {error}"));
+        } else if let Some(events) = greeting.events.take() {
+            self.greet_image(greeting, events);
+        } else {
+            self.greet_child(greeting);
+        }
+    }
+
+    fn greet_image(&mut self, greeting: Greeting, events: uffd::Userfaultfd) {
+        if let Err(error) = events.handshake(EVENT_FEATURES) {
+            return self.refuse(&greeting, &format!("its userfaultfd is refused: {error}"));
+        }
+        let mut space = Space::new(self.new_id(), events);
+        space.area = greeting.area;
+        let bell = [self.shared.mailboxes[self.number].bell.as_fd()];
+        if !space.bind(greeting.pid) || send(&greeting.link.socket, &go(false, false), &bell).is_none() {
+            return;
+        }
+        (space.staging, space.agent) = (Some(greeting.staging), Some(greeting.link));
+        self.publish(&space);
+        if self.watch_agent(&space) {
+            self.adopt(space);
+        }
+    }
+
+    fn greet_child(&mut self, greeting: Greeting) {
+        let found = self.spaces.values().find(|s| s.identity == greeting.identity && s.agent.is_none()).map(|s| s.id);
+        let Some(id) = found else {
+            return self.refuse(&greeting, "no managed process of that identity waits for its agent");
+        };
+        self.with_space(id, |owner, space| {
+            let bound = space.pid == Some(greeting.pid) || space.bind(greeting.pid);
+            let registered = greeting.staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
+            let fds = [owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
+            let sent = send(&greeting.link.socket, &go(true, false), &fds);
+            if !bound || registered.is_err() || sent.is_none() || greeting.area != space.area {
+                return;
+            }
+            greeting.link.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
+            (space.staging, space.agent, space.orphaned) = (Some(greeting.staging), Some(greeting.link), None);
+            owner.publish(space);
+            owner.watch_agent(space);
+        });
+        self.with_space(id, |owner, space| owner.serve_waiters(space));
+    }
+
+    fn refuse(&mut self, greeting: &Greeting, why: &str) {
+        let name = procfs::name(greeting.pid).unwrap_or_default();
+        if !name.is_empty() {
+            self.shared.notice(format!("{name} (process {}) stays unmanaged: {why}", greeting.pid));
+        }
+        let _ = send(&greeting.link.socket, &go(false, true), &[]);
+    }
+
+    /// Tells the governor about the process.
+    pub fn publish(&self, space: &Space) {
+        let Some(pid) = space.pid else { return };
+        let process = ManagedProcess {
+            name: space.process_name.clone(),
+            space: space.id,
+            owner: self.number,
+            active: space.active,
+            forked: space.parent.is_some(),
+        };
+        self.shared.managed.lock().expect("managed").insert(pid, process);
+    }
+
+    /// A fault names the thread that waits: a fork child's process is learnt from it.
+    pub fn suspect_process(&mut self, space: &mut Space, thread: u32) {
+        if space.pid.is_none()
+            && let Some(pid) = procfs::process_of_thread(thread)
+        {
+            self.try_bind(space, pid);
+        }
+    }
+
+    /// Looks for the process of a fork child: among the children of its parent and, for orphans, of the engine.
+    pub fn find_process(&mut self, space: &mut Space) {
+        let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
+        let candidates = parent.into_iter().chain([std::process::id()]).flat_map(procfs::children);
+        for pid in candidates.collect::<Vec<_>>() {
+            if self.try_bind(space, pid) {
+                return;
+            }
+        }
+    }
+
+    /// Binds the space to `pid` if that process's memory holds the space's identity.
+    fn try_bind(&mut self, space: &mut Space, pid: u32) -> bool {
+        let page = space.identity_page();
+        let Ok(pagemap) = uswap_sys::pagemap::Pagemap::open(pid) else { return false };
+        if !pagemap.is_present(page).unwrap_or(false) {
+            return false;
+        }
+        let mut bytes = [0u8; 8];
+        let read = vmread::read(pid, &[RemoteRange { start: page, length: 8 }], &mut bytes);
+        let matches = read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity;
+        let bound = matches && space.bind(pid);
+        if bound {
+            self.publish(space);
+        }
+        bound
+    }
+}
+
+fn go(has_fd: bool, refused: bool) -> Message {
+    let mut go = [0; WORDS];
+    (go[0], go[GO_HAS_FD_AT], go[GO_REFUSED_AT]) = (MAGIC, u64::from(has_fd), u64::from(refused));
+    go
+}
+
+/// Sends a message; `None` if the agent is gone.
+pub fn send(socket: &MessageSocket, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Option<()> {
+    let bytes: Vec<u8> = message.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    socket.send(&bytes, fds).ok()
+}

@@ -1,0 +1,118 @@
+//! The keeper: what the user started. It shares its descriptors with the engine, so that no userfaultfd is closed by
+//! an engine that dies: programs that fault then wait, instead of reading zeros, until the keeper has killed them.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use uswap_sys::process::{self, Change, Fork};
+use uswap_sys::shared::{ControlPage, SharedValue};
+use uswap_sys::signal::{self, Taken};
+
+use crate::config::{RunConfig, exit};
+use crate::{engine, tree};
+
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGCHLD: i32 = 17;
+const SIGCONT: i32 = 18;
+const SIGTSTP: i32 = 20;
+const SIGTTIN: i32 = 21;
+const SIGTTOU: i32 = 22;
+
+/// Runs the command; returns the exit status for the user.
+pub fn run(config: &RunConfig) -> i32 {
+    let mask = signal::block_all();
+    let control: SharedValue<ControlPage> = match SharedValue::new(c"uswap-control") {
+        Ok(control) => control,
+        Err(error) => return refuse(&format!("no memory for the control page: {error}")),
+    };
+    if let Err(error) = process::become_subreaper() {
+        return refuse(&format!("cannot become a subreaper: {error}"));
+    }
+    let keeper = std::process::id();
+    match process::fork_sharing_fds() {
+        Err(error) => refuse(&format!("cannot start the engine: {error}")),
+        Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask)),
+        Ok(Fork::Parent(engine)) => Keeper { engine, control: &control }.watch(),
+    }
+}
+
+fn refuse(why: &str) -> i32 {
+    eprintln!("uswap: {why}");
+    exit::REFUSED
+}
+
+struct Keeper<'a> {
+    engine: u32,
+    control: &'a ControlPage,
+}
+
+impl Keeper<'_> {
+    fn watch(&self) -> i32 {
+        let mut was_stopped = false;
+        loop {
+            if let Ok(taken) = signal::take(Duration::from_millis(100)) {
+                self.pass_on(taken);
+            }
+            if let Some(status) = self.look_after_engine() {
+                return status;
+            }
+            let stopped = self.control.stopped.load(SeqCst) == 1;
+            if stopped && !was_stopped {
+                // The shell that started us sees its job stop; SIGCONT wakes us again.
+                signal::stop_self();
+                self.to_command(SIGCONT);
+            }
+            was_stopped = stopped;
+        }
+    }
+
+    /// The engine's end: in good order with the status it left, or by death.
+    fn look_after_engine(&self) -> Option<i32> {
+        loop {
+            match process::wait_news(None) {
+                Ok(Some((pid, change @ (Change::Exited(_) | Change::Killed(_))))) if pid == self.engine => {
+                    return Some(self.engine_ended(change));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(_) => return Some(self.engine_ended(Change::Exited(exit::ENGINE_DIED))),
+            }
+        }
+    }
+
+    fn engine_ended(&self, change: Change) -> i32 {
+        if self.control.finished.load(SeqCst) == 1 {
+            return self.control.status.load(SeqCst) as i32;
+        }
+        let left = tree::kill_descendants();
+        let how = match change {
+            Change::Killed(signal) => format!("was killed by signal {signal}"),
+            Change::Exited(status) => format!("ended with status {status}"),
+            Change::Stopped(_) | Change::Continued => "stopped".into(),
+        };
+        eprintln!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
+        if left > 0 {
+            eprintln!("uswap: {left} of them could not be killed within ten seconds");
+        }
+        exit::ENGINE_DIED
+    }
+
+    /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in our process group.
+    fn pass_on(&self, taken: Taken) {
+        match taken.signal {
+            SIGCHLD => {}
+            SIGINT | SIGQUIT | SIGTSTP | SIGTTIN | SIGTTOU if taken.from_kernel => {}
+            signal if self.control.stopped.load(SeqCst) == 2 => self.control.end_requested.store(signal as u32, SeqCst),
+            signal => self.to_command(signal),
+        }
+    }
+
+    fn to_command(&self, signal: i32) {
+        let command = self.control.command.load(SeqCst);
+        if command != 0 {
+            // A command that has ended has no use for it.
+            let _ = process::kill(command, signal);
+        }
+    }
+}

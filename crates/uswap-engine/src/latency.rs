@@ -1,0 +1,37 @@
+//! Fault latencies by tier, from the reading of the fault message to the installed page.
+
+use uswap_core::Histogram;
+
+/// Where a page came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// First touch or evicted zeros.
+    Zero,
+    /// Staged.
+    Staged,
+    /// Compressed pool.
+    Pool,
+    /// Device.
+    Device,
+}
+
+/// One histogram per tier.
+#[derive(Default)]
+pub struct Latencies {
+    tiers: [Histogram; 4],
+}
+
+impl Latencies {
+    /// The tiers' names, in the order of [`Latencies::all`].
+    pub const NAMES: [&'static str; 4] = ["zero", "staged", "pool", "device"];
+
+    /// Records one fault.
+    pub fn record(&self, tier: Tier, since: std::time::Instant) {
+        self.tiers[tier as usize].record(since.elapsed().as_nanos() as u64);
+    }
+
+    /// Name and histogram of each tier.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
+        Self::NAMES.into_iter().zip(&self.tiers)
+    }
+}

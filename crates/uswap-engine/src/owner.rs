@@ -1,0 +1,280 @@
+//! The owner: one thread that owns the userfaultfds and the page tables of its spaces.
+//!
+//! It alone reads the events and issues the installing ioctls of a space, so nothing it has decided can be overtaken
+//! by an event that somebody else read. It waits on nobody: what blocks (device reads, reading trays, compressing) is
+//! done by others, who answer into its mailbox.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uswap_core::PAGE_SIZE;
+use uswap_sys::events::{Poller, Ready};
+
+use crate::shared::{Mailbox, Message, Shared};
+use crate::space::{Space, SpaceId};
+
+/// Most pages in one installation.
+pub const MOST_INSTALL: usize = 64;
+
+/// Page-aligned room for pages on their way.
+#[repr(C, align(4096))]
+pub struct InstallBuffer(pub [u8; MOST_INSTALL * PAGE_SIZE]);
+
+/// State of one owner thread.
+pub struct Owner {
+    /// Its number.
+    pub number: usize,
+    /// What all threads share.
+    pub shared: Arc<Shared>,
+    /// Its spaces.
+    pub spaces: HashMap<SpaceId, Box<Space>>,
+    /// Pages on their way in.
+    pub buffer: Box<InstallBuffer>,
+    /// Zeros.
+    pub zeros: Box<InstallBuffer>,
+    mailbox: Arc<Mailbox>,
+    poller: Poller,
+    next_space: SpaceId,
+    /// When something is to be tried again.
+    pub retry_at: Option<Instant>,
+    last_sweep: Instant,
+    next_victim: SpaceId,
+}
+
+const BELL: u64 = 0;
+
+fn events_token(space: SpaceId) -> u64 {
+    u64::from(space) << 1 | 1
+}
+
+fn socket_token(space: SpaceId) -> u64 {
+    (u64::from(space) << 1) + 2
+}
+
+impl Owner {
+    /// An owner without spaces.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn new(number: usize, shared: Arc<Shared>) -> std::io::Result<Self> {
+        let mailbox = shared.mailboxes[number].clone();
+        let poller = Poller::new()?;
+        poller.add(&mailbox.bell, BELL)?;
+        Ok(Self {
+            number,
+            shared,
+            spaces: HashMap::new(),
+            buffer: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
+            zeros: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
+            mailbox,
+            poller,
+            next_space: 1,
+            retry_at: None,
+            last_sweep: Instant::now(),
+            next_victim: 0,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub fn run(&mut self) {
+        let mut ready = Vec::new();
+        loop {
+            ready.clear();
+            if let Err(error) = self.poller.wait(self.timeout(), &mut ready) {
+                let text = format!("an owner cannot wait for events: {error}");
+                return self.shared.condemn(crate::shared::Verdict::Broken(text));
+            }
+            for event in &ready {
+                if self.handle(*event) {
+                    return;
+                }
+            }
+            self.retry();
+            self.sweep();
+            self.balance();
+        }
+    }
+
+    fn timeout(&self) -> i32 {
+        let Some(at) = self.retry_at else { return 100 };
+        at.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
+    }
+
+    /// Asks for a round of retries soon.
+    pub fn retry_soon(&mut self) {
+        let at = Instant::now() + Duration::from_micros(300);
+        self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// `true`: stop.
+    fn handle(&mut self, event: Ready) -> bool {
+        if event.token == BELL {
+            self.mailbox.bell.clear();
+            while let Some(message) = self.mailbox.take() {
+                if matches!(message, Message::Stop) {
+                    return true;
+                }
+                self.receive(message);
+            }
+            self.absorb_all();
+            return false;
+        }
+        let space = ((event.token - 1) >> 1) as SpaceId;
+        if event.token & 1 == 1 {
+            self.with_space(space, |owner, space| owner.serve(space));
+        } else {
+            self.with_space(space, |owner, space| owner.agent_hung_up(space));
+        }
+        false
+    }
+
+    /// Takes the space out of the map for the time of `action`, so that owner and space can both be changed.
+    pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space)) {
+        if let Some(mut space) = self.spaces.remove(&id) {
+            action(self, &mut space);
+            self.spaces.insert(id, space);
+        }
+    }
+
+    /// The numbers of all spaces.
+    pub fn ids(&self) -> Vec<SpaceId> {
+        self.spaces.keys().copied().collect()
+    }
+
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Hello(greeting) => self.greet(*greeting),
+            Message::Evicted(done) => self.with_space_or_release(done),
+            Message::Read(done) => self.with_space(done.space, |owner, space| owner.install_read(space, done)),
+            Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
+            Message::Balance | Message::Stop => {}
+        }
+    }
+
+    /// Results of orders may have come with the bell.
+    fn absorb_all(&mut self) {
+        for id in self.ids() {
+            let busy =
+                self.spaces.get(&id).is_some_and(|s| !s.trays.filling.is_empty() || !s.trays.dropping.is_empty());
+            if busy {
+                self.with_space(id, |owner, space| {
+                    owner.absorb(space);
+                    owner.serve_waiters(space);
+                });
+            }
+        }
+    }
+
+    fn retry(&mut self) {
+        let due = self.retry_at.is_some_and(|at| at <= Instant::now());
+        if due {
+            self.retry_at = None;
+        }
+        for id in self.ids() {
+            let space = &self.spaces[&id];
+            let stalled = !space.stalled.is_empty();
+            if stalled || (due && (space.gate_pending || !space.waiters.is_empty())) {
+                self.with_space(id, |owner, space| {
+                    if due {
+                        owner.serve(space);
+                        owner.serve_waiters(space);
+                    }
+                    owner.serve_stalled(space);
+                });
+            }
+        }
+    }
+
+    /// Now and then: spaces whose process is gone without an agent to tell, and lists full of stale entries.
+    fn sweep(&mut self) {
+        if self.last_sweep.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        self.last_sweep = Instant::now();
+        for id in self.ids() {
+            let space = &self.spaces[&id];
+            if space.agent.is_none() && !space.events.is_alive() {
+                self.bury(id);
+            } else {
+                self.with_space(id, |_, space| space.purge_lists());
+            }
+        }
+    }
+
+    /// Reclaims when the budget wants it: from the space with most resident pages, in turn.
+    fn balance(&mut self) {
+        let wanted = self.shared.budget.wanted();
+        if wanted <= 0 {
+            return;
+        }
+        let mut candidates: Vec<(SpaceId, u64)> =
+            self.spaces.values().filter(|s| s.can_evict()).map(|s| (s.id, s.weight())).collect();
+        candidates.sort_by_key(|(id, _)| (*id <= self.next_victim, *id));
+        let total: u64 = candidates.iter().map(|(_, resident)| resident).sum();
+        let mut left = wanted as u64;
+        if total > 0 {
+            self.retry_soon();
+        }
+        for (id, resident) in candidates {
+            let share = (wanted as u64 * resident).div_ceil(total.max(1)).min(left);
+            if share > 0 {
+                self.with_space(id, |owner, space| owner.reclaim(space, share));
+                left -= share;
+                self.next_victim = id;
+            }
+        }
+    }
+
+    /// Takes a new space over.
+    pub fn adopt(&mut self, space: Space) -> bool {
+        if self.poller.add(&space.events, events_token(space.id)).is_err() {
+            return false;
+        }
+        self.spaces.insert(space.id, Box::new(space));
+        true
+    }
+
+    /// A number for a new space.
+    pub fn new_id(&mut self) -> SpaceId {
+        self.next_space += 1;
+        self.next_space
+    }
+
+    /// Watches the socket of a space's agent.
+    pub fn watch_agent(&self, space: &Space) -> bool {
+        space.agent.as_ref().is_some_and(|agent| self.poller.add(&agent.socket, socket_token(space.id)).is_ok())
+    }
+
+    /// The agent's socket has input: only its end is possible.
+    fn agent_hung_up(&mut self, space: &mut Space) {
+        let Some(agent) = space.agent.as_ref() else { return };
+        let mut byte = [0u8; 64];
+        match agent.socket.receive(&mut byte) {
+            Ok((n, _)) if n > 0 => return,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            _ => {}
+        }
+        self.poller.remove(&agent.socket);
+        self.forget_agent(space);
+        self.retry_soon();
+    }
+
+    /// Takes a dead space apart.
+    pub fn bury(&mut self, id: SpaceId) {
+        let Some(mut space) = self.spaces.remove(&id) else { return };
+        self.poller.remove(&space.events);
+        if let Some(agent) = &space.agent {
+            self.poller.remove(&agent.socket);
+        }
+        self.release_range(&mut space, 0, u64::MAX);
+        if let Some(pid) = space.pid {
+            let mut managed = self.shared.managed.lock().expect("managed");
+            if managed.get(&pid).is_some_and(|m| m.space == id && m.owner == self.number) {
+                managed.remove(&pid);
+            }
+        }
+        let under_way = space.trays.pages_under_way();
+        self.shared.budget.pipeline(-(under_way as i64));
+    }
+}

@@ -1,0 +1,181 @@
+//! Scanning a space's mappings: which of them become managed, and which pages are there already.
+//!
+//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB, the main stack, thread stacks,
+//! and the agent's own. A thread stack is recognised by its guard (a small mapping without access directly below)
+//! or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
+
+use std::time::Instant;
+
+use uswap_abi::layout::{AREA_BYTES, IDENTITY, PAGE, SA, SB, SLOTS};
+use uswap_core::word::State;
+use uswap_sys::maps::{Mapping, Maps};
+use uswap_sys::pagemap::PresentRun;
+
+use crate::owner::Owner;
+use crate::space::Space;
+
+/// Mappings smaller than this are left alone.
+const LEAST_MAPPING: u64 = 256 << 10;
+/// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of another directly.
+const ARENA: u64 = 64 << 20;
+const MOST_GUARD: u64 = 1 << 20;
+const MOST_STACK: u64 = 1 << 30;
+
+impl Owner {
+    /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
+    pub fn scan(&mut self, space: &mut Space) {
+        if space.pid.is_none() || space.agent.is_none() || !self.activate(space) {
+            return;
+        }
+        space.needs_scan = false;
+        space.scanned = Instant::now();
+        let Some(maps) = space.maps.take() else { return };
+        let mut at = 0;
+        while let Ok(Some(mapping)) = maps.writable_or_next(at) {
+            at = mapping.end;
+            if self.is_manageable(space, &maps, &mapping) {
+                self.manage(space, &mapping);
+            }
+        }
+        space.maps = Some(maps);
+    }
+
+    /// Registers the staging halves, once.
+    fn activate(&mut self, space: &mut Space) -> bool {
+        if space.active {
+            return true;
+        }
+        let Some(staging) = &space.staging else { return false };
+        let sa = space.events.register(space.area + SA, IDENTITY - SA + PAGE);
+        let sb = staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
+        if let Err(error) = sa.and(sb) {
+            if space.events.is_alive() {
+                let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
+                self.shared
+                    .notice(format!("{name} (process {pid}) stays unmanaged: staging cannot be registered: {error}"));
+            }
+            return false;
+        }
+        if let Some(agent) = &space.agent {
+            agent.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
+        }
+        space.active = true;
+        self.shared.counters.managed_processes.add(1);
+        self.publish(space);
+        true
+    }
+
+    fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
+        let area = space.area..space.area + AREA_BYTES;
+        let kind =
+            mapping.plain_anonymous && (mapping.name.is_empty() || mapping.name == "[heap]" || is_named(mapping));
+        kind && mapping.end - mapping.start >= LEAST_MAPPING
+            && !(mapping.start < area.end && area.start < mapping.end)
+            && (self.shared.faults.manage_stacks || !is_stack(maps, mapping))
+    }
+
+    /// Registers what of the mapping is not registered yet and takes its pages in.
+    fn manage(&mut self, space: &mut Space, mapping: &Mapping) {
+        let missing = space.unregistered_parts(mapping.start, mapping.end);
+        if missing.is_empty() {
+            return;
+        }
+        for (start, end) in &missing {
+            // Nothing can be evicted where nothing was registered: what the words say is from an earlier life.
+            self.release_pages(space, *start, *end);
+        }
+        if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {
+            return;
+        }
+        self.shared.counters.registrations.add(1);
+        space.add_registered(mapping.start, mapping.end);
+        for (start, end) in missing {
+            self.take_present(space, start, end);
+        }
+    }
+
+    /// Pages that are present join the inactive list in the order of their addresses.
+    pub fn take_present(&mut self, space: &mut Space, start: u64, end: u64) {
+        let mut runs = [PresentRun::default(); 256];
+        let mut at = start;
+        while at < end {
+            let Some(pagemap) = &space.pagemap else { return };
+            let Ok((count, walked)) = pagemap.present(at, end, &mut runs) else { return };
+            for run in &runs[..count] {
+                for page in (run.start..run.end).step_by(PAGE as usize) {
+                    let word = space.table.get(page);
+                    if matches!(word.state(), State::Untouched) {
+                        self.become_resident(space, page, word.resident());
+                    }
+                }
+            }
+            if walked <= at {
+                return;
+            }
+            at = walked;
+        }
+    }
+}
+
+/// Names that prctl(PR_SET_VMA_ANON_NAME) gives.
+fn is_named(mapping: &Mapping) -> bool {
+    mapping.name.starts_with("[anon:")
+}
+
+/// Whether the mapping looks like a thread's stack.
+fn is_stack(maps: &Maps, mapping: &Mapping) -> bool {
+    if mapping.start % ARENA == 0 || mapping.end - mapping.start > MOST_STACK {
+        return false;
+    }
+    match maps.covering_or_next(mapping.start - 1) {
+        Ok(Some(below)) => below.end == mapping.start && below.no_access && below.end - below.start <= MOST_GUARD,
+        _ => false,
+    }
+}
+
+impl Space {
+    fn unregistered_parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut parts = Vec::new();
+        let mut at = start;
+        for (s, e) in self.registered.range(..end).filter(|(_, e)| **e > start) {
+            if *s > at {
+                parts.push((at, *s));
+            }
+            at = at.max(*e);
+        }
+        if at < end {
+            parts.push((at, end));
+        }
+        parts
+    }
+
+    fn add_registered(&mut self, start: u64, end: u64) {
+        let (mut start, mut end) = (start, end);
+        let touching: Vec<(u64, u64)> =
+            self.registered.range(..=end).filter(|(_, e)| **e >= start).map(|(s, e)| (*s, *e)).collect();
+        for (s, e) in touching {
+            self.registered.remove(&s);
+            (start, end) = (start.min(s), end.max(e));
+        }
+        self.registered.insert(start, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uswap_sys::userfaultfd::Userfaultfd;
+
+    #[test]
+    fn registered_ranges_merge_and_are_cut() {
+        let Ok(events) = Userfaultfd::for_this_process() else { return };
+        let mut space = Space::new(1, events);
+        space.add_registered(0x1000, 0x3000);
+        space.add_registered(0x5000, 0x6000);
+        assert_eq!(space.unregistered_parts(0, 0x8000), [(0, 0x1000), (0x3000, 0x5000), (0x6000, 0x8000)]);
+        space.add_registered(0x3000, 0x5000);
+        assert_eq!(space.registered.iter().collect::<Vec<_>>(), [(&0x1000, &0x6000)]);
+        space.unregister_range(0x2000, 0x4000);
+        assert_eq!(space.unregistered_parts(0x1000, 0x6000), [(0x2000, 0x4000)]);
+    }
+}

@@ -1,0 +1,187 @@
+//! A space: one address space that we manage, and all that its owner knows of it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, PAGE, SA, SB};
+use uswap_abi::ring::Ring;
+use uswap_core::lists::Lists;
+use uswap_core::readahead::Streams;
+use uswap_core::table::PageTable;
+use uswap_sys::maps::Maps;
+use uswap_sys::pagemap::Pagemap;
+use uswap_sys::shared::SharedValue;
+use uswap_sys::socket::MessageSocket;
+use uswap_sys::userfaultfd::Userfaultfd;
+
+use crate::tray::Trays;
+
+/// Number of a space, unique in a run.
+pub type SpaceId = u32;
+
+/// The connection to a living agent.
+#[derive(Debug)]
+pub struct AgentLink {
+    /// Doorbell, and the sign of death.
+    pub socket: MessageSocket,
+    /// Orders and results.
+    pub ring: SharedValue<Ring>,
+    /// What the nonce page of this image holds.
+    pub nonce: [u64; 2],
+}
+
+impl AgentLink {
+    /// Wakes the agent.
+    pub fn ring_doorbell(&self) {
+        // A full socket has woken it; a dead agent is noticed by the hang-up.
+        let _ = self.socket.send(&[1], &[]);
+    }
+}
+
+/// One managed address space. Only its owner's thread touches it.
+#[derive(Debug)]
+pub struct Space {
+    /// Its number.
+    pub id: SpaceId,
+    /// Its process, once known (a fork child is known by its memory first).
+    pub pid: Option<u32>,
+    /// The event userfaultfd.
+    pub events: Userfaultfd,
+    /// The staging userfaultfd: kept so that it outlives nobody but the space.
+    pub staging: Option<Userfaultfd>,
+    /// The agent, while it lives.
+    pub agent: Option<AgentLink>,
+    /// Address of the agent's area (0: unknown).
+    pub area: u64,
+    /// Presence of pages.
+    pub pagemap: Option<Pagemap>,
+    /// Mappings.
+    pub maps: Option<Maps>,
+    /// Memory is registered (or was inherited registered).
+    pub active: bool,
+    /// What a fork child's identity page holds; 0 for an image that was not forked managed.
+    pub identity: u64,
+    /// The space it was forked from.
+    pub parent: Option<SpaceId>,
+    /// Page words.
+    pub table: PageTable,
+    /// Who goes next.
+    pub lists: Lists,
+    /// Readahead streams of swap-ins.
+    pub streams: Streams,
+    /// Streams of first touches.
+    pub first_touches: Streams,
+    /// Registered ranges as far as events tell.
+    pub registered: BTreeMap<u64, u64>,
+    /// The staging slots.
+    pub trays: Trays,
+    /// Pages whose fault waits for something under way; the flag says write.
+    pub waiters: BTreeMap<u64, bool>,
+    /// Pages whose fault waits for room, in order.
+    pub stalled: VecDeque<(u64, bool, Instant)>,
+    /// Ranges that MADV_WIPEONFORK or MADV_DONTFORK excludes from children.
+    pub not_inherited: Vec<(u64, u64)>,
+    /// Notes of the hooks already read.
+    pub notes_read: usize,
+    /// Pages whose MOVE answered EBUSY: to be unshared at the next try.
+    pub shared_pages: BTreeSet<u64>,
+    /// The gate is closed and the agent still inside.
+    pub gate_pending: bool,
+    /// When the agent hung up while the address space went on.
+    pub orphaned: Option<Instant>,
+    /// Evictions so far in this space: the clock of shadows.
+    pub clock: u32,
+    /// Resident pages in the table (words in that state).
+    pub resident: u64,
+    /// Something came to pass that a scan of the mappings should look at.
+    pub needs_scan: bool,
+    /// The last scan.
+    pub scanned: Instant,
+    /// Keeps what came with the agent's greeting.
+    pub process_name: String,
+    /// Held so that a pid cannot be reused while we read by it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Space {
+    /// A space that owns `events`; everything else is to be learnt.
+    pub fn new(id: SpaceId, events: Userfaultfd) -> Self {
+        Self {
+            id,
+            pid: None,
+            events,
+            staging: None,
+            agent: None,
+            area: 0,
+            pagemap: None,
+            maps: None,
+            active: false,
+            identity: 0,
+            parent: None,
+            table: PageTable::default(),
+            lists: Lists::default(),
+            streams: Streams::default(),
+            first_touches: Streams::default(),
+            registered: BTreeMap::new(),
+            trays: Trays::default(),
+            waiters: BTreeMap::new(),
+            stalled: VecDeque::new(),
+            not_inherited: Vec::new(),
+            notes_read: 0,
+            shared_pages: BTreeSet::new(),
+            gate_pending: false,
+            orphaned: None,
+            clock: 0,
+            resident: 0,
+            needs_scan: false,
+            scanned: Instant::now(),
+            process_name: String::new(),
+            pidfd: None,
+        }
+    }
+
+    /// Learns which process this is; `false` when it is gone already.
+    pub fn bind(&mut self, pid: u32) -> bool {
+        let opened = (Pagemap::open(pid), Maps::open(pid), uswap_sys::process::pidfd(pid));
+        let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
+        self.process_name = crate::procfs::name(pid).unwrap_or_default();
+        (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
+        true
+    }
+
+    /// Address of a staging slot in SA.
+    pub fn sa(&self, slot: u32) -> u64 {
+        self.area + SA + u64::from(slot) * PAGE
+    }
+
+    /// Address of a staging slot in SB.
+    pub fn sb(&self, slot: u32) -> u64 {
+        self.area + SB + u64::from(slot) * PAGE
+    }
+
+    /// Address of the identity page.
+    pub fn identity_page(&self) -> u64 {
+        self.area + IDENTITY
+    }
+
+    /// Address of the nonce page.
+    pub fn nonce_page(&self) -> u64 {
+        self.area + NONCE
+    }
+
+    /// Whether the address lies in the agent's area.
+    pub fn in_area(&self, address: u64) -> bool {
+        (self.area..self.area + AREA_BYTES).contains(&address)
+    }
+
+    /// Pages that could be reclaimed here.
+    pub fn weight(&self) -> u64 {
+        self.resident + self.trays.staged_pages()
+    }
+
+    /// Whether pages can be evicted from it.
+    pub fn can_evict(&self) -> bool {
+        self.active && self.agent.is_some() && self.pid.is_some()
+    }
+}
