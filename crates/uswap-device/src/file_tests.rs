@@ -129,3 +129,16 @@ fn refusals_name_their_reason() {
     let small = FileDevice::unnamed(&temp, 4096, IoBackend::Auto).err();
     assert!(matches!(small, Some(OpenError::TooSmall(_))));
 }
+
+/// Needs a block device whose content may go: `USWAP_TEST_BLOCK=/dev/... cargo test -- --ignored`.
+#[test]
+#[ignore = "needs a block device"]
+fn block_device() {
+    let path = PathBuf::from(std::env::var_os("USWAP_TEST_BLOCK").expect("USWAP_TEST_BLOCK"));
+    for backend in backends() {
+        let device = FileDevice::open(&path, None, backend).unwrap();
+        assert!(device.is_direct() && device.slots() > 512);
+        exercise(&device);
+        assert!(matches!(FileDevice::open(&path, None, backend).err(), Some(OpenError::InUse(_))));
+    }
+}

@@ -104,18 +104,7 @@ pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, Open
 /// after its header; without `length` its own size counts.
 pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
-    let block = match path.metadata() {
-        Ok(m) if m.is_dir() => return Err(OpenError::IsDirectory(path.into())),
-        Ok(m) if m.file_type().is_block_device() => true,
-        Ok(m) if m.is_file() => false,
-        Ok(_) => return Err(OpenError::NotUsable(path.into())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            refuse_memory_directory(parent.unwrap_or(Path::new(".")))?;
-            false
-        }
-        Err(e) => return Err(io(e)),
-    };
+    let block = is_block(path)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(!block).mode(0o600);
     // On a block device O_EXCL without O_CREAT refuses what is mounted or otherwise claimed.
@@ -139,6 +128,21 @@ pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, Ope
         None => found,
     };
     Ok(Opened { file, direct, length, base })
+}
+
+/// Whether `path` is a block device; a regular file or nothing yet is not, anything else is an error.
+fn is_block(path: &Path) -> Result<bool, OpenError> {
+    match path.metadata() {
+        Ok(m) if m.is_dir() => Err(OpenError::IsDirectory(path.into())),
+        Ok(m) if m.file_type().is_block_device() => Ok(true),
+        Ok(m) if m.is_file() => Ok(false),
+        Ok(_) => Err(OpenError::NotUsable(path.into())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            refuse_memory_directory(parent.unwrap_or(Path::new("."))).map(|()| false)
+        }
+        Err(e) => Err(OpenError::Io(path.into(), e)),
+    }
 }
 
 /// Opens with O_DIRECT, and without where the file system does not have it.

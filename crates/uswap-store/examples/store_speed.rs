@@ -1,6 +1,7 @@
 //! Time per page of put and load, for pages that compress two to three times, one thread.
 //!
-//! `cargo run --release -p uswap-store --example store_speed [PAGES]`
+//! `cargo run --release -p uswap-store --example store_speed [PAGES | FILE]`: with a file, its pages (those that are
+//! neither same-filled nor incompressible) are measured instead.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -78,8 +79,31 @@ fn measure(name: &str, pages: &[PageBuf]) {
     println!("{name:>6}: ratio {ratio:.2}  hash {hash:.2}  put {put:.2?}  load {load:.2?}  release {release:.2}  (µs)");
 }
 
+/// The pages of a file that go into the pool.
+fn file_pages(path: &str) -> Vec<PageBuf> {
+    let bytes = std::fs::read(path).expect("a number of pages or a readable file");
+    let config = StoreConfig {
+        pool_limit_bytes: 1 << 30,
+        pool_reserve_bytes: 1 << 30,
+        hasher: PageHasher::new(1),
+        devices: vec![],
+    };
+    let (store, mut scratch) = (Store::new(config).expect("address space"), Scratch::new());
+    let pages = bytes.as_chunks::<PAGE_SIZE>().0.iter().take(100_000);
+    let soft = pages.filter(|&page| {
+        let id = store.put(page, PageHasher::new(1).hash(page), &mut scratch);
+        id.is_ok_and(|id| {
+            let pooled = store.stats().same_filled_pages == 0;
+            store.release(id);
+            pooled
+        })
+    });
+    soft.copied().collect()
+}
+
 fn main() {
-    let count = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(50_000);
+    let argument = std::env::args().nth(1).unwrap_or("50000".into());
+    let Ok(count) = argument.parse() else { return measure("file", &file_pages(&argument)) };
     let mut random = Random(88172645463325252);
     let heap: Vec<_> = (0..count).map(|_| heap_page(&mut random)).collect();
     measure("heap", &heap);

@@ -83,7 +83,10 @@ impl Store {
         if config.devices.len() > 255 {
             return Err(StoreError::TooManyDevices);
         }
-        let reservation = Reservation::new(config.pool_reserve_bytes as usize).map_err(StoreError::Reserve)?;
+        // Where address space is rationed (RLIMIT_AS, strict overcommit), as much as the limit needs will do.
+        let reservation = Reservation::new(config.pool_reserve_bytes as usize)
+            .or_else(|_| Reservation::new(config.pool_limit_bytes as usize))
+            .map_err(StoreError::Reserve)?;
         let pool = Pool::new(PoolMemory(reservation), config.pool_limit_bytes);
         Ok(Self {
             hasher: config.hasher,
@@ -159,7 +162,10 @@ impl Store {
             Some(Place::Filled { .. }) => {
                 self.counters.same_filled_pages.fetch_sub(1, Relaxed);
             }
-            Some(Place::Pool { handle, .. }) => self.with_pool(|pool| pool.free(handle)),
+            Some(Place::Pool { handle, .. }) => {
+                self.with_pool(|pool| pool.free(handle));
+                self.unstall();
+            }
             Some(Place::Device { device, slot, .. }) => {
                 self.devices.free((device, slot));
                 self.unstall();

@@ -24,6 +24,8 @@ use crate::table::{List, Place, Shard};
 const BATCH: usize = 128;
 /// Objects looked at per lock of a shard, so that a reader waits for microseconds only.
 const PER_LOCK: usize = 16;
+/// Objects taken from one shard in a row: neighbours in it were mostly stored together.
+const PER_SHARD: usize = 32;
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
@@ -154,16 +156,16 @@ impl Store {
         self.settle(scratch);
     }
 
-    /// Collects a batch from the tails of the shards and copies it, one page per slot.
+    /// Collects a batch from the tails of the shards and copies it, one page per slot. A second round is for when
+    /// everything had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
-        let first = self.next_shard.fetch_add(1, Relaxed) as usize;
-        for shard in (0..SHARDS as usize).map(|i| (first + i) % SHARDS as usize) {
-            while scratch.victims.len() < BATCH {
-                let before = scratch.victims.len();
-                self.select_some(shard, scratch);
-                if scratch.victims.len() == before {
-                    break;
-                }
+        let first = self.next_shard.fetch_add((BATCH / PER_SHARD) as u32, Relaxed) as usize;
+        for turn in (0..2 * SHARDS as usize).map(|i| first + i) {
+            if scratch.victims.len() == BATCH || (turn - first == SHARDS as usize && !scratch.victims.is_empty()) {
+                break;
+            }
+            for _ in 0..PER_SHARD / PER_LOCK {
+                self.select_some(turn % SHARDS as usize, scratch);
             }
         }
     }
@@ -218,7 +220,7 @@ impl Store {
     }
 }
 
-/// The object at the LRU's tail that was not loaded since it was last looked at.
+/// The object at the LRU's tail that was not loaded since it was last looked at; `None` also when many were.
 fn next_victim(shard: &mut Shard) -> Option<u32> {
     for _ in 0..4 * PER_LOCK {
         let index = shard.tail(List::Lru)?;
@@ -230,5 +232,5 @@ fn next_victim(shard: &mut Shard) -> Option<u32> {
             _ => return Some(index),
         }
     }
-    shard.tail(List::Lru)
+    None
 }

@@ -216,3 +216,26 @@ fn lowered_limit_is_reached_by_writeback() {
         check(&store, id, &soft(seed as u64), &mut scratch);
     }
 }
+
+#[test]
+fn holes_become_room_for_other_sizes_without_any_device() {
+    let (store, mut scratch, mut wb) = (store(16, vec![]), Scratch::new(), WritebackScratch::new());
+    let mut ids = Vec::new();
+    while let Ok(id) = put(&store, &soft(ids.len() as u64), &mut scratch) {
+        ids.push(id);
+    }
+    while store.needs_writeback() {
+        store.writeback(&mut wb);
+    }
+    let small = common::page(9, 200);
+    assert_eq!(put(&store, &small, &mut scratch), Err(PutError::Full));
+    let (kept, freed): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(i, _)| i % 4 == 0);
+    freed.iter().for_each(|&(_, &id)| store.release(id));
+    while store.needs_writeback() {
+        store.writeback(&mut wb);
+    }
+    put(&store, &small, &mut scratch).expect("compaction made whole slabs of the holes");
+    for (seed, &id) in kept {
+        check(&store, id, &soft(seed as u64), &mut scratch);
+    }
+}
