@@ -15,7 +15,6 @@
 #include "torture_channels.h"
 #include "torture_counters.h"
 #include "torture_state.h"
-#include <malloc.h>
 #include <sys/prctl.h>
 
 struct worker {
@@ -766,7 +765,8 @@ static void allow_operations(const char *list)
 
 static void heap_region_create(struct region *heap)
 {
-    free(malloc(1 << 16)); // malloc takes its first piece of the heap before we add ours
+    void *volatile first = malloc(1 << 16); // malloc takes its first piece of the heap before we add ours
+    free(first);
     uintptr_t end = (uintptr_t)sbrk(0);
     MUST(sbrk((intptr_t)(-end & (PAGE - 1))) != (void *)-1);
     void *base = sbrk((intptr_t)(256 * PAGE));

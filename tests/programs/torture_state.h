@@ -151,7 +151,7 @@ static inline struct run pick_run(const struct region *region, uint64_t *random,
     if (region->pages == 0)
         return run;
     run.first = random_below(random, region->pages);
-    for (size_t tried = 0; tried < 64 && !page_fits(region, run.first, wanted, forbidden); tried++)
+    for (size_t tried = 0; tried < 1024 && !page_fits(region, run.first, wanted, forbidden); tried++)
         run.first = (run.first + 1) % region->pages;
     size_t length = 1 + random_below(random, most);
     while (run.count < length && run.first + run.count < region->pages &&
