@@ -4,7 +4,10 @@
 // 256 KiB and either drops it (zeros, as a lost page) or puts back what it held a while ago (a stale page).
 //
 //   cc -O1 -g -pthread -shared -fPIC saboteur.c -o saboteur.so
-//   LD_PRELOAD=./saboteur.so SABOTEUR=zero|stale [SABOTEUR_MICROS=N] ./victim     must not exit 0
+//   LD_PRELOAD=./saboteur.so SABOTEUR=zero|stale ./victim        must not exit 0
+//
+// SABOTEUR_MICROS: rest between two deeds (default 2000). SABOTEUR_MIB: mappings larger than this are left alone (for
+// a look at what is tested beside the ballast; default none).
 #include "victim.h"
 #include <pthread.h>
 #include <sys/uio.h>
@@ -14,6 +17,7 @@
 
 static uint64_t chance = 1;
 static long rest_micros = 2000;
+static size_t largest = SIZE_MAX;
 static bool stale;
 
 static bool parse_mapping(const char *line, uintptr_t *start, uintptr_t *end)
@@ -27,7 +31,7 @@ static bool parse_mapping(const char *line, uintptr_t *start, uintptr_t *end)
     *end = to;
     bool heap_or_nameless = name[0] == 0 || strcmp(name, "[heap]") == 0;
     return strcmp(rights, "rw-p") == 0 && inode == 0 && heap_or_nameless && to - from >= SMALLEST &&
-           to - from != THREAD_STACK;
+           to - from <= largest && to - from != THREAD_STACK;
 }
 
 // A random page out of all suitable mappings, each byte of them equally likely.
@@ -94,7 +98,8 @@ static void start_saboteur(void)
 
 __attribute__((constructor)) static void load(void)
 {
-    const char *kind = getenv("SABOTEUR"), *micros = getenv("SABOTEUR_MICROS");
+    const char *kind = getenv("SABOTEUR"), *micros = getenv("SABOTEUR_MICROS"), *mib = getenv("SABOTEUR_MIB");
+    largest = mib ? (size_t)atol(mib) * MIB : SIZE_MAX;
     stale = kind && strcmp(kind, "stale") == 0;
     rest_micros = micros ? atol(micros) : rest_micros;
     chance = (uint64_t)getpid();

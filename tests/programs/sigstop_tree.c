@@ -5,14 +5,23 @@
 //
 //   sigstop_tree [--memory MIB] [--processes N]      memory is the sum over the processes
 #include "ballast.h"
+#include <sys/prctl.h>
 
 #define MAX_PROCESSES 16
 
 static _Atomic long *rounds_done; // one for each process, shared
 static atomic_bool *finish;
+static atomic_bool *child_failed;
+
+static void tell_failure(void)
+{
+    atomic_store(child_failed, true);
+}
 
 __attribute__((noreturn)) static void child_works(int number, long mib)
 {
+    victim_before_failing = tell_failure;
+    MUST(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0); // works on for ever otherwise
     ballast_make(mib);
     while (!atomic_load(finish)) {
         ballast_walk();
@@ -25,8 +34,11 @@ static void wait_for_rounds(int number, long more, const char *what)
 {
     long wanted = atomic_load(&rounds_done[number]) + more;
     phase(what);
-    while (atomic_load(&rounds_done[number]) < wanted)
-        sleep_micros(1000); // the watchdog bounds this
+    while (atomic_load(&rounds_done[number]) < wanted) { // the watchdog bounds this
+        if (atomic_load(child_failed))
+            fail("a process of the tree failed, see its own sentence");
+        sleep_micros(1000);
+    }
 }
 
 // The stopped ones must stand still, the others must get on.
@@ -58,6 +70,7 @@ int main(int argc, char **argv)
     pid_t children[MAX_PROCESSES];
     rounds_done = map_shared(PAGE);
     finish = map_shared(PAGE);
+    child_failed = map_shared(PAGE);
     for (int i = 0; i < count; i++)
         if ((children[i] = start_child()) == 0)
             child_works(i, option_number("--memory", 192) / count);
