@@ -182,12 +182,18 @@ static void region_loses(struct region *region, size_t pages)
     atomic_fetch_sub(&self->pages_mapped, (long)pages);
 }
 
+// The regions together stay near the limit, or the pressure would go.
+static long missing_pages(void)
+{
+    return memory_limit_pages - atomic_load(&self->pages_mapped);
+}
+
 static bool do_grow(struct worker *worker, struct region *region, int unused)
 {
     (void)unused;
     size_t more = 1 + random_below(&worker->random, region->pages);
     if (region->pages + more > MAX_REGION_PAGES || !make_uniform(region) ||
-        atomic_load(&self->pages_mapped) + (long)more > memory_limit_pages)
+        (long)more > missing_pages())
         return false;
     void *moved = mremap(region->base, region->pages * PAGE, (region->pages + more) * PAGE, MREMAP_MAYMOVE);
     if (moved == MAP_FAILED)
@@ -203,7 +209,7 @@ static bool do_shrink(struct worker *worker, struct region *region, int unused)
 {
     (void)unused;
     size_t less = random_below(&worker->random, region->pages / 2);
-    if (less == 0 || !make_uniform(region))
+    if (less == 0 || missing_pages() > memory_limit_pages / 8 || !make_uniform(region))
         return false;
     void *same = mremap(region->base, region->pages * PAGE, (region->pages - less) * PAGE, 0);
     if (same == MAP_FAILED)
@@ -333,6 +339,20 @@ static bool do_map_over(struct worker *worker, struct region *region, int most)
     return true;
 }
 
+// Another size or the same, more if the regions together have become small.
+static size_t pages_for_renewal(struct worker *worker, size_t before)
+{
+    long missing = missing_pages();
+    long wanted = (long)(random_below(&worker->random, 2) ? before : random_region_pages(&worker->random));
+    if (missing - wanted > memory_limit_pages / 8)
+        wanted += (long)random_below(&worker->random, (size_t)(missing - wanted));
+    if (wanted > missing)
+        wanted = missing;
+    if (wanted > (long)MAX_REGION_PAGES)
+        wanted = (long)MAX_REGION_PAGES;
+    return wanted < 16 ? 16 : (size_t)wanted;
+}
+
 static bool do_renew(struct worker *worker, struct region *region, int unused)
 {
     (void)unused;
@@ -341,9 +361,7 @@ static bool do_renew(struct worker *worker, struct region *region, int unused)
     unsigned char *old = region->base;
     size_t pages = region->pages;
     region_unmap(region);
-    size_t wanted = random_below(&worker->random, 2) ? pages : random_region_pages(&worker->random);
-    if (atomic_load(&self->pages_mapped) + (long)wanted > memory_limit_pages + 64)
-        wanted = pages;
+    size_t wanted = pages_for_renewal(worker, pages);
     region_create(region, old, wanted);
     struct run some = pick_run(region, &worker->random, 16, 0, 0);
     verify_pages(region, some.first, some.count, "a new mapping at the same address");

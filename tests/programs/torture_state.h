@@ -250,7 +250,7 @@ static inline void region_unmap(struct region *region)
 
 static inline size_t random_region_pages(uint64_t *random)
 {
-    size_t most = (size_t)memory_limit_pages / 4;
+    size_t most = (size_t)memory_limit_pages / 6;
     if (most > MAX_REGION_PAGES)
         most = MAX_REGION_PAGES;
     if (random_below(random, 8) == 0)
