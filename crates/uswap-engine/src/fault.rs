@@ -100,6 +100,7 @@ impl Owner {
         if self.try_serve(space, address, write, since) == Served::Wait {
             let known = space.waiters.entry(address).or_insert(write);
             *known |= write;
+            self.retry_soon();
         } else {
             space.waiters.remove(&address);
         }
