@@ -25,6 +25,7 @@ pub mod shared;
 mod space;
 mod tray;
 mod tree;
+mod twins;
 mod worker;
 
 pub use greet::{EVENT_FEATURES, STAGING_FEATURES};
