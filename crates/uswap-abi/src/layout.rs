@@ -46,9 +46,9 @@ pub const NOTES_COUNT: u64 = HEADER + 64;
 pub const NOTES_START: u64 = HEADER + 128;
 /// Bytes of a note: start, length, kind.
 pub const NOTE_BYTES: u64 = 24;
-/// Note kind: the program asked for MADV_WIPEONFORK on the range.
+/// Note kind: the program asked for MADV_WIPEONFORK or MADV_DONTFORK on the range.
 pub const NOTE_WIPE_ON_FORK: u64 = 1;
-/// Note kind: the program asked for MADV_KEEPONFORK on the range.
+/// Note kind: the program asked for MADV_KEEPONFORK or MADV_DOFORK on the range.
 pub const NOTE_KEEP_ON_FORK: u64 = 2;
 
 const _: () = assert!(128 + NOTES as u64 * NOTE_BYTES <= PAGE);

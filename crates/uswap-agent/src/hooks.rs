@@ -8,6 +8,8 @@ use crate::start;
 use crate::syscall::{self, call};
 
 const MADV_DONTNEED: i32 = 4;
+const MADV_DONTFORK: i32 = 10;
+const MADV_DOFORK: i32 = 11;
 const MADV_WIPEONFORK: i32 = 18;
 const MADV_KEEPONFORK: i32 = 19;
 const MADV_GUARD_INSTALL: i32 = 102;
@@ -27,7 +29,7 @@ fn finish(result: isize) -> isize {
     result
 }
 
-/// `madvise(2)`: leaves a note for WIPEONFORK and KEEPONFORK; lets GUARD_INSTALL, which drops the pages without an
+/// `madvise(2)`: leaves a note for WIPEONFORK, DONTFORK and their opposites; lets GUARD_INSTALL, which drops the pages without an
 /// event, be preceded by DONTNEED, which drops them with one.
 ///
 /// # Safety
@@ -35,8 +37,8 @@ fn finish(result: isize) -> isize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> i32 {
     match advice {
-        MADV_WIPEONFORK => note(address, length, NOTE_WIPE_ON_FORK),
-        MADV_KEEPONFORK => note(address, length, NOTE_KEEP_ON_FORK),
+        MADV_WIPEONFORK | MADV_DONTFORK => note(address, length, NOTE_WIPE_ON_FORK),
+        MADV_KEEPONFORK | MADV_DOFORK => note(address, length, NOTE_KEEP_ON_FORK),
         MADV_GUARD_INSTALL => {
             // SAFETY: the program asks for these pages to be dropped.
             unsafe { call(syscall::MADVISE, [address, length, MADV_DONTNEED as usize, 0, 0, 0]) };

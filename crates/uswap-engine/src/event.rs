@@ -148,9 +148,7 @@ impl Owner {
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
-        let mut excluded = std::mem::take(&mut child.not_inherited);
-        excluded.retain(|_| !self.shared.faults.ignore_notes);
-        for (start, end) in excluded {
+        for (start, end) in self.excluded_from_fork(parent) {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
@@ -160,6 +158,16 @@ impl Owner {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::shared::Verdict::Broken(text));
         }
+    }
+
+    /// Ranges that the child does not inherit. The notes only say that there may be some: the mapping they meant can
+    /// have been replaced since, without an event if it was not registered; so the kernel is asked.
+    fn excluded_from_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
+        let managed = |(start, end): &(u64, u64)| parent.registered.range(..*end).any(|(_, e)| e > start);
+        if self.shared.faults.ignore_notes || !parent.not_inherited.iter().any(managed) {
+            return Vec::new();
+        }
+        crate::procfs::ranges_with_flags(parent.reader, &["wf", "dc"])
     }
 
     fn clone_pages(&mut self, parent: &Space, child: &mut Space) {

@@ -49,6 +49,29 @@ pub fn proportional_pages(pid: u32) -> Option<i64> {
     Some(kib / 4)
 }
 
+/// Mappings that have one of these flags (VmFlags in proc_pid_smaps(5)). Reading them walks all page tables.
+pub fn ranges_with_flags(pid: u32, flags: &[&str]) -> Vec<(u64, u64)> {
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps")) else { return Vec::new() };
+    let mut current = (0, 0);
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(set) = line.strip_prefix("VmFlags:") {
+            if set.split_whitespace().any(|flag| flags.contains(&flag)) {
+                found.push(current);
+            }
+        } else if let Some(range) = range_of(line) {
+            current = range;
+        }
+    }
+    found
+}
+
+/// The range at the start of a line of maps or smaps.
+fn range_of(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
 /// The command name.
 pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
