@@ -114,6 +114,9 @@ impl Owner {
         if space.area != 0 && space.in_area(address) {
             return self.serve_area(space, address);
         }
+        if !space.is_registered(address) {
+            space.learn_registered(address);
+        }
         let word = space.table.get(address);
         if word.in_flight() {
             return Served::Wait;

@@ -146,7 +146,10 @@ impl Owner {
         match message {
             Message::Hello(greeting) => self.greet(*greeting),
             Message::Evicted(done) => self.with_space_or_release(done),
-            Message::Read(done) => self.with_space(done.space, |owner, space| owner.install_read(space, done)),
+            Message::Read(done) if self.spaces.contains_key(&done.space) => {
+                self.with_space(done.space, |owner, space| owner.install_read(space, done));
+            }
+            Message::Read(done) => done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object)),
             Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
             Message::Balance | Message::Stop => {}
         }

@@ -81,7 +81,8 @@ impl Owner {
             return;
         }
         for (start, end) in &missing {
-            // Nothing can be evicted where nothing was registered: what the words say is from an earlier life.
+            // Nothing can be evicted where nothing was registered (a fault there would have taught us otherwise): what
+            // the words say is from an earlier life.
             self.release_pages(space, *start, *end);
         }
         if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {
@@ -147,6 +148,21 @@ impl Space {
             parts.push((at, end));
         }
         parts
+    }
+
+    /// Whether the page is known to be registered.
+    pub fn is_registered(&self, address: u64) -> bool {
+        self.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
+    }
+
+    /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells no event for
+    /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true.
+    pub fn learn_registered(&mut self, address: u64) {
+        let mapping = self.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
+        match mapping.filter(|mapping| mapping.start <= address) {
+            Some(mapping) => self.add_registered(mapping.start, mapping.end),
+            None => self.add_registered(address, address + PAGE),
+        }
     }
 
     fn add_registered(&mut self, start: u64, end: u64) {
