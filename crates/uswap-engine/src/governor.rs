@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::census::Census;
 use crate::procfs::{self, Memory, Statm};
 use crate::shared::{ManagedProcess, Message, Shared};
 
@@ -39,6 +40,7 @@ pub struct Governor {
     shares_at: Instant,
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
+    census: Census,
 }
 
 impl Governor {
@@ -50,7 +52,17 @@ impl Governor {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
         let watched = HashMap::new();
-        Ok(Self { shared, engine, watched, census_at: long_ago, shares_at: long_ago, shared_pages: 0, automatic })
+        let census = Census::default();
+        Ok(Self {
+            shared,
+            engine,
+            watched,
+            census_at: long_ago,
+            shares_at: long_ago,
+            shared_pages: 0,
+            automatic,
+            census,
+        })
     }
 
     /// Measures until told to stop.
@@ -90,6 +102,8 @@ impl Governor {
         let mut pids: Vec<u32> = managed.keys().copied().collect();
         if self.census_at.elapsed() >= CENSUS {
             self.census_at = Instant::now();
+            let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
+            self.census.look(&self.shared, managed, tree);
             pids.extend(procfs::descendants(std::process::id()));
         }
         for pid in pids {
