@@ -25,6 +25,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a command and all its children within a memory budget
+    #[command(override_usage = "uswap run [OPTIONS] -- CMD [ARG...]")]
     Run(run::RunArguments),
     /// Show what a run uses, evicts and brings back
     Status(status::StatusArguments),
@@ -40,7 +41,7 @@ enum Command {
 }
 
 fn main() {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse_usage(&error));
     let status = match cli.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
@@ -50,6 +51,14 @@ fn main() {
         Command::Man => manual::print_man_page(),
     };
     std::process::exit(status);
+}
+
+/// Help and version are asked for; everything else that stops the parser is wrong usage.
+fn refuse_usage(error: &clap::Error) -> ! {
+    let status = if error.use_stderr() { uswap_engine::config::exit::REFUSED } else { 0 };
+    // Nobody to tell it to.
+    let _ = error.print();
+    std::process::exit(status)
 }
 
 /// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic.

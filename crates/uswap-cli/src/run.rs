@@ -40,7 +40,7 @@ pub struct RunArguments {
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
