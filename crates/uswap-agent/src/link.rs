@@ -67,6 +67,10 @@ pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
     }
     let [completion, child_events, ..] = fds;
     let events = if go[GO_HAS_FD_AT] == 1 { child_events } else { events as i32 };
+    if is_child {
+        // The engine may have installed it again to make sure of us.
+        drop_identity(area);
+    }
     drop_capabilities();
     set_timeout(socket, 1);
     Agent::new(area, ring, socket, completion, events, staging as i32)
@@ -136,13 +140,15 @@ fn write_nonce(area: u64, welcome: &Message) {
 /// Reads the identity page, which in a child of a managed parent waits for the engine, then drops it, so that a
 /// grandchild does not inherit it.
 fn read_identity(area: u64) -> u64 {
-    let page = area + IDENTITY;
+    // SAFETY: the page is part of our area.
+    let identity = unsafe { ((area + IDENTITY) as *const u64).read_volatile() };
+    drop_identity(area);
+    identity
+}
+
+fn drop_identity(area: u64) {
     // SAFETY: the page is part of our area; dropping it concerns nobody else.
-    unsafe {
-        let identity = (page as *const u64).read_volatile();
-        call(syscall::MADVISE, [page as usize, PAGE as usize, 4, 0, 0, 0]);
-        identity
-    }
+    unsafe { call(syscall::MADVISE, [(area + IDENTITY) as usize, PAGE as usize, 4, 0, 0, 0]) };
 }
 
 /// A userfaultfd without handshake (the engine does that): by the device if the engine sent it, else by system call.

@@ -75,7 +75,8 @@ impl Agent {
         events: i32,
         staging: i32,
     ) -> Option<Self> {
-        let pagemap = syscall::open(b"/proc/self/pagemap\0", 0) as i32;
+        // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
+        let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0) as i32;
         let thread_pages = ThreadPages::new();
         (pagemap >= 0).then_some(Self { area, ring, socket, completion, events, staging, pagemap, thread_pages })
     }

@@ -130,7 +130,8 @@ fn read_words(address: u64, words: &mut [u64]) -> bool {
     let remote = Vector { base: address, length };
     // SAFETY: the local vector is the caller's buffer; the remote side is checked by the kernel.
     unsafe {
-        let pid = call(syscall::GETPID, [0; 6]) as usize;
+        // By the agent's own id: a process whose first thread has ended cannot be read by that one's.
+        let pid = call(syscall::GETTID, [0; 6]) as usize;
         let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
         call(PROCESS_VM_READV, args) == length as isize
     }

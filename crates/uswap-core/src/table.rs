@@ -1,13 +1,14 @@
-//! The page table of one space: page words by address, sparse in chunks of 512 pages (2 MiB).
+//! The page table of one space: page words by address, sparse in chunks of 16 pages (64 KiB).
 //!
-//! A program may reserve terabytes and touch little: what was never seen has no chunk and costs nothing.
+//! A program may reserve terabytes and touch little: what was never seen has no chunk and costs nothing, and a page
+//! touched alone costs 128 bytes, not a page.
 
 use std::collections::BTreeMap;
 
 use crate::PAGE_SIZE;
 use crate::word::PageWord;
 
-const CHUNK_PAGES: usize = 512;
+const CHUNK_PAGES: usize = 16;
 const PAGE: u64 = PAGE_SIZE as u64;
 const CHUNK_BYTES: u64 = CHUNK_PAGES as u64 * PAGE;
 

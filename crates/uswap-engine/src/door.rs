@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, MAGIC, Message as Words, WELCOME_NONCE_HI_AT,
+    HELLO_AREA_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words, WELCOME_NONCE_HI_AT,
     WELCOME_NONCE_LO_AT, WORDS,
 };
 use uswap_sys::process::random_word;
@@ -95,8 +95,15 @@ impl Door {
             return self.turn_away(&visitor, hello[HELLO_ERRNO_AT] as i32);
         };
         let owner = self.owner_of(identity);
-        let greeting =
-            Greeting { pid: visitor.pid, area: hello[HELLO_AREA_AT], identity, link: visitor.link, events, staging };
+        let greeting = Greeting {
+            pid: visitor.pid,
+            thread: procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32),
+            area: hello[HELLO_AREA_AT],
+            identity,
+            link: visitor.link,
+            events,
+            staging,
+        };
         self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
     }
 

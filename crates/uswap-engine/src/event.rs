@@ -154,7 +154,7 @@ impl Owner {
             child.unregister_range(start, end);
         }
         self.shared.counters.managed_processes.add(1);
-        self.install_identity(&child);
+        install_identity(&child);
         if !self.adopt(child) {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::shared::Verdict::Broken(text));
@@ -185,18 +185,9 @@ impl Owner {
         });
     }
 
-    /// Puts the identity page into a fork child's area. If the child was forked while its parent's was still there
-    /// the kernel says so and the child's agent will not be believed.
-    pub fn install_identity(&mut self, child: &Space) {
-        let mut page = [0u8; 4096];
-        page[..8].copy_from_slice(&child.identity.to_ne_bytes());
-        // EAGAIN cannot be (the child has not run); anything else is tried again when the agent touches the page.
-        let _ = child.events.copy(child.identity_page(), &page);
-    }
-
     /// Reads the notes that the program's hooks have left since the last time.
     pub fn read_notes(&mut self, space: &mut Space) {
-        let Some(pid) = space.pid else { return };
+        let Some(pid) = space.pid.map(|_| space.reader) else { return };
         let length = (NOTES_START - NOTES_COUNT) + NOTES as u64 * NOTE_BYTES;
         let mut bytes = vec![0u8; length as usize];
         let range = RemoteRange { start: space.area + NOTES_COUNT, length };
@@ -264,6 +255,15 @@ impl Owner {
         (tray.inherited, tray.phase) = (true, Phase::Staged);
         space.trays.staged.push_back(number);
     }
+}
+
+/// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
+/// there at the fork; then the child's agent finds the space by trying (see `find_child`).
+pub fn install_identity(child: &Space) {
+    let mut page = [0u8; 4096];
+    page[..8].copy_from_slice(&child.identity.to_ne_bytes());
+    // What fails here is tried again when the agent touches the page or says hello.
+    let _ = child.events.copy(child.identity_page(), &page);
 }
 
 /// Takes `start..end` out of a list of ranges.

@@ -279,7 +279,7 @@ impl Owner {
 
     fn evict_job(&mut self, space: &mut Space, number: u32) -> Option<EvictJob> {
         let inherited = space.trays.get(number).inherited;
-        let (pid, agent) = (space.pid?, space.agent.as_ref()?);
+        let (pid, agent) = (space.reader, space.agent.as_ref()?);
         let nonce = agent.nonce;
         let tray = space.trays.get(number);
         let mut pages = Vec::with_capacity(TRAY_PAGES as usize);

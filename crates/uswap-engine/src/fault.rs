@@ -25,6 +25,8 @@ const MOST_POOL: u32 = 32;
 const MOST_DEVICE: u32 = 16;
 /// How long a fault waits for room before it is let through above the limit.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// Attempts to read a staged page, a millisecond apart, before it is given up.
+const MOST_FAILED_READS: u32 = 2000;
 /// How long the owner spins for the agent to leave the gate before it looks after others.
 const GATE_SPINS: u32 = 2000;
 
@@ -180,7 +182,7 @@ impl Owner {
     /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
     fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
         if address == space.identity_page() && space.identity != 0 {
-            self.install_identity(space);
+            crate::event::install_identity(space);
             return Served::Done;
         }
         self.finish_install(space, address, PAGE, space.events.zero(address, PAGE))
@@ -261,20 +263,11 @@ impl Owner {
                 return Served::Wait;
             }
         }
-        let Some(from) = self.locate(space, slot, inherited) else {
-            return if self.is_over(space) {
-                Served::Done
-            } else {
-                self.lost(space, address, "its staging slot is empty")
-            };
-        };
-        if !self.read_staged(space, from) {
-            return if self.is_over(space) {
-                Served::Done
-            } else {
-                self.lost(space, address, "its staging slot cannot be read")
-            };
+        let found = self.locate(space, slot, inherited);
+        if !found.is_some_and(|from| self.read_staged(space, from)) {
+            return self.unreadable(space, address);
         }
+        space.failed_reads = 0;
         self.shared.faults.pause(self.shared.faults.delay_install);
         let result = space.events.copy(address, &self.buffer.0[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
@@ -289,6 +282,18 @@ impl Owner {
         served
     }
 
+    /// A staged page could not be read: the process is ending, or it is tried again, or at last its bytes are lost.
+    fn unreadable(&mut self, space: &mut Space, address: u64) -> Served {
+        if self.is_over(space) {
+            return Served::Done;
+        }
+        space.failed_reads += 1;
+        if space.failed_reads < MOST_FAILED_READS {
+            return Served::Wait;
+        }
+        self.lost(space, address, "its staging slot cannot be read")
+    }
+
     /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
     fn locate(&self, space: &Space, slot: u16, inherited: bool) -> Option<u64> {
         let (sa, sb) = (space.sa(u32::from(slot)), space.sb(u32::from(slot)));
@@ -301,7 +306,7 @@ impl Owner {
 
     /// Reads nonce and page together into the first page of the buffer.
     fn read_staged(&mut self, space: &Space, from: u64) -> bool {
-        let Some(pid) = space.pid else { return false };
+        let pid = space.reader;
         let mut bytes = [0u8; 16 + PAGE_SIZE];
         let nonce = RemoteRange { start: space.nonce_page(), length: 16 };
         let ranges = [nonce, RemoteRange { start: from, length: PAGE }];

@@ -99,16 +99,16 @@ impl Governor {
     }
 
     fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
-        let mut pids: Vec<u32> = managed.keys().copied().collect();
+        let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
         if self.census_at.elapsed() >= CENSUS {
             self.census_at = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
-            pids.extend(procfs::descendants(std::process::id()));
+            pids.extend(procfs::descendants(std::process::id()).into_iter().map(|pid| (pid, pid)));
         }
-        for pid in pids {
+        for (pid, reader) in pids {
             if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)
-                && let Ok(statm) = Statm::open(pid)
+                && let Ok(statm) = Statm::open(reader)
             {
                 let memory = Memory::default();
                 entry.insert(Watched { statm, memory, scanned: memory, scanned_at: None });

@@ -8,10 +8,11 @@ use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 use uswap_sys::vmread::{self, RemoteRange};
 
+use crate::event::install_identity;
 use crate::owner::Owner;
 use crate::procfs;
 use crate::shared::{Greeting, ManagedProcess};
-use crate::space::Space;
+use crate::space::{Space, SpaceId};
 
 /// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
 pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
@@ -44,7 +45,8 @@ impl Owner {
         let mut space = Space::new(self.new_id(), events);
         space.area = greeting.area;
         let bell = [self.shared.mailboxes[self.number].bell.as_fd()];
-        if !space.bind(greeting.pid) || send(&greeting.link.socket, &go(false, false), &bell).is_none() {
+        if !space.bind(greeting.pid, greeting.thread) || send(&greeting.link.socket, &go(false, false), &bell).is_none()
+        {
             return;
         }
         (space.staging, space.agent) = (Some(greeting.staging), Some(greeting.link));
@@ -55,12 +57,11 @@ impl Owner {
     }
 
     fn greet_child(&mut self, greeting: Greeting) {
-        let found = self.spaces.values().find(|s| s.identity == greeting.identity && s.agent.is_none()).map(|s| s.id);
-        let Some(id) = found else {
+        let Some(id) = self.find_child(&greeting) else {
             return self.refuse(&greeting, "no managed process of that identity waits for its agent");
         };
         self.with_space(id, |owner, space| {
-            let bound = space.pid == Some(greeting.pid) || space.bind(greeting.pid);
+            let bound = space.bind(greeting.pid, greeting.thread);
             let registered = greeting.staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
             let fds = [owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
             let sent = send(&greeting.link.socket, &go(true, false), &fds);
@@ -73,6 +74,20 @@ impl Owner {
             owner.watch_agent(space);
         });
         self.with_space(id, |owner, space| owner.serve_waiters(space));
+    }
+
+    /// Which fork child's space the agent belongs to. What it read from its identity page is mostly right, but a
+    /// child forked while its parent's page was still there inherits the parent's; so the page is installed anew
+    /// through the userfaultfd in question and read back from the process.
+    fn find_child(&mut self, greeting: &Greeting) -> Option<SpaceId> {
+        let mut candidates: Vec<&Space> = self.spaces.values().map(Box::as_ref).collect();
+        candidates.retain(|space| space.agent.is_none() && space.identity != 0 && space.area == greeting.area);
+        candidates.sort_by_key(|space| space.identity != greeting.identity);
+        let found = candidates.into_iter().find(|space| {
+            install_identity(space);
+            holds_identity(space, greeting.thread)
+        });
+        found.map(|space| space.id)
     }
 
     fn refuse(&mut self, greeting: &Greeting, why: &str) {
@@ -88,6 +103,7 @@ impl Owner {
         let Some(pid) = space.pid else { return };
         let process = ManagedProcess {
             name: space.process_name.clone(),
+            reader: space.reader,
             space: space.id,
             owner: self.number,
             active: space.active,
@@ -101,7 +117,7 @@ impl Owner {
         if space.pid.is_none()
             && let Some(pid) = procfs::process_of_thread(thread)
         {
-            self.try_bind(space, pid);
+            self.try_bind(space, pid, thread);
         }
     }
 
@@ -110,28 +126,33 @@ impl Owner {
         let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
         let candidates = parent.into_iter().chain([std::process::id()]).flat_map(procfs::children);
         for pid in candidates.collect::<Vec<_>>() {
-            if self.try_bind(space, pid) {
+            if self.try_bind(space, pid, pid) {
                 return;
             }
         }
     }
 
     /// Binds the space to `pid` if that process's memory holds the space's identity.
-    fn try_bind(&mut self, space: &mut Space, pid: u32) -> bool {
-        let page = space.identity_page();
-        let Ok(pagemap) = uswap_sys::pagemap::Pagemap::open(pid) else { return false };
-        if !pagemap.is_present(page).unwrap_or(false) {
-            return false;
-        }
-        let mut bytes = [0u8; 8];
-        let read = vmread::read(pid, &[RemoteRange { start: page, length: 8 }], &mut bytes);
-        let matches = read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity;
-        let bound = matches && space.bind(pid);
+    fn try_bind(&mut self, space: &mut Space, pid: u32, thread: u32) -> bool {
+        let bound = holds_identity(space, thread) && space.bind(pid, thread);
         if bound {
             self.publish(space);
         }
         bound
     }
+}
+
+/// Whether the memory of `thread` holds the identity of the space. Looks before it reads: a missing page would wait
+/// for us.
+fn holds_identity(space: &Space, thread: u32) -> bool {
+    let page = space.identity_page();
+    let Ok(pagemap) = uswap_sys::pagemap::Pagemap::open(thread) else { return false };
+    if !pagemap.is_present(page).unwrap_or(false) {
+        return false;
+    }
+    let mut bytes = [0u8; 8];
+    let read = vmread::read(thread, &[RemoteRange { start: page, length: 8 }], &mut bytes);
+    read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity
 }
 
 fn go(has_fd: bool, refused: bool) -> Message {

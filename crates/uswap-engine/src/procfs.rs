@@ -54,6 +54,22 @@ pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
+/// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its own, the one with
+/// its name.
+pub fn agent_thread(pid: u32, named: u32) -> u32 {
+    let is_agent = |tid: u32| name_of_thread(pid, tid).is_some_and(|name| name == "uswap-agent");
+    if is_agent(named) {
+        return named;
+    }
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return pid };
+    let mut tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+    tids.find(|tid| is_agent(*tid)).unwrap_or(pid)
+}
+
+fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?.trim_end().to_string())
+}
+
 /// The direct children of `pid`, of all its threads.
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };

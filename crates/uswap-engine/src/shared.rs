@@ -52,6 +52,8 @@ pub struct Shared {
 pub struct ManagedProcess {
     /// Command name.
     pub name: String,
+    /// A thread by whose id its memory can be measured.
+    pub reader: u32,
     /// Space.
     pub space: SpaceId,
     /// Owner's number.
@@ -126,6 +128,8 @@ impl Mailbox {
 pub struct Greeting {
     /// Its process.
     pub pid: u32,
+    /// Its agent's thread.
+    pub thread: u32,
     /// The area in its memory.
     pub area: u64,
     /// What its identity page holds (0: not a fork child of a managed process).

@@ -46,6 +46,11 @@ pub struct Space {
     pub id: SpaceId,
     /// Its process, once known (a fork child is known by its memory first).
     pub pid: Option<u32>,
+    /// The thread by whose id its memory is read: the agent's, which ends with the image (a process whose first
+    /// thread has ended cannot be read by its own id).
+    pub reader: u32,
+    /// Attempts in a row to read staged pages that failed.
+    pub failed_reads: u32,
     /// The event userfaultfd.
     pub events: Userfaultfd,
     /// The staging userfaultfd: kept so that it outlives nobody but the space.
@@ -110,6 +115,8 @@ impl Space {
         Self {
             id,
             pid: None,
+            reader: 0,
+            failed_reads: 0,
             events,
             staging: None,
             agent: None,
@@ -141,12 +148,13 @@ impl Space {
         }
     }
 
-    /// Learns which process this is; `false` when it is gone already.
-    pub fn bind(&mut self, pid: u32) -> bool {
-        let opened = (Pagemap::open(pid), Maps::open(pid), uswap_sys::process::pidfd(pid));
+    /// Learns which process this is, and by which of its threads it can be read; `false` when it is gone already.
+    pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
+        let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
         self.process_name = crate::procfs::name(pid).unwrap_or_default();
         (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
+        self.reader = reader;
         true
     }
 
