@@ -30,7 +30,7 @@ pub fn runs() -> Vec<Run> {
     runs_in(&text).into_iter().filter(|run| me == 0 || run.user == me).collect()
 }
 
-/// The runs in the text of /proc/net/unix. A socket's name is the last field: `@uswap/UID/NAME`.
+/// The runs in the text of /proc/net/unix. A socket's name ends the line: `@uswap/UID/NAME`.
 fn runs_in(text: &str) -> Vec<Run> {
     let mut found: Vec<Run> = text.lines().filter_map(run_in).collect();
     found.sort();
@@ -39,7 +39,7 @@ fn runs_in(text: &str) -> Vec<Run> {
 }
 
 fn run_in(line: &str) -> Option<Run> {
-    let (user, name) = line.split_whitespace().nth(7)?.strip_prefix("@uswap/")?.split_once('/')?;
+    let (user, name) = line.split_once(" @uswap/")?.1.split_once('/')?;
     control::check_name(name).ok()?;
     Some(Run { name: name.into(), user: user.parse().ok()? })
 }
@@ -98,13 +98,13 @@ mod tests {
         let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0: 00000002 00000000 00010000 0001 01 41 @uswap/1000/build\n\
             0: 00000003 00000000 00000000 0001 03 43 @uswap/1000/build\n\
-            0: 00000002 00000000 00010000 0001 01 44 @uswap/0/a:b\n\
+            0: 00000002 00000000 00010000 0001 01 44 @uswap/0/a: b\n\
             0: 00000002 00000000 00010000 0001 01 45 @uswap/x/bad\n\
             0: 00000002 00000000 00010000 0001 01 46 @uswap/0/\n\
             0: 00000002 00000000 00010000 0001 01 47 /run/uswap/0/c\n\
             0: 00000002 00000000 00010000 0001 01 48\n";
         let run = |user, name: &str| Run { name: name.into(), user };
-        assert_eq!(runs_in(text), [run(0, "a:b"), run(1000, "build")]);
+        assert_eq!(runs_in(text), [run(0, "a: b"), run(1000, "build")]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ enum Command {
 }
 
 fn main() {
-    let cli = Cli::try_parse().unwrap_or_else(|error| refuse_usage(&error));
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let status = match cli.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
@@ -54,7 +54,7 @@ fn main() {
 }
 
 /// Help and version are asked for; everything else that stops the parser is wrong usage.
-fn refuse_usage(error: &clap::Error) -> ! {
+fn refuse(error: &clap::Error) -> ! {
     let status = if error.use_stderr() { uswap_engine::config::exit::REFUSED } else { 0 };
     // Nobody to tell it to.
     let _ = error.print();

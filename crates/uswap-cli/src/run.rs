@@ -94,6 +94,9 @@ fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
     let forbidden = |path: &Path| (format!("{}: permission denied", path.display()), exit::NOT_EXECUTABLE);
+    if name.is_empty() {
+        return Err(not_found);
+    }
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match executable(&path) {

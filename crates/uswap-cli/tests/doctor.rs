@@ -63,7 +63,7 @@ fn wrong_usage_is_125_and_help_is_0() {
     for wrong in [&["nonsense"][..], &["run"], &["run", "--nonsense", "--", "true"], &["status", "--nonsense"]] {
         assert_eq!(uswap(wrong).status.code(), Some(125), "{wrong:?}");
     }
-    assert_eq!(uswap(&["run", "--name", "a b", "--", "true"]).status.code(), Some(125));
+    assert_eq!(uswap(&["run", "--name", "a/b", "--", "true"]).status.code(), Some(125));
     for right in [&["--help"][..], &["--version"], &["run", "--help"]] {
         assert_eq!(uswap(right).status.code(), Some(0), "{right:?}");
     }

@@ -57,8 +57,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > LONGEST_NAME {
         return Err(format!("a name has 1 to {LONGEST_NAME} characters"));
     }
-    match name.chars().find(|c| !c.is_ascii_alphanumeric() && !"-_.:+@".contains(*c)) {
-        Some(c) => Err(format!("a name is made of letters, digits and - _ . : + @, not {c:?}")),
+    match name.chars().find(|c| !c.is_ascii_alphanumeric() && !" -_.:+@".contains(*c)) {
+        Some(c) => Err(format!("a name is made of letters, digits, spaces and - _ . : + @, not {c:?}")),
         None => Ok(()),
     }
 }
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn names_fit_into_an_address_and_a_table() {
-        for good in ["a", "build-1", "1234", "ci:job_7.2", &"x".repeat(LONGEST_NAME)] {
+        for good in ["a", "build-1", "1234", "ci:job_7.2", "my run", &"x".repeat(LONGEST_NAME)] {
             assert_eq!(check_name(good), Ok(()));
             assert!(address(u32::MAX, good).is_ok());
         }
-        for bad in ["", "a b", "a/b", "ü", "a\n", &"x".repeat(LONGEST_NAME + 1)] {
+        for bad in ["", "a\tb", "a/b", "ü", "a\n", &"x".repeat(LONGEST_NAME + 1)] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
     }
