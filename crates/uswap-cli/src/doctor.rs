@@ -171,8 +171,9 @@ fn privilege_fix(host: &Host) -> String {
         }
         Some(host::KUBERNETES) => KUBERNETES_FIX.into(),
         Some(_) => "as root in the container: docker run --cap-add SYS_PTRACE --device /dev/userfaultfd ...".into(),
-        None => "run it as root, or as a user with the ambient capability: \
-                 systemd-run --pty -p User=NAME -p AmbientCapabilities=CAP_SYS_PTRACE uswap run ..."
+        None => "run it as root, or as a user with the ambient capability:\n\
+                 sudo setpriv --reuid=NAME --regid=GROUP --init-groups \
+                 --inh-caps=+sys_ptrace --ambient-caps=+sys_ptrace uswap run ..."
             .into(),
     }
 }
@@ -218,7 +219,13 @@ fn remote_hands() -> Vec<Check> {
     if !scope.trim().is_empty() {
         read.found += &format!(" on children (kernel.yama.ptrace_scope = {})", scope.trim());
     }
+    let opaque = match host::is_opaque() {
+        false => Check::new("own /proc entries", Verdict::Works, "belong to this user"),
+        true => Check::new("own /proc entries", Verdict::Fails, "belong to root: programs could not load the agent")
+            .fix("not by setcap on the binary, and not a binary that may not be read: see fork events for how"),
+    };
     vec![
+        opaque,
         Check::of("PAGEMAP_SCAN", probe::pagemap_scan(), Verdict::Fails, "Linux 6.7 or later"),
         Check::of("PROCMAP_QUERY", probe::procmap_query(), Verdict::Fails, "Linux 6.11 or later"),
         read,

@@ -1,6 +1,7 @@
 //! What kind of place this is: capabilities, user namespace, container, kernel version.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// A pod.
@@ -24,6 +25,13 @@ impl Host {
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         Self { container: container(), may_trace: has_sys_ptrace(&status), initial_user_namespace: is_identity(&map) }
     }
+}
+
+/// Whether the programs of a run could not open our descriptors: a binary with file capabilities, or one that may not
+/// be read, is not dumpable, and its /proc entries belong to root.
+pub fn is_opaque() -> bool {
+    let owner = fs::metadata("/proc/self/status").map(|metadata| metadata.uid());
+    owner.is_ok_and(|owner| owner != uswap_sys::process::user())
 }
 
 /// Major and minor number of a release like `6.18.44-generic`.

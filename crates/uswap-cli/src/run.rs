@@ -134,6 +134,13 @@ fn check_userfaultfd() -> Result<(), String> {
         Some(22) => "this kernel lacks a userfaultfd feature that run needs (Linux 6.11 or later)".to_string(),
         _ => format!("userfaultfd fork events are not permitted: {error}; {help}"),
     })?;
+    if crate::host::is_opaque() {
+        return Err(
+            "the programs could not load the agent from this process: its binary has file capabilities or may \
+                    not be read. `uswap doctor` tells more"
+                .into(),
+        );
+    }
     let staging = Userfaultfd::for_this_process().map_err(|error| error.to_string())?;
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
 }
