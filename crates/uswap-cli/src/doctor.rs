@@ -220,9 +220,9 @@ fn remote_hands() -> Vec<Check> {
         read.found += &format!(" on children (kernel.yama.ptrace_scope = {})", scope.trim());
     }
     let opaque = match host::is_opaque() {
-        false => Check::new("own /proc entries", Verdict::Works, "belong to this user"),
-        true => Check::new("own /proc entries", Verdict::Fails, "belong to root: programs could not load the agent")
-            .fix("not by setcap on the binary, and not a binary that may not be read: see fork events for how"),
+        false => Check::new("own descriptors", Verdict::Works, "can be opened by the programs of a run"),
+        true => Check::new("own descriptors", Verdict::Fails, "cannot be opened by programs, to load the agent")
+            .fix("no capabilities on the binary (setcap -r); make them ambient, or be root"),
     };
     vec![
         opaque,

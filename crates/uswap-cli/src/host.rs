@@ -27,11 +27,24 @@ impl Host {
     }
 }
 
-/// Whether the programs of a run could not open our descriptors: a binary with file capabilities, or one that may not
-/// be read, is not dumpable, and its /proc entries belong to root.
+/// Whether the programs of a run could not open our descriptors, by which they load the agent. The kernel lets them
+/// only if they hold every capability that we hold. What a program keeps over exec are, for others than root, the
+/// ambient ones; capabilities of the binary (setcap) are not among them. And a process that is not dumpable belongs
+/// to root.
 pub fn is_opaque() -> bool {
-    let owner = fs::metadata("/proc/self/status").map(|metadata| metadata.uid());
-    owner.is_ok_and(|owner| owner != uswap_sys::process::user())
+    let me = uswap_sys::process::user();
+    let foreign = fs::metadata("/proc/self/status").is_ok_and(|metadata| metadata.uid() != me);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    foreign || (me != 0 && has_more_than_ambient(&status))
+}
+
+fn has_more_than_ambient(status: &str) -> bool {
+    capabilities(status, "CapPrm:") & !capabilities(status, "CapAmb:") != 0
+}
+
+fn capabilities(status: &str, set: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(set));
+    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Major and minor number of a release like `6.18.44-generic`.
@@ -42,8 +55,7 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
 
 fn has_sys_ptrace(status: &str) -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> CAP_SYS_PTRACE & 1 == 1)
+    capabilities(status, "CapEff:") >> CAP_SYS_PTRACE & 1 == 1
 }
 
 fn is_identity(uid_map: &str) -> bool {
@@ -77,6 +89,8 @@ mod tests {
         assert_eq!(kernel_version("linux"), None);
         assert!(has_sys_ptrace("Name:\tx\nCapEff:\t0000000000080000\n"));
         assert!(!has_sys_ptrace("CapEff:\t0000000000040000\n") && !has_sys_ptrace(""));
+        assert!(has_more_than_ambient("CapPrm:\t00000000000c0000\nCapAmb:\t0000000000080000\n"));
+        assert!(!has_more_than_ambient("CapPrm:\t0000000000080000\nCapAmb:\t00000000000c0000\n"));
         assert!(is_identity("         0          0 4294967295\n"));
         assert!(!is_identity("0 1000 1\n") && !is_identity(""));
     }
