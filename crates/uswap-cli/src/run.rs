@@ -135,11 +135,9 @@ fn check_userfaultfd() -> Result<(), String> {
         _ => format!("userfaultfd fork events are not permitted: {error}; {help}"),
     })?;
     if crate::host::is_opaque() {
-        return Err(
-            "the programs could not load the agent from this process: its binary has file capabilities or may \
-                    not be read. `uswap doctor` tells more"
-                .into(),
-        );
+        let text = "the programs could not load the agent: this process holds capabilities that they would not have \
+                    (setcap on its binary?). `uswap doctor` tells more";
+        return Err(text.into());
     }
     let staging = Userfaultfd::for_this_process().map_err(|error| error.to_string())?;
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
