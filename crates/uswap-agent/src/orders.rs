@@ -149,7 +149,7 @@ impl Agent {
             if unshare && tray.cancelled.load(SeqCst) & 1 << index == 0 {
                 self.populate_write(address, pages);
             }
-            self.move_run(tray, number, index, address, slot, pages);
+            self.move_run(tray, number, index, (address, slot, pages, unshare));
         }
         self.transfer(tray, number);
     }
@@ -164,7 +164,8 @@ impl Agent {
     }
 
     /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
-    fn move_run(&self, tray: &Tray, number: u32, index: usize, address: u64, slot: u32, pages: u32) {
+    fn move_run(&self, tray: &Tray, number: u32, index: usize, run: (u64, u32, u32, bool)) {
+        let (address, slot, pages, unshared) = run;
         let base = self.area + SA + u64::from(number * TRAY_PAGES) * PAGE;
         let (mut next, mut tries, mut worst) = (0, 0, RunResult::Moved);
         while next < pages {
@@ -191,7 +192,10 @@ impl Agent {
                         next = pages;
                     }
                 }
-                r if r == -syscall::EBUSY => (worst, next) = (RunResult::Busy, next + 1),
+                // Pages that a fork shares mostly come together: the engine has the rest unshared first.
+                r if r == -syscall::EBUSY => {
+                    (worst, next) = (RunResult::Busy, if unshared { next + 1 } else { pages });
+                }
                 r if r == -syscall::ENOENT => next += 1,
                 r if r == -syscall::EINVAL => (worst, next) = (RunResult::Refused, pages),
                 _ => (worst, next) = (RunResult::Gone, pages),

@@ -24,6 +24,11 @@ impl Lists {
         if active { self.active.push_back(address) } else { self.inactive.push_back(address) }
     }
 
+    /// Puts a page at the head of the inactive list: it is to be tried again at once.
+    pub fn push_first(&mut self, address: u64) {
+        self.inactive.push_front(address);
+    }
+
     /// The head of the inactive list.
     pub fn pop_inactive(&mut self) -> Option<u64> {
         self.inactive.pop_front()

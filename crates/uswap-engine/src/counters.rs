@@ -64,6 +64,8 @@ counters! {
     poisoned_pages,
     /// An evicted page had a copy in the store that was still true.
     swap_cache_reused,
+    /// An evicted page of a forked process was in the store already, evicted from a relative.
+    fork_twins,
     /// The kernel answered EAGAIN to an installation.
     install_again,
     /// The kernel answered EEXIST to an installation.

@@ -195,6 +195,8 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         reads,
         verdict: Mutex::default(),
         notices: Mutex::default(),
+        twins: crate::twins::Twins::new(),
+        manageable: (0..owners).map(|_| Default::default()).collect(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: Mutex::default(),
         unmanaged: Mutex::default(),
@@ -266,7 +268,7 @@ fn start_threads(
         Ram::Auto => Cgroup::of_this_process().map(Balance::new),
         Ram::Bytes(_) => None,
     };
-    let mut governor = Governor::new(shared.clone(), balance)?;
+    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent)?;
     let stop = stopping.clone();
     spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
     Ok(threads)
@@ -316,6 +318,9 @@ impl Engine {
                 }
             }
             self.tell_notices();
+            if self.config.verbosity > 2 {
+                eprintln!("{}", report::figures(&self.shared));
+            }
             if let Some(status) = self.judged(&mut exhausted_since) {
                 return status;
             }

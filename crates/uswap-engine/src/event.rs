@@ -134,6 +134,7 @@ impl Owner {
     /// fork: the child gets a page table of its own, sharing what is stored.
     fn fork(&mut self, parent: &mut Space, events: Userfaultfd) {
         self.read_notes(parent);
+        parent.forks += 1;
         let mut child = Space::new(self.new_id(), events);
         let random = uswap_sys::process::random_word().unwrap_or(0);
         child.identity = random & !0xff | self.number as u64 | 1 << 63;

@@ -57,7 +57,9 @@ impl Owner {
         }
         let Some(number) = space.trays.take_free() else {
             for address in candidates {
-                space.lists.push(address, false);
+                let word = space.table.get(address);
+                space.table.set(address, word.set_queued(true));
+                space.lists.push_first(address);
             }
             return false;
         };
@@ -213,7 +215,7 @@ impl Owner {
         let addresses = tray.addresses;
         for (run, result) in runs.iter().zip(results) {
             for bit in bits(run.slots() & left) {
-                self.put_back(space, addresses[bit as usize], result);
+                self.put_back(space, addresses[bit as usize], result, run.unshare);
             }
         }
         space.trays.filling.retain(|n| *n != number);
@@ -225,18 +227,20 @@ impl Owner {
     }
 
     /// A page that could not be moved.
-    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult) {
+    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult, unshared: bool) {
         let word = space.table.get(address);
         if word.state() != State::Resident || !word.in_flight() {
             return;
         }
         let counters = &self.shared.counters;
         let active = match result {
-            RunResult::Busy => {
+            RunResult::Busy if !unshared => {
                 counters.move_busy.add(1);
                 space.shared_pages.insert(address);
-                true
+                space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(true));
+                return space.lists.push_first(address);
             }
+            RunResult::Busy => true,
             RunResult::ThreadPage => {
                 counters.thread_pages.add(1);
                 true
@@ -297,7 +301,8 @@ impl Owner {
             let word = space.table.get(address);
             space.table.set(address, word.without_copy());
         }
-        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, pages })
+        let forked = space.identity != 0 || space.forks > 0;
+        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages })
     }
 
     fn place_of(&self, space: &Space, slot: u32, inherited: bool) -> Option<u64> {
@@ -355,7 +360,7 @@ impl Owner {
     }
 
     fn after_store(&mut self, space: &mut Space, number: u32, unreadable: &[u64]) {
-        if !unreadable.is_empty() && space.events.is_alive() && space.agent.is_some() {
+        if !unreadable.is_empty() && space.is_alive() && space.agent.is_some() {
             let pid = space.pid.unwrap_or(0);
             self.shared.notice(format!("{} staged pages of process {pid} cannot be read now", unreadable.len()));
         }

@@ -25,6 +25,8 @@ const MOST_POOL: u32 = 32;
 const MOST_DEVICE: u32 = 16;
 /// How long a fault waits for room before it is let through above the limit.
 const PATIENCE: Duration = Duration::from_millis(250);
+/// How long it waits when nothing is under way that would make room.
+const GRACE: Duration = Duration::from_millis(2);
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MOST_FAILED_READS: u32 = 2000;
 /// How long the owner spins for the agent to leave the gate before it looks after others.
@@ -143,7 +145,7 @@ impl Owner {
     /// Serves faults that waited for room, as far as there is room or patience has run out.
     pub fn serve_stalled(&mut self, space: &mut Space) {
         while let Some((address, write, since)) = space.stalled.front().copied() {
-            let late = since.elapsed() > PATIENCE;
+            let late = since.elapsed() > PATIENCE || (since.elapsed() > GRACE && self.is_helpless());
             if !late && !self.shared.budget.has_room(1) {
                 return self.retry_soon();
             }
@@ -521,7 +523,7 @@ impl Owner {
 
     /// Whether the address space has ended while we looked at it.
     fn is_over(&self, space: &Space) -> bool {
-        !space.events.is_alive()
+        !space.is_alive()
     }
 }
 

@@ -17,8 +17,9 @@ use crate::shared::{ManagedProcess, Message, Shared};
 const LEAST_MANAGED: i64 = 1024;
 /// How often the tree is walked for processes that no agent has announced.
 const CENSUS: Duration = Duration::from_millis(100);
-/// How often proportional shares are read while they matter.
+/// How often the proportional share of a process is read while it matters, and how long that may take at a stretch.
 const SHARES: Duration = Duration::from_millis(20);
+const MOST_SHARES: Duration = Duration::from_millis(4);
 /// A process that is managed is looked at again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
 /// And at most this often.
@@ -29,6 +30,9 @@ struct Watched {
     memory: Memory,
     scanned: Memory,
     scanned_at: Option<Instant>,
+    /// Pages shared with relatives, and when that was read.
+    shared: i64,
+    shares_read: Option<Instant>,
 }
 
 /// State of the governor's thread.
@@ -41,6 +45,7 @@ pub struct Governor {
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
+    pool_percent: f64,
 }
 
 impl Governor {
@@ -48,11 +53,14 @@ impl Governor {
     ///
     /// # Errors
     /// /proc is not there.
-    pub fn new(shared: Arc<Shared>, automatic: Option<crate::cgroup::Balance>) -> std::io::Result<Self> {
+    pub fn new(
+        shared: Arc<Shared>,
+        automatic: Option<crate::cgroup::Balance>,
+        pool_percent: f64,
+    ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
         let watched = HashMap::new();
-        let census = Census::default();
         Ok(Self {
             shared,
             engine,
@@ -61,7 +69,8 @@ impl Governor {
             shares_at: long_ago,
             shared_pages: 0,
             automatic,
-            census,
+            census: Census::default(),
+            pool_percent,
         })
     }
 
@@ -78,6 +87,7 @@ impl Governor {
         let managed = self.shared.managed.lock().expect("managed").clone();
         self.take_census(&managed);
         let begun = self.shared.budget.begin_measurement();
+        let before = self.watched.len();
         self.watched.retain(|_, watched| match watched.statm.read() {
             Ok(memory) if memory.size > 0 => {
                 watched.memory = memory;
@@ -85,6 +95,10 @@ impl Governor {
             }
             _ => false,
         });
+        if self.watched.len() < before {
+            // What was shared with those that ended may be shared no more.
+            self.watched.values_mut().for_each(|watched| watched.shares_read = None);
+        }
         let engine = self.engine.read().unwrap_or_default().anonymous;
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
@@ -95,7 +109,21 @@ impl Governor {
         {
             self.shared.budget.set_limit(limit);
         }
+        self.limit_pool(pages);
         self.scan_grown(&managed);
+    }
+
+    /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
+    fn limit_pool(&self, used: i64) {
+        let budget = &self.shared.budget;
+        if used <= budget.activation() {
+            return;
+        }
+        let pool = (self.shared.store.pool_bytes() >> 12) as i64;
+        let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
+        let fixed = (used - pool - manageable).max(0);
+        let share = (budget.limit() - fixed).max(0) as f64 * self.pool_percent / 100.0;
+        self.shared.store.set_pool_limit((share as u64) << 12);
     }
 
     fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
@@ -111,27 +139,41 @@ impl Governor {
                 && let Ok(statm) = Statm::open(reader)
             {
                 let memory = Memory::default();
-                entry.insert(Watched { statm, memory, scanned: memory, scanned_at: None });
+                let forked = managed.get(&pid).is_some_and(|process| process.forked);
+                let shared = if forked { i64::MAX } else { 0 };
+                entry.insert(Watched { statm, memory, scanned: memory, scanned_at: None, shared, shares_read: None });
             }
         }
     }
 
-    /// Pages counted more than once because a fork left them shared.
+    /// Pages counted more than once because a fork left them shared. Proportional shares are read in turn, for a fifth
+    /// of the time at most; a process that was never looked at is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
         let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
         if !forks || counted <= self.shared.budget.activation() {
             self.shared_pages = 0;
             return;
         }
-        if self.shares_at.elapsed() < SHARES {
-            return;
+        let allowed = (self.shares_at.elapsed() / 5).min(MOST_SHARES);
+        let begun = Instant::now();
+        self.shares_at = begun;
+        let mut turn: Vec<u32> = self.watched.keys().copied().collect();
+        turn.sort_by_key(|pid| self.watched[pid].shares_read);
+        for pid in turn {
+            let Some(watched) = self.watched.get_mut(&pid) else { continue };
+            if begun.elapsed() > allowed || watched.shares_read.is_some_and(|at| at.elapsed() < SHARES) {
+                break;
+            }
+            watched.shares_read = Some(Instant::now());
+            watched.shared = match procfs::proportional_pages(pid) {
+                Some(proportional) if watched.memory.anonymous >= LEAST_MANAGED => {
+                    watched.memory.anonymous - proportional
+                }
+                _ => 0,
+            };
         }
-        let large = self.watched.iter().filter(|(_, watched)| watched.memory.anonymous >= LEAST_MANAGED);
-        let shares = large.filter_map(|(pid, watched)| {
-            procfs::proportional_pages(*pid).map(|proportional| (watched.memory.anonymous - proportional).max(0))
-        });
-        self.shared_pages = shares.sum();
-        self.shares_at = Instant::now();
+        self.shared_pages =
+            self.watched.values().map(|watched| watched.shared.clamp(0, watched.memory.anonymous)).sum();
     }
 
     /// Has the mappings of processes looked at that grew in a way no event tells.

@@ -107,6 +107,9 @@ impl Owner {
             space: space.id,
             owner: self.number,
             active: space.active,
+            resident: space.resident,
+            staged: space.trays.staged_pages(),
+            queues: [space.lists.len(), space.trays.filling.len(), space.waiters.len() + space.stalled.len()],
             forked: space.parent.is_some(),
         };
         self.shared.managed.lock().expect("managed").insert(pid, process);

@@ -27,6 +27,7 @@ pub mod shared;
 mod space;
 mod tray;
 mod tree;
+mod twins;
 pub mod unmanaged;
 mod worker;
 

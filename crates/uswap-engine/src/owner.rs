@@ -194,10 +194,13 @@ impl Owner {
         self.last_sweep = Instant::now();
         for id in self.ids() {
             let space = &self.spaces[&id];
-            if space.agent.is_none() && !space.events.is_alive() {
+            if space.agent.is_none() && !space.is_alive() {
                 self.bury(id);
             } else {
-                self.with_space(id, |_, space| space.purge_lists());
+                self.with_space(id, |owner, space| {
+                    space.purge_lists();
+                    owner.publish(space);
+                });
             }
         }
     }
@@ -212,6 +215,7 @@ impl Owner {
             self.spaces.values().filter(|s| s.can_evict()).map(|s| (s.id, s.weight())).collect();
         candidates.sort_by_key(|(id, _)| (*id <= self.next_victim, *id));
         let total: u64 = candidates.iter().map(|(_, resident)| resident).sum();
+        self.shared.manageable[self.number].store(total as i64, std::sync::atomic::Ordering::Relaxed);
         let mut left = wanted as u64;
         if total > 0 {
             self.retry_soon();
@@ -224,6 +228,14 @@ impl Owner {
                 self.next_victim = id;
             }
         }
+    }
+
+    /// Whether nothing is under way that would make room. A full store is not that: then the tree is ended before it
+    /// outgrows its budget.
+    pub fn is_helpless(&self) -> bool {
+        let budget = &self.shared.budget;
+        let filling = self.spaces.values().any(|space| !space.trays.filling.is_empty());
+        budget.under_way() <= 0 && !filling && !budget.exhausted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Takes a new space over.

@@ -41,7 +41,8 @@ pub fn figures(shared: &Shared) -> Value {
     all.insert("fault_latency".into(), latencies(&shared.latencies));
     let processes = shared.managed.lock().expect("managed");
     let list = processes.iter().map(|(pid, process)| {
-        json!({ "pid": pid, "name": process.name, "managed": process.active, "forked": process.forked })
+        json!({ "pid": pid, "name": process.name, "managed": process.active, "forked": process.forked,
+            "resident_pages": process.resident, "staged_pages": process.staged, "queues": process.queues })
     });
     all.insert("processes".into(), list.collect());
     let unmanaged = shared.unmanaged.lock().expect("unmanaged");

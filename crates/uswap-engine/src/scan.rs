@@ -49,7 +49,7 @@ impl Owner {
         let sa = space.events.register(space.area + SA, IDENTITY - SA + PAGE);
         let sb = staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
         if let Err(error) = sa.and(sb) {
-            if space.events.is_alive() {
+            if space.is_alive() {
                 let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
                 self.shared
                     .notice(format!("{name} (process {pid}) stays unmanaged: staging cannot be registered: {error}"));

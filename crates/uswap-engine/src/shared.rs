@@ -41,6 +41,10 @@ pub struct Shared {
     pub notices: Mutex<Vec<String>>,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
+    /// Where pages of forked processes went, by hash.
+    pub twins: crate::twins::Twins,
+    /// Pages that each owner could reclaim, as of its last look.
+    pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
     pub managed: Mutex<std::collections::BTreeMap<u32, ManagedProcess>>,
     /// Programs that no agent speaks for, noted by the census.
@@ -60,6 +64,12 @@ pub struct ManagedProcess {
     pub owner: usize,
     /// Its memory is registered.
     pub active: bool,
+    /// Pages believed resident, as of the last sweep.
+    pub resident: u64,
+    /// Pages staged.
+    pub staged: u64,
+    /// Entries on the lists, trays being filled, faults waiting.
+    pub queues: [usize; 3],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
 }
@@ -176,6 +186,8 @@ pub struct EvictJob {
     pub nonce_page: u64,
     /// What it must hold.
     pub nonce: [u64; 2],
+    /// Relatives by fork may have the same pages.
+    pub forked: bool,
     /// Slot, address to read from, kept copy.
     pub pages: Vec<EvictPage>,
 }

@@ -67,6 +67,8 @@ pub struct Space {
     pub active: bool,
     /// What a fork child's identity page holds; 0 for an image that was not forked managed.
     pub identity: u64,
+    /// Children it has forked while managed.
+    pub forks: u32,
     /// The space it was forked from.
     pub parent: Option<SpaceId>,
     /// Page words.
@@ -125,6 +127,7 @@ impl Space {
             maps: None,
             active: false,
             identity: 0,
+            forks: 0,
             parent: None,
             table: PageTable::default(),
             lists: Lists::default(),
@@ -156,6 +159,11 @@ impl Space {
         (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
         self.reader = reader;
         true
+    }
+
+    /// Whether the address space still exists. The area's first guard page is never registered.
+    pub fn is_alive(&self) -> bool {
+        self.events.is_alive(self.area)
     }
 
     /// Address of a staging slot in SA.

@@ -84,13 +84,24 @@ impl<'a> Worker<'a> {
                     shared.counters.swap_cache_reused.add(1);
                     fates[index] = Stored::Object(kept);
                 }
+                _ if job.forked
+                    && shared.twins.find(&shared.store, hash).is_some_and(|twin| {
+                        fates[index] = Stored::Object(twin);
+                        true
+                    }) =>
+                {
+                    shared.counters.fork_twins.add(1);
+                }
                 _ => rest.push((index, page, hash)),
             }
         }
         let batch: Vec<(&PageBuf, PageHash)> = rest.iter().map(|(_, page, hash)| (*page, *hash)).collect();
         let mut results = Vec::with_capacity(batch.len());
         shared.store.put_batch(&batch, &mut results, &mut self.scratch);
-        for ((index, ..), result) in rest.iter().zip(results) {
+        for ((index, _, hash), result) in rest.iter().zip(results) {
+            if let (true, Ok(object)) = (job.forked, &result) {
+                shared.twins.remember(*hash, *object);
+            }
             fates[*index] = result.map_or(Stored::Full, Stored::Object);
         }
         fates

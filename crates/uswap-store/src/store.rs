@@ -149,6 +149,20 @@ impl Store {
         equal
     }
 
+    /// One more authoritative reference to an object the caller has none of, if it still is there with this hash.
+    pub fn retain_if(&self, id: ObjectId, hash: PageHash) -> bool {
+        let (shard, index) = split(id);
+        let mut guard = self.shards[shard].lock();
+        let entry = guard.entry(index);
+        let there =
+            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash() == hash;
+        if there {
+            let freed = guard.add_refs(index, 1, 0);
+            debug_assert!(freed.is_none());
+        }
+        there
+    }
+
     fn add_refs(&self, id: ObjectId, refs: i32, cached: i32) {
         let (shard, index) = split(id);
         let freed = self.shards[shard].lock().add_refs(index, refs, cached);

@@ -230,9 +230,10 @@ impl Userfaultfd {
         let _ = self.ioctl(UFFDIO_WAKE, &mut Range { start, length });
     }
 
-    /// Whether the address space still exists. An installation at an impossible address looks for it first.
-    pub fn is_alive(&self) -> bool {
-        self.zero(0, 4096) != Install::Gone
+    /// Whether the address space still exists: an attempt to install a page at `unregistered`, a page address that is
+    /// not registered, fails in another way if it does.
+    pub fn is_alive(&self, unregistered: u64) -> bool {
+        self.zero(unregistered, 4096) != Install::Gone
     }
 
     /// Reads one message; `None` when there is none.
