@@ -7,6 +7,7 @@
 //! ```text
 //! agent                                    owner of the userfaultfd
 //! busy = 1                                 reads_started += 1
+//! fence                                    fence
 //! reads_started != reads_done ?            wait until busy == 0
 //!   yes: busy = 0, try later               absorb the results in the ring
 //!   no:  is the order cancelled?           read, apply all events, cancel the orders they touch
@@ -15,11 +16,18 @@
 //! busy = 0
 //! ```
 //!
-//! Each side first writes its own word and then reads the other's, both sequentially consistent: at least one of them
-//! sees the other. The owner's wait is bounded by one ioctl of 64 pages, or, when the agent is stopped
-//! inside it, taken up again later by the owner (the gate stays closed meanwhile).
+//! Each side first writes its own word and then, behind a sequentially consistent fence, reads the other's: at least
+//! one of them sees the other. What the agent did inside is seen by the owner because `busy = 0` is a release that
+//! the owner acquires, and the other way round by `reads_done`. `models.rs` tries every interleaving.
+//!
+//! The owner's wait is bounded by one ioctl of 64 pages, or, when the agent is stopped inside it, taken up again later
+//! by the owner (the gate stays closed meanwhile).
 
-use crate::atomic::{AtomicU32, Ordering::SeqCst};
+use crate::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
+};
 
 /// The three words of the gate, in memory shared by agent and owner.
 #[repr(C)]
@@ -46,32 +54,34 @@ impl Gate {
     /// Agent: goes in. `false` when the owner is reading events: do nothing and try later.
     #[must_use]
     pub fn enter(&self) -> bool {
-        self.busy.store(1, SeqCst);
-        if self.reads_started.load(SeqCst) == self.reads_done.load(SeqCst) {
+        self.busy.store(1, Relaxed);
+        fence(SeqCst);
+        if self.reads_started.load(Relaxed) == self.reads_done.load(Acquire) {
             return true;
         }
-        self.busy.store(0, SeqCst);
+        self.leave();
         false
     }
 
     /// Agent: goes out, after the result of the MOVE was written.
     pub fn leave(&self) {
-        self.busy.store(0, SeqCst);
+        self.busy.store(0, Release);
     }
 
     /// Owner: from now on no agent goes in. To be followed by [`Gate::is_quiet`] until that is true.
     pub fn close(&self) {
-        self.reads_started.fetch_add(1, SeqCst);
+        self.reads_started.fetch_add(1, Relaxed);
+        fence(SeqCst);
     }
 
     /// Owner: whether the agent is outside. Only then may results be absorbed and events read.
     pub fn is_quiet(&self) -> bool {
-        self.busy.load(SeqCst) == 0
+        self.busy.load(Acquire) == 0
     }
 
     /// Owner: events are applied and the orders they touch are cancelled; agents may go in again.
     pub fn open(&self) {
-        self.reads_done.fetch_add(1, SeqCst);
+        self.reads_done.fetch_add(1, Release);
     }
 }
 

@@ -9,12 +9,15 @@
 pub mod gate;
 pub mod layout;
 pub mod message;
+#[cfg(all(test, loom))]
+mod models;
+pub mod queue;
 pub mod ring;
 
-/// The atomic types, loom's under `--cfg loom`.
+/// The atomic types, loom's in the models (`models.rs`).
 pub mod atomic {
-    #[cfg(not(loom))]
+    #[cfg(not(all(test, loom)))]
     pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }

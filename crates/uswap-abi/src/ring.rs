@@ -5,12 +5,10 @@
 //! absorb what happened before an event) and at last the tray as a whole. One producer (the space's owner), one
 //! consumer (the agent).
 
-use crate::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release, SeqCst},
-};
+use crate::atomic::{AtomicU32, AtomicU64};
 use crate::gate::Gate;
 use crate::layout::{TRAY_PAGES, TRAYS};
+use crate::queue::Queue;
 
 /// Places in the queue of orders: each tray at most twice (filled, then dropped).
 pub const QUEUE: usize = 2 * TRAYS as usize;
@@ -132,13 +130,10 @@ pub struct Tray {
 pub struct Ring {
     /// Who may MOVE, who may read events.
     pub gate: Gate,
-    /// 1 while the agent sleeps in its socket: a push must ring the doorbell.
-    pub sleeping: AtomicU32,
     /// 1 once the space has registered memory: from then on the program must not outlive its engine.
     pub active: AtomicU32,
-    head: AtomicU32,
-    tail: AtomicU32,
-    queue: [AtomicU32; QUEUE],
+    /// Orders; the agent sleeps in its socket when there are none.
+    orders: Queue<QUEUE>,
     /// The trays.
     pub trays: [Tray; TRAYS as usize],
 }
@@ -148,36 +143,23 @@ impl Ring {
     /// orders per tray under way, so the queue cannot overflow.
     #[must_use]
     pub fn push(&self, operation: Operation, tray: u32) -> bool {
-        let tail = self.tail.load(Relaxed);
-        self.queue[tail as usize % QUEUE].store((operation as u32) << 16 | tray, Relaxed);
-        self.tail.store(tail.wrapping_add(1), SeqCst);
-        self.sleeping.load(SeqCst) == 1
+        self.orders.push((operation as u32) << 16 | tray)
     }
 
     /// Agent: takes the next order.
     pub fn pop(&self) -> Option<(Operation, u32)> {
-        let head = self.head.load(Relaxed);
-        if head == self.tail.load(Acquire) {
-            return None;
-        }
-        let order = self.queue[head as usize % QUEUE].load(Relaxed);
-        self.head.store(head.wrapping_add(1), Release);
+        let order = self.orders.pop()?;
         Some((Operation::from_bits(order >> 16)?, (order & 0xffff).min(TRAYS - 1)))
     }
 
     /// Agent: says that it goes to sleep. `false`: an order came meanwhile, do not sleep.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
-        self.sleeping.store(1, SeqCst);
-        if self.head.load(SeqCst) == self.tail.load(SeqCst) {
-            return true;
-        }
-        self.sleeping.store(0, SeqCst);
-        false
+        self.orders.prepare_sleep()
     }
 
     /// Agent: is awake.
     pub fn awake(&self) {
-        self.sleeping.store(0, SeqCst);
+        self.orders.awake();
     }
 }

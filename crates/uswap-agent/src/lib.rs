@@ -13,6 +13,8 @@ pub mod gate;
 pub mod layout;
 #[path = "../../uswap-abi/src/message.rs"]
 pub mod message;
+#[path = "../../uswap-abi/src/queue.rs"]
+pub mod queue;
 #[path = "../../uswap-abi/src/ring.rs"]
 pub mod ring;
 /// The atomic types, where the shared sources look for them.

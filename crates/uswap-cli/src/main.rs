@@ -1,6 +1,16 @@
 //! `uswap`: swap in user space.
 
+mod client;
+mod doctor;
+mod host;
+mod manual;
+mod probe;
 mod run;
+mod status;
+mod table;
+mod top;
+
+use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
@@ -15,13 +25,46 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a command and all its children within a memory budget
+    #[command(override_usage = "uswap run [OPTIONS] -- CMD [ARG...]")]
     Run(run::RunArguments),
+    /// Show what a run uses, evicts and brings back
+    Status(status::StatusArguments),
+    /// Show the status of a run once a second; q ends
+    Top(top::TopArguments),
+    /// Tell what works here, and how to get what does not
+    Doctor(doctor::DoctorArguments),
+    /// Print shell completions
+    Completions(manual::CompletionsArguments),
+    /// Print the man page
+    #[command(hide = true)]
+    Man,
 }
 
 fn main() {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let status = match cli.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => manual::print_completions(&arguments),
+        Command::Man => manual::print_man_page(),
     };
     std::process::exit(status);
+}
+
+/// Help and version are asked for; everything else that stops the parser is wrong usage.
+fn refuse(error: &clap::Error) -> ! {
+    let status = if error.use_stderr() { uswap_engine::config::exit::REFUSED } else { 0 };
+    // Nobody to tell it to.
+    let _ = error.print();
+    std::process::exit(status)
+}
+
+/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic.
+fn print(text: &str) {
+    let mut output = std::io::stdout();
+    if output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_err() {
+        std::process::exit(0);
+    }
 }

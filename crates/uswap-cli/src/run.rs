@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use uswap_core::size::{Size, human};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory};
-use uswap_engine::config::{Ram, RunConfig, SwapPlace, SwapSpec, exit};
+use uswap_engine::config::{Ram, RunConfig, SwapSpec, exit};
+use uswap_engine::control::check_name;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
 
@@ -29,7 +30,7 @@ pub struct RunArguments {
     /// Write all figures to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Name of this run for `uswap status` (default: the engine's process id)
+    /// Name of this run for `uswap status` (default: its process id)
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Do not print the summary
@@ -39,7 +40,7 @@ pub struct RunArguments {
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -62,14 +63,16 @@ fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
     if let Ok(name) = std::env::var("USWAP_NAME") {
         return Err(refuse(format!("this is already inside the run {name:?}; a run inside a run is not supported")));
     }
+    let name = arguments.name.clone().unwrap_or_else(|| std::process::id().to_string());
+    check_name(&name).map_err(|error| refuse(format!("--name {name:?}: {error}")))?;
     let program = find_program(&arguments.command[0])?;
     check_userfaultfd().map_err(refuse)?;
     let (ram, limit) = budget(&arguments.ram).map_err(refuse)?;
     if !(0.0..=90.0).contains(&arguments.pool) {
         return Err(refuse(format!("--pool {}: between 0 and 90 percent of the budget", arguments.pool)));
     }
-    let mut swap: Vec<SwapSpec> =
-        arguments.swap.iter().map(|spec| swap_spec(spec)).collect::<Result<_, _>>().map_err(refuse)?;
+    let parse = |spec: &String| spec.parse().map_err(|error| format!("--swap {spec}: {error}"));
+    let mut swap: Vec<SwapSpec> = arguments.swap.iter().map(parse).collect::<Result<_, _>>().map_err(refuse)?;
     swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
     let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| refuse("an argument holds a NUL".into()));
     Ok(RunConfig {
@@ -78,7 +81,7 @@ fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
         pool_percent: arguments.pool,
         swap,
         stats: arguments.stats.clone(),
-        name: arguments.name.clone().unwrap_or_else(|| std::process::id().to_string()),
+        name,
         verbosity: if arguments.quiet { 0 } else { 1 + arguments.verbose },
         program: c_string(program.as_os_str())?,
         arguments: arguments.command.iter().map(|text| c_string(text)).collect::<Result<_, _>>()?,
@@ -91,6 +94,9 @@ fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
     let forbidden = |path: &Path| (format!("{}: permission denied", path.display()), exit::NOT_EXECUTABLE);
+    if name.is_empty() {
+        return Err(not_found);
+    }
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match executable(&path) {
@@ -128,15 +134,24 @@ fn check_userfaultfd() -> Result<(), String> {
         Some(22) => "this kernel lacks a userfaultfd feature that run needs (Linux 6.11 or later)".to_string(),
         _ => format!("userfaultfd fork events are not permitted: {error}; {help}"),
     })?;
+    if crate::host::is_opaque() {
+        let text = "the programs could not load the agent: this process holds capabilities that they would not have \
+                    (setcap on its binary?). `uswap doctor` tells more";
+        return Err(text.into());
+    }
     let staging = Userfaultfd::for_this_process().map_err(|error| error.to_string())?;
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
+}
+
+/// What `--ram auto` begins with, in bytes.
+pub fn automatic_budget(machine: u64, cgroup: Option<Cgroup>) -> u64 {
+    cgroup.map_or(machine / 10 * 8, |cgroup| Balance::new(cgroup).initial_limit())
 }
 
 fn budget(text: &str) -> Result<(Ram, u64), String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     if text == "auto" {
-        let limit = Cgroup::of_this_process().map_or(machine / 10 * 8, |cgroup| Balance::new(cgroup).initial_limit());
-        return Ok((Ram::Auto, limit));
+        return Ok((Ram::Auto, automatic_budget(machine, Cgroup::of_this_process())));
     }
     let size: Size = text.parse().map_err(|error| format!("--ram: {error}"))?;
     let bytes = size.of(machine);
@@ -147,34 +162,4 @@ fn budget(text: &str) -> Result<(Ram, u64), String> {
         return Err(format!("--ram {text} is far more than this machine's {}", human(machine)));
     }
     Ok((Ram::Bytes(bytes), bytes))
-}
-
-/// `PLACE[,prio=N][,size=SIZE]`
-fn swap_spec(text: &str) -> Result<SwapSpec, String> {
-    let mut parts = text.split(',');
-    let place = parts.next().unwrap_or_default();
-    let place = match place {
-        "" => return Err("--swap: a place is missing".into()),
-        "ram" => SwapPlace::Ram,
-        url if url.contains("://") => return Err(format!("--swap {url}: network devices are not built in yet")),
-        path if Path::new(path).is_dir() => {
-            return Err(format!("--swap {path} is a directory; name a file in it, or a block device"));
-        }
-        path => SwapPlace::Path(path.into()),
-    };
-    let mut spec = SwapSpec { place, priority: 0, size: None };
-    for option in parts {
-        match option.split_once('=') {
-            Some(("prio", number)) => {
-                spec.priority = number.parse().map_err(|_| format!("--swap {text}: prio={number} is not a number"))?;
-            }
-            Some(("size", size)) => {
-                let size: Size = size.parse().map_err(|error| format!("--swap {text}: {error}"))?;
-                let Size::Bytes(bytes) = size else { return Err(format!("--swap {text}: size in bytes, please")) };
-                spec.size = Some(bytes);
-            }
-            _ => return Err(format!("--swap {text}: unknown option {option:?} (prio=N, size=SIZE)")),
-        }
-    }
-    Ok(spec)
 }

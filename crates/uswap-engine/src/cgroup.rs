@@ -61,6 +61,11 @@ impl Cgroup {
         self.limit
     }
 
+    /// 1 or 2.
+    pub fn version(&self) -> u32 {
+        if self.unified { 2 } else { 1 }
+    }
+
     /// Bytes in use, file pages included.
     pub fn usage(&self) -> Option<u64> {
         let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };

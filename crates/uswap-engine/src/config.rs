@@ -1,7 +1,9 @@
 //! What a run is asked to do.
 
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use uswap_core::size::Size;
 
 /// A place for swapped pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,44 @@ pub struct SwapSpec {
     pub priority: i32,
     /// Most bytes used there.
     pub size: Option<u64>,
+}
+
+impl std::str::FromStr for SwapSpec {
+    type Err = String;
+
+    /// `PLACE[,prio=N][,size=SIZE]`, where PLACE is a path or `ram`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let place = match parts.next().unwrap_or_default() {
+            "" => return Err("a place is missing".into()),
+            "ram" => SwapPlace::Ram,
+            url if url.contains("://") => return Err("network devices are not built in yet".into()),
+            path if Path::new(path).is_dir() => {
+                return Err("that is a directory; name a file in it, or a block device".into());
+            }
+            path => SwapPlace::Path(path.into()),
+        };
+        let mut spec = Self { place, priority: 0, size: None };
+        parts.try_for_each(|option| spec.set(option))?;
+        Ok(spec)
+    }
+}
+
+impl SwapSpec {
+    fn set(&mut self, option: &str) -> Result<(), String> {
+        match option.split_once('=') {
+            Some(("prio", number)) => {
+                self.priority = number.parse().map_err(|_| format!("prio={number} is not a number"))?;
+            }
+            Some(("size", size)) => match size.parse() {
+                Ok(Size::Bytes(bytes)) => self.size = Some(bytes),
+                Ok(Size::Percent(_)) => return Err("size in bytes, please".into()),
+                Err(error) => return Err(error.to_string()),
+            },
+            _ => return Err(format!("unknown option {option:?} (prio=N, size=SIZE)")),
+        }
+        Ok(())
+    }
 }
 
 /// How the budget follows the machine.
@@ -73,4 +113,21 @@ pub mod exit {
     pub const EXHAUSTED: i32 = 71;
     /// An internal rule was broken; the tree was killed before it could read wrong bytes.
     pub const BROKEN: i32 = 72;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swap_places_are_read_with_their_options() {
+        let spec: SwapSpec = "/no/such/swap,prio=-3,size=1.5G".parse().expect("a spec");
+        let place = SwapPlace::Path("/no/such/swap".into());
+        assert_eq!(spec, SwapSpec { place, priority: -3, size: Some(3 << 29) });
+        assert_eq!("ram".parse(), Ok(SwapSpec { place: SwapPlace::Ram, priority: 0, size: None }));
+        for bad in ["", ",prio=1", "/", "nbd://host/x", "f,prio=", "f,prio=x", "f,size=50%", "f,size=x", "f,x=1", "f,"]
+        {
+            assert!(bad.parse::<SwapSpec>().is_err(), "{bad}");
+        }
+    }
 }

@@ -23,6 +23,7 @@ use uswap_sys::socket::Listener;
 use crate::budget::Budget;
 use crate::cgroup::{Balance, Cgroup};
 use crate::config::{Ram, RunConfig, SwapPlace, exit};
+use crate::control::Control;
 use crate::door::Door;
 use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
@@ -86,6 +87,7 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
     process::become_subreaper().map_err(say("cannot become a subreaper"))?;
     process::fix_mmap_threshold(1 << 20);
     let files_before = process::raise_open_files();
+    let named = Control::bind(config, keeper)?;
     let (shared, channels) = share(config)?;
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
@@ -104,6 +106,7 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
     poller.add(&keeper, KEEPER).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
     let threads = start_threads(config, &shared, channels, &stopping).map_err(say("cannot start a thread"))?;
+    named.start(shared.clone()).map_err(say("cannot start a thread"))?;
     let door = Door::new(shared.clone(), listener);
     go.write_all(b"g").map_err(say("command"))?;
     Ok(Engine { config: config.clone(), shared, door, poller, keeper, command, threads, stopping, _image: image })
@@ -196,6 +199,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         manageable: (0..owners).map(|_| Default::default()).collect(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: Mutex::default(),
+        unmanaged: Mutex::default(),
     };
     Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs }))
 }

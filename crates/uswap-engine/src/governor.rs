@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::census::Census;
 use crate::procfs::{self, Memory, Statm};
 use crate::shared::{ManagedProcess, Message, Shared};
 
@@ -43,6 +44,7 @@ pub struct Governor {
     shares_at: Instant,
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
+    census: Census,
     pool_percent: f64,
 }
 
@@ -67,6 +69,7 @@ impl Governor {
             shares_at: long_ago,
             shared_pages: 0,
             automatic,
+            census: Census::default(),
             pool_percent,
         })
     }
@@ -127,6 +130,8 @@ impl Governor {
         let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
         if self.census_at.elapsed() >= CENSUS {
             self.census_at = Instant::now();
+            let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
+            self.census.look(&self.shared, managed, tree);
             pids.extend(procfs::descendants(std::process::id()).into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {

@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod census;
 pub mod cgroup;
 pub mod config;
+pub mod control;
 pub mod counters;
 mod door;
 mod engine;
@@ -26,6 +28,7 @@ mod space;
 mod tray;
 mod tree;
 mod twins;
+pub mod unmanaged;
 mod worker;
 
 pub use greet::{EVENT_FEATURES, STAGING_FEATURES};

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use uswap_core::size::human;
 
+use crate::census::{self, Unmanaged};
 use crate::latency::Latencies;
 use crate::shared::Shared;
 
@@ -44,7 +45,20 @@ pub fn figures(shared: &Shared) -> Value {
             "resident_pages": process.resident, "staged_pages": process.staged, "queues": process.queues })
     });
     all.insert("processes".into(), list.collect());
+    let unmanaged = shared.unmanaged.lock().expect("unmanaged");
+    all.insert("unmanaged".into(), unmanaged.iter().map(unmanaged_program).collect());
     Value::Object(all)
+}
+
+fn unmanaged_program(program: &Unmanaged) -> Value {
+    json!({
+        "pid": program.pid,
+        "name": program.name,
+        "why": program.why.to_string(),
+        "anonymous_bytes": program.pages << 12,
+        "peak_anonymous_bytes": program.peak_pages << 12,
+        "running": program.running,
+    })
 }
 
 fn device(device: &uswap_store::DeviceStatus) -> Value {
@@ -73,19 +87,25 @@ fn latencies(latencies: &Latencies) -> Value {
 
 /// One line for people.
 pub fn summary(shared: &Shared) -> String {
+    let budget = &shared.budget;
+    let (peak, limit) = (budget.peak().max(0), budget.limit());
+    let begin = format!("uswap: peak {} of {}", human((peak as u64) << 12), human((limit as u64) << 12));
+    let unmanaged = census::in_words(&shared.unmanaged.lock().expect("unmanaged"));
+    let unmanaged = unmanaged.map(|programs| format!("; unmanaged: {programs}")).unwrap_or_default();
+    let middle = match shared.counters.managed_processes.get() {
+        0 if peak > limit => "nothing could be managed".into(),
+        0 => "memory was never short, nothing was managed".into(),
+        _ => traffic(shared),
+    };
+    format!("{begin}; {middle}{unmanaged}")
+}
+
+/// What went out and came back.
+fn traffic(shared: &Shared) -> String {
     let store = shared.store.stats();
     let counters = &shared.counters;
-    let budget = &shared.budget;
-    let peak = human((budget.peak().max(0) as u64) << 12);
-    let limit = human((budget.limit() as u64) << 12);
-    if counters.managed_processes.get() == 0 {
-        return format!("uswap: peak {peak} of {limit}; memory was never short, nothing was managed");
-    }
-    let ratio = store.zswpout.max(1) as f64 * 4096.0 / (store.stored_bytes.max(1)) as f64;
-    let _ = ratio;
     format!(
-        "uswap: peak {peak} of {limit}; {} evicted, {} brought back ({} from disk), {} soft faults; \
-         pool {} for {} pages; {} written to disk",
+        "{} evicted, {} brought back ({} from disk), {} soft faults; pool {} for {} pages; {} written to disk",
         human(counters.pgsteal.get() << 12),
         human((store.zswpin + store.pswpin) << 12),
         human(store.pswpin << 12),

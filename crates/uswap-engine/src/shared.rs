@@ -47,6 +47,8 @@ pub struct Shared {
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
     pub managed: Mutex<std::collections::BTreeMap<u32, ManagedProcess>>,
+    /// Programs that no agent speaks for, noted by the census.
+    pub unmanaged: Mutex<Vec<crate::census::Unmanaged>>,
 }
 
 /// What an owner tells of a managed process.

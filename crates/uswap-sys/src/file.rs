@@ -32,6 +32,21 @@ pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC)
 }
 
+/// Bytes that an ordinary user can still write on the file system of `file`.
+///
+/// # Errors
+/// What fstatvfs(2) says.
+pub fn free_bytes(file: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: as in `is_memory_file_system`.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed is a valid value of this structure of integers, and the call succeeded.
+    let answer = unsafe { answer.assume_init() };
+    Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;

@@ -13,11 +13,12 @@ mod ring;
 pub mod shared;
 pub mod signal;
 pub mod socket;
+pub mod terminal;
 pub mod userfaultfd;
 pub mod vmread;
 
 pub use aligned::AlignedBuf;
-pub use file::{is_memory_file_system, punch_hole};
+pub use file::{free_bytes, is_memory_file_system, punch_hole};
 pub use reservation::Reservation;
 pub use ring::{Ring, RingOp};
 

@@ -144,6 +144,12 @@ pub fn parent() -> u32 {
     unsafe { libc::getppid() as u32 }
 }
 
+/// The effective user id.
+pub fn user() -> u32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() }
+}
+
 /// A descriptor that has input once the process has ended.
 ///
 /// # Errors
@@ -171,6 +177,16 @@ pub struct Limit {
     pub soft: u64,
     /// How far it may be raised.
     pub hard: u64,
+}
+
+/// RLIMIT_NOFILE of this process.
+pub fn open_files_limit() -> Option<Limit> {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// RLIMIT_MEMLOCK of this process; `u64::MAX` is no limit.
+pub fn locked_memory_limit() -> Option<Limit> {
+    limit(libc::RLIMIT_MEMLOCK)
 }
 
 fn limit(which: libc::__rlimit_resource_t) -> Option<Limit> {

@@ -65,7 +65,7 @@ impl Listener {
             Ok(fd) => {
                 // SAFETY: a new fd that nobody else owns.
                 let socket = MessageSocket(unsafe { OwnedFd::from_raw_fd(fd) });
-                let peer = socket.peer()?;
+                let peer = peer_credentials(&socket)?.pid;
                 Ok(Some((socket, peer)))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -81,18 +81,6 @@ impl AsFd for Listener {
 }
 
 impl MessageSocket {
-    fn peer(&self) -> io::Result<u32> {
-        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        let fd = self.0.as_raw_fd();
-        // SAFETY: the structure is as long as said.
-        let result = unsafe {
-            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut credentials).cast(), &raw mut length)
-        };
-        check_int(result)?;
-        Ok(credentials.pid as u32)
-    }
-
     /// Sends one message with up to four descriptors; does not wait.
     ///
     /// # Errors
@@ -141,6 +129,30 @@ impl AsFd for MessageSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Who is at the other end of a Unix socket: the process that connected, or the one that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its process id, in our pid namespace (0: not visible there).
+    pub pid: u32,
+    /// Its effective user id at that time.
+    pub user: u32,
+}
+
+/// SO_PEERCRED of a connected Unix socket.
+///
+/// # Errors
+/// ENOTSOCK, ENOPROTOOPT: not a Unix socket.
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the structure is as long as said.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut found).cast(), &raw mut length) };
+    check_int(result)?;
+    Ok(Credentials { pid: found.pid as u32, user: found.uid })
 }
 
 fn new_socket() -> io::Result<OwnedFd> {

@@ -148,15 +148,27 @@ impl Userfaultfd {
     /// # Errors
     /// The errno of the system call when both are refused.
     pub fn for_this_process() -> io::Result<Self> {
-        if let Ok(device) = open_device() {
-            // SAFETY: takes flags, returns an fd.
-            let fd =
-                unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
-            if fd >= 0 {
-                // SAFETY: a new fd that nobody else owns.
-                return Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-        }
+        Self::by_device().or_else(|_| Self::by_system_call())
+    }
+
+    /// Makes one through /dev/userfaultfd, where file permissions decide.
+    ///
+    /// # Errors
+    /// ENOENT, EACCES: the device; EMFILE.
+    pub fn by_device() -> io::Result<Self> {
+        let device = open_device()?;
+        // SAFETY: takes flags, returns an fd.
+        let fd = unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        let fd = check_int(fd)?;
+        // SAFETY: a new fd that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes one by the system call, where a capability or a sysctl decides.
+    ///
+    /// # Errors
+    /// EPERM: neither CAP_SYS_PTRACE nor vm.unprivileged_userfaultfd; ENOSYS: a kernel or a filter without it.
+    pub fn by_system_call() -> io::Result<Self> {
         // SAFETY: takes flags, returns an fd.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         let fd = crate::check(fd)?;

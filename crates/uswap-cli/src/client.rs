@@ -1,0 +1,115 @@
+//! Finding the runs of this machine and asking them.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uswap_engine::control;
+use uswap_sys::process::user;
+use uswap_sys::socket::peer_credentials;
+
+/// A run gets this long to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest answer in bytes: a tree of a hundred thousand processes.
+const LONGEST_ANSWER: usize = 32 << 20;
+
+/// Where a run can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub user: u32,
+}
+
+/// The runs we may ask: our own, as root everybody's.
+pub fn runs() -> Vec<Run> {
+    let me = user();
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    runs_in(&text).into_iter().filter(|run| me == 0 || run.user == me).collect()
+}
+
+/// The runs in the text of /proc/net/unix. A socket's name ends the line: `@uswap/UID/NAME`.
+fn runs_in(text: &str) -> Vec<Run> {
+    let mut found: Vec<Run> = text.lines().filter_map(run_in).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn run_in(line: &str) -> Option<Run> {
+    let (user, name) = line.split_once(" @uswap/")?.1.split_once('/')?;
+    control::check_name(name).ok()?;
+    Some(Run { name: name.into(), user: user.parse().ok()? })
+}
+
+/// The run of this name: our own before others'.
+///
+/// # Errors
+/// For the user: there is none.
+pub fn find(name: &str) -> Result<Run, String> {
+    let me = user();
+    let all = runs();
+    let mut named: Vec<&Run> = all.iter().filter(|run| run.name == name).collect();
+    named.sort_by_key(|run| run.user != me);
+    if let Some(run) = named.first() {
+        return Ok((*run).clone());
+    }
+    let others: Vec<&str> = all.iter().map(|run| run.name.as_str()).collect();
+    Err(match others[..] {
+        [] => format!("there is no run named {name:?}, and no other"),
+        _ => format!("there is no run named {name:?}; there is: {}", others.join(", ")),
+    })
+}
+
+/// Asks a run for everything it tells.
+///
+/// # Errors
+/// For the user: the run does not answer, or refuses.
+pub fn status(run: &Run) -> Result<Value, String> {
+    let answer = ask(run, &json!({ "request": "status" }));
+    let answer = answer.map_err(|error| format!("run {:?} does not answer: {error}", run.name))?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(format!("run {:?}: {error}", run.name)),
+        None => Ok(answer),
+    }
+}
+
+fn ask(run: &Run, request: &Value) -> io::Result<Value> {
+    let deadline = Instant::now() + PATIENCE;
+    let stream = UnixStream::connect_addr(&control::address(run.user, &run.name)?)?;
+    // Anybody can take an abstract name: only the run's owner and root are believed.
+    let owner = peer_credentials(&stream)?.user;
+    if owner != run.user && owner != 0 {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {owner} has taken its name")));
+    }
+    control::write_all(&stream, format!("{request}\n").as_bytes(), deadline)?;
+    let line = control::read_line(&stream, LONGEST_ANSWER, deadline)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_by_their_sockets_names() {
+        let text = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0: 00000002 00000000 00010000 0001 01 41 @uswap/1000/build\n\
+            0: 00000003 00000000 00000000 0001 03 43 @uswap/1000/build\n\
+            0: 00000002 00000000 00010000 0001 01 44 @uswap/0/a: b\n\
+            0: 00000002 00000000 00010000 0001 01 45 @uswap/x/bad\n\
+            0: 00000002 00000000 00010000 0001 01 46 @uswap/0/\n\
+            0: 00000002 00000000 00010000 0001 01 47 /run/uswap/0/c\n\
+            0: 00000002 00000000 00010000 0001 01 48\n";
+        let run = |user, name: &str| Run { name: name.into(), user };
+        assert_eq!(runs_in(text), [run(0, "a: b"), run(1000, "build")]);
+    }
+
+    #[test]
+    fn a_run_that_is_not_there_is_an_error() {
+        assert!(find("no-run-has-this-name").is_err());
+        assert!(status(&Run { name: "no-run-has-this-name".into(), user: 0 }).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! The man page and the shell completions, made from the command line's own definition; what that cannot know is
+//! written here.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::Cli;
+
+#[derive(Args, Debug)]
+pub struct CompletionsArguments {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// `uswap completions SHELL`.
+pub fn print_completions(arguments: &CompletionsArguments) -> i32 {
+    let mut text = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "uswap", &mut text);
+    crate::print(&String::from_utf8_lossy(&text));
+    0
+}
+
+/// `uswap man`.
+pub fn print_man_page() -> i32 {
+    match man_page() {
+        Ok(text) => {
+            crate::print(&text);
+            0
+        }
+        Err(error) => {
+            eprintln!("uswap: {error}");
+            uswap_engine::config::exit::REFUSED
+        }
+    }
+}
+
+fn man_page() -> std::io::Result<String> {
+    let mut command = Cli::command();
+    command.build();
+    let page = Man::new(command.clone()).section("1");
+    let mut text = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    description().to_writer(&mut text)?;
+    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        let mut section = Vec::new();
+        let part = Man::new(subcommand.clone());
+        part.render_synopsis_section(&mut section)?;
+        part.render_options_section(&mut section)?;
+        text.extend(as_subsection(subcommand.get_name(), &String::from_utf8_lossy(&section)).bytes());
+    }
+    rest().to_writer(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The sections of a subcommand's own page become one section of ours, with paragraphs for headings.
+fn as_subsection(name: &str, page: &str) -> String {
+    let mut text = format!(".SH \"USWAP {}\"\n", name.to_uppercase());
+    for line in page.lines() {
+        match line.strip_prefix(".SH ") {
+            Some(heading) => text += &format!(".SS {heading}\n"),
+            // Each part repeats the definition of the apostrophe.
+            None if line.starts_with(".ie") || line.starts_with(".el") => {}
+            None => text += &format!("{line}\n"),
+        }
+    }
+    text
+}
+
+fn description() -> Roff {
+    let mut page = Roff::new();
+    page.control("SH", ["DESCRIPTION"]);
+    paragraphs(
+        &mut page,
+        &[
+            "uswap keeps the anonymous memory of a program and of all its children within a budget, without kernel \
+             swap and without any change to the program. Cold pages are compressed in memory, then written to a swap \
+             file, and come back when they are touched.",
+            "The programs are loaded with an agent (LD_PRELOAD), which hands their memory to an engine by \
+             userfaultfd(2). While memory is not short nothing is registered, and faults are the kernel's own.",
+        ],
+    );
+    page
+}
+
+fn rest() -> Roff {
+    let mut page = Roff::new();
+    page.control("SH", ["SWAP PLACES"]);
+    entries(
+        &mut page,
+        &[
+            ("PATH", "A file; made if it is missing. A file that holds foreign data is refused."),
+            ("/dev/...", "A block device. Its content is lost."),
+            ("ram", "Uncompressed memory, for experiments."),
+            (",prio=N", "Higher priorities are filled first (default 0)."),
+            (",size=SIZE", "Use at most so much (default: 4 x the budget)."),
+        ],
+    );
+    page.control("SH", ["EXIT STATUS"]);
+    paragraphs(&mut page, &["The command's own, 128+N when signal N ended it, and:"]);
+    entries(
+        &mut page,
+        &[
+            ("70", "The engine died; all programs of the run were killed."),
+            ("71", "Swap space was exhausted and nothing could be freed; all programs of the run were killed."),
+            ("72", "An internal rule was broken; all programs were killed before one could read wrong bytes."),
+            ("125", "Refused: wrong usage, or something that is needed is missing. Nothing was started."),
+            ("126", "The command was found but may not be executed."),
+            ("127", "The command was not found."),
+        ],
+    );
+    paragraphs(&mut page, &["uswap doctor: 0 if uswap run works here, else 1."]);
+    page.control("SH", ["ENVIRONMENT"]);
+    entries(
+        &mut page,
+        &[
+            ("TMPDIR", "Where the swap file is made when --swap is not given; else /var/tmp."),
+            ("LD_PRELOAD", "The agent is put in front of what is there already."),
+            ("USWAP_NAME", "Set for the command: the name of the run."),
+            ("USWAP_FAULT_POINTS", "For tests of uswap: makes the engine slow or breaks one of its rules."),
+        ],
+    );
+    page.control("SH", ["FILES"]);
+    entries(
+        &mut page,
+        &[
+            ("$TMPDIR or /var/tmp", "The default swap file lives there without a name and vanishes with the run."),
+            ("/dev/userfaultfd", "Gives userfaultfds to whoever may open it."),
+            ("@uswap/UID/NAME", "The abstract Unix socket by which uswap status asks a run."),
+        ],
+    );
+    page.control("SH", ["EXAMPLES"]);
+    examples(&mut page);
+    page.control("SH", ["NOTES"]);
+    notes(&mut page);
+    page.control("SH", ["SEE ALSO"]);
+    page.text([
+        bold("swapon"),
+        roman("(8), "),
+        bold("zramctl"),
+        roman("(8), "),
+        bold("userfaultfd"),
+        roman("(2), "),
+        bold("cgroups"),
+        roman("(7), "),
+        bold("ld.so"),
+        roman("(8)"),
+    ]);
+    page
+}
+
+fn examples(page: &mut Roff) {
+    entries(
+        page,
+        &[
+            ("uswap run --ram 512M -- make -j8", "A build within 512 MiB."),
+            (
+                "uswap run --ram 2G --swap /data/swap,size=16G --name train -- python3 train.py",
+                "With a swap file of its own and a name; then, elsewhere: uswap top train",
+            ),
+            ("uswap run -- ./server", "In a container: a budget in balance with the container's memory limit."),
+            ("uswap doctor", "What works here."),
+            ("uswap completions bash > /etc/bash_completion.d/uswap", "Install completions."),
+        ],
+    );
+}
+
+fn notes(page: &mut Roff) {
+    paragraphs(
+        page,
+        &[
+            "Required: Linux 6.11, x86-64, and CAP_SYS_PTRACE in the initial user namespace (fork events of \
+             userfaultfd). In a container: docker run --cap-add SYS_PTRACE --device /dev/userfaultfd.",
+            "Programs that do not load the agent run unmanaged: static programs (all Go programs), setuid programs, \
+             programs of other users, programs whose environment was cleared. Their memory counts against the budget \
+             but cannot be evicted; the summary names them.",
+            "Not managed: thread stacks, mappings below 256 KiB, locked, shared and file-backed memory, and processes \
+             below 4 MiB.",
+            "An evicted page cannot be read by ptrace(2) or /proc/PID/mem (EIO), is zero in core dumps, and \
+             FUTEX_LOCK_PI and FUTEX_WAKE_OP on it answer EFAULT. The agent is a thread: unshare(CLONE_NEWUSER) and \
+             setns to a user namespace fail in a managed program.",
+            "Runs are found by abstract Unix sockets, which belong to a network namespace: ask about a run in a \
+             container from inside the container.",
+        ],
+    );
+}
+
+fn paragraphs(page: &mut Roff, texts: &[&str]) {
+    for text in texts {
+        page.control("PP", []);
+        page.text([roman(*text)]);
+    }
+}
+
+fn entries(page: &mut Roff, entries: &[(&str, &str)]) {
+    for (term, text) in entries {
+        page.control("TP", []);
+        page.text([bold(*term)]);
+        page.text([roman(*text)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_page_has_all_sections_and_options() {
+        let page = man_page().expect("a page");
+        for word in [
+            "NAME",
+            "\"USWAP RUN\"",
+            "\"USWAP DOCTOR\"",
+            "\"EXIT STATUS\"",
+            "FILES",
+            "EXAMPLES",
+            "NOTES",
+            "\"SEE ALSO\"",
+        ] {
+            assert!(page.contains(&format!(".SH {word}")), "{word}");
+        }
+        assert!(page.contains("\\-\\-swap") && !page.contains("UNRELEASED"));
+        assert_eq!(page.matches(".TH ").count(), 1);
+    }
+}

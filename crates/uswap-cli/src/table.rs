@@ -1,0 +1,74 @@
+//! Aligned columns, as swapon and zramctl print them.
+
+/// Which side of its column a cell keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under a heading.
+#[derive(Clone, Debug)]
+pub struct Table {
+    columns: Vec<(&'static str, Side)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows. A heading that begins with `<` is a column of text, the others are numbers.
+    pub fn new(headings: &[&'static str]) -> Self {
+        let column = |heading: &&'static str| match heading.strip_prefix('<') {
+            Some(text) => (text, Side::Left),
+            None => (*heading, Side::Right),
+        };
+        Self { columns: headings.iter().map(column).collect(), rows: Vec::new() }
+    }
+
+    /// Adds a row; cells that are missing are empty.
+    pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
+        let mut cells: Vec<String> = cells.into_iter().collect();
+        cells.resize(self.columns.len(), String::new());
+        self.rows.push(cells);
+    }
+
+    /// No rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].chars().count());
+        cells.chain([self.columns[column].0.len()]).max().unwrap_or(0)
+    }
+
+    /// The text, a line each, without spaces at the ends of lines.
+    pub fn lines(&self) -> Vec<String> {
+        let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width(column)).collect();
+        let headings: Vec<String> = self.columns.iter().map(|(heading, _)| (*heading).to_string()).collect();
+        let line = |cells: &Vec<String>| {
+            let padded = cells.iter().zip(&widths).zip(&self.columns).map(|((cell, width), (_, side))| match side {
+                Side::Left => format!("{cell:<width$}"),
+                Side::Right => format!("{cell:>width$}"),
+            });
+            padded.collect::<Vec<_>>().join("  ").trim_end().to_string()
+        };
+        std::iter::once(&headings).chain(&self.rows).map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["<NAME", "SIZE"]);
+        assert!(table.is_empty());
+        table.row(["swap file".into(), "1".into()]);
+        table.row(["b".into(), "1000000".into()]);
+        table.row(["c".into()]);
+        assert_eq!(table.lines(), ["NAME          SIZE", "swap file        1", "b          1000000", "c"]);
+    }
+}
