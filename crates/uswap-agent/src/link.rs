@@ -57,7 +57,7 @@ pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
     let is_child = identity != 0;
     let events = if is_child { -1 } else { new_userfaultfd(device) };
     let staging = new_userfaultfd(device);
-    syscall::close(device as i32);
+    syscall::close(device);
     let failure = if staging < 0 { staging } else { events.min(0) };
     let hello = hello(area, identity, if is_child && staging >= 0 { 0 } else { failure });
     send(socket, &hello, events as i32, staging as i32)?;

@@ -4,11 +4,8 @@ use core::arch::asm;
 
 pub const READ: usize = 0;
 pub const CLOSE: usize = 3;
-pub const FSTAT: usize = 5;
-pub const POLL: usize = 7;
 pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;
-pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
 pub const SCHED_YIELD: usize = 24;
@@ -24,7 +21,6 @@ pub const SETSOCKOPT: usize = 54;
 pub const EXIT: usize = 60;
 pub const KILL: usize = 62;
 pub const WRITE: usize = 1;
-pub const LSEEK: usize = 8;
 pub const CAPSET: usize = 126;
 pub const PRCTL: usize = 157;
 pub const GETTID: usize = 186;
@@ -43,7 +39,6 @@ pub const EBUSY: isize = 16;
 pub const EEXIST: isize = 17;
 pub const EINVAL: isize = 22;
 pub const ENOENT: isize = 2;
-pub const ESRCH: isize = 3;
 
 /// One system call with up to six arguments; the raw result (negative errno on failure).
 ///

@@ -44,11 +44,6 @@ impl Door {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 
-    /// The listening socket, to be polled.
-    pub fn listener(&self) -> &Listener {
-        &self.listener
-    }
-
     /// Welcomes everybody who has connected. Returns visitors to be polled, by number.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);

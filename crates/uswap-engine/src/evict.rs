@@ -315,7 +315,7 @@ impl Owner {
 
     /// A worker's answer for a space that may be gone: its objects must not leak.
     pub fn with_space_or_release(&mut self, done: EvictDone) {
-        let known = self.spaces.get(&done.space).is_some();
+        let known = self.spaces.contains_key(&done.space);
         if known {
             self.with_space(done.space, |owner, space| owner.stored(space, done));
             return;

@@ -125,7 +125,7 @@ fn is_named(mapping: &Mapping) -> bool {
 
 /// Whether the mapping looks like a thread's stack.
 fn is_stack(maps: &Maps, mapping: &Mapping) -> bool {
-    if mapping.start % ARENA == 0 || mapping.end - mapping.start > MOST_STACK {
+    if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MOST_STACK {
         return false;
     }
     match maps.covering_or_next(mapping.start - 1) {

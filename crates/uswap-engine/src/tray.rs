@@ -176,11 +176,6 @@ impl Trays {
         self.trays.iter().filter(|t| t.phase != Phase::Free).map(|t| u64::from(t.charged)).sum()
     }
 
-    /// All trays with their numbers.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Tray)> {
-        self.trays.iter().enumerate().map(|(number, tray)| (number as u32, tray))
-    }
-
     /// The trays of a fork child: what was staged in the parent is staged in the child, in memory of its own, which may
     /// be in either half. All the others may hold leftovers.
     pub fn inherited(&self) -> Self {

@@ -1,0 +1,35 @@
+# uswap: everything that is done by hand or by CI. `make` alone lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+# A failed test says what happened; a backtrace of the test harness adds nothing to it.
+export RUST_BACKTRACE := 0
+
+.PHONY: help build demo test soak bench lint install-deps
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+
+build: ## the binary, in the target folder under release/uswap
+	cargo build --release --workspace
+
+demo: build ## a Python program in a quarter of the memory it needs, with and without uswap
+	@./demo/run
+
+test: install-deps ## all tests that CI runs (10 to 15 minutes on two cores)
+	cargo test --release --workspace --no-fail-fast
+
+soak: install-deps ## the long tests: minutes each (USWAP_SOAK_MINUTES, default 2)
+	cargo test --release --workspace --no-fail-fast -- --ignored --test-threads=1
+
+bench: build ## speed against plain runs and, where it is there, kernel swap
+	@if [ -x bench/run.sh ]; then bench/run.sh; else echo "bench/run.sh is not there yet"; fi
+
+lint: ## format, clippy, and cargo-deny where it is installed
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo-deny check bans licenses sources; \
+	else echo "cargo-deny is not installed: licences and sources were not checked (cargo install cargo-deny)"; fi
+
+install-deps: ## what tests and demo use: compilers, servers, interpreters (as root; otherwise says what is missing)
+	@./tests/install-deps

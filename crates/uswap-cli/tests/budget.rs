@@ -1,0 +1,136 @@
+//! The budget holds where it matters: inside a memory cgroup with a hard limit and no kernel swap, where a program
+//! that overruns it is killed by the kernel.
+//!
+//! Needs a memory cgroup of version 1 or 2 that children can be made in (root). Peaks are printed.
+
+mod common;
+
+use common::cgroup::Group;
+use common::victims::victim;
+use common::{Outcome, alone, not_here, notice, under};
+
+const MIB: u64 = 1 << 20;
+
+macro_rules! need_group {
+    ($name:expr, $limit:expr) => {
+        match Group::new($name, $limit) {
+            Ok(group) => group,
+            Err(error) => {
+                return not_here(&format!("no memory cgroup can be made here: {error}"));
+            }
+        }
+    };
+}
+
+/// Runs a victim in the group; it must pass, and the kernel must not have killed anything.
+fn fits(group: &Group, ram: &str, words: &[&str]) -> Outcome {
+    let program = victim(words[0]).display().to_string();
+    let words = [program.as_str()].into_iter().chain(words[1..].iter().copied());
+    let outcome = under(ram).wrapper(group.wrapper()).swap_file("2G").deadline(150).run(words);
+    assert_eq!(group.oom_kills(), 0, "the kernel killed a process of the group: {}", outcome.account());
+    outcome.expect(0).paged();
+    outcome
+}
+
+/// Prints the peak of the group beside the budget.
+fn tell(what: &str, group: &Group, outcome: &Outcome, budget: u64) -> f64 {
+    let (peak, own) = (group.peak().unwrap_or(0), outcome.stat("ram_peak_bytes"));
+    let ratio = own as f64 / budget as f64;
+    notice(&format!(
+        "{what}: budget {} MiB, our peak {} MiB ({:.2} of it), the cgroup's peak with file pages {} MiB, {:.1} s",
+        budget / MIB,
+        own / MIB,
+        ratio,
+        peak / MIB,
+        outcome.elapsed.as_secs_f64()
+    ));
+    ratio
+}
+
+/// Threads that touch fresh memory as fast as they can, under a hard limit just above the budget.
+fn fast_growth(how: &str, threads: &str) {
+    need_userfaultfd!();
+    let _alone = alone();
+    let budget = 128 * MIB;
+    let group = need_group!(how, budget + budget / 20 + 32 * MIB);
+    let words = ["alloc_fast", "--memory", "384", "--threads", threads, "--how", how, "--timeout", "140"];
+    let outcome = fits(&group, "128M", &words);
+    let ratio = tell(&format!("alloc_fast by {how}, {threads} threads"), &group, &outcome, budget);
+    assert!(ratio < 1.25, "{}", outcome.account());
+}
+
+#[test]
+fn fast_growth_by_mmap() {
+    fast_growth("mmap", "2");
+}
+
+#[test]
+fn fast_growth_by_malloc() {
+    fast_growth("malloc", "2");
+}
+
+#[test]
+fn fast_growth_by_brk() {
+    fast_growth("brk", "2");
+}
+
+#[test]
+fn fast_growth_of_four_threads() {
+    fast_growth("mmap", "4");
+}
+
+/// Text pages, incompressible pages: pool and device in turn.
+#[test]
+fn contents_that_compress_and_do_not() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let budget = 128 * MIB;
+    for pattern in ["half-random", "incompressible"] {
+        let group = need_group!(pattern, budget + budget / 20 + 32 * MIB);
+        let outcome = fits(&group, "128M", &["fill_twice", "320", pattern, "--reads", "1"]);
+        tell(pattern, &group, &outcome, budget);
+    }
+}
+
+/// Forked children share a budget.
+#[test]
+fn forks_share_the_budget() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let budget = 128 * MIB;
+    let group = need_group!("forks", budget + budget / 20 + 48 * MIB);
+    let outcome = fits(&group, "128M", &["fork_cow", "--memory", "128", "--scene", "both_write", "--timeout", "140"]);
+    tell("fork_cow", &group, &outcome, budget);
+}
+
+/// `--ram auto` under a cgroup's limit: the budget follows from the limit, and file pages keep some room.
+fn automatic(limit: u64, memory: &str) {
+    need_userfaultfd!();
+    let _alone = alone();
+    let group = need_group!("auto", limit);
+    let words = ["alloc_fast", "--memory", memory, "--timeout", "140"];
+    let outcome = fits(&group, "auto", &words);
+    let chosen = outcome.stat("ram_limit_bytes");
+    tell(&format!("auto in {} MiB, budget at the end", limit / MIB), &group, &outcome, chosen);
+    assert!(chosen >= limit / 4 && chosen < limit, "{chosen} of {limit}");
+}
+
+#[test]
+fn automatic_in_128m() {
+    automatic(128 * MIB, "320");
+}
+
+#[test]
+fn automatic_in_256m() {
+    automatic(256 * MIB, "512");
+}
+
+/// The group really kills what does not fit: the same program without us.
+#[test]
+fn without_us_it_is_killed() {
+    let _alone = alone();
+    let group = need_group!("plain", 128 * MIB);
+    let words = [victim("alloc_fast").into_os_string(), "--memory".into(), "320".into()];
+    let outcome = common::plain().wrapper(group.wrapper()).run(words);
+    assert!(outcome.code() == 137 && group.oom_kills() > 0, "{}", outcome.account());
+}

@@ -1,0 +1,450 @@
+//! What the tests of the command share: start a program plain or under `uswap run`, in bounded time, and keep what is
+//! needed to understand a failure.
+//!
+//! Every test runs the real binary in processes of its own. Output goes to files in a scratch folder, so a process
+//! that is left behind cannot hold the test up. Every process of a run carries a tag in its environment, by which
+//! what is left of a run is found and ended; nothing is ever ended by its name.
+
+// Each test binary uses a part of this.
+#![allow(dead_code)]
+
+pub mod cgroup;
+pub mod procs;
+pub mod terminal;
+pub mod victims;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The binary under test.
+pub const USWAP: &str = env!("CARGO_BIN_EXE_uswap");
+/// The variable that marks all processes of one run.
+const TAG: &str = "USWAP_TEST_TAG";
+
+/// A program about to be started.
+pub struct Launch {
+    under: Option<Vec<OsString>>,
+    wrapper: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    deadline: Duration,
+    stdin: Option<Vec<u8>>,
+    folder: Option<PathBuf>,
+    swap_size: Option<String>,
+}
+
+/// To be run without uswap.
+pub fn plain() -> Launch {
+    Launch {
+        under: None,
+        wrapper: Vec::new(),
+        env: Vec::new(),
+        deadline: Duration::from_secs(60),
+        stdin: None,
+        folder: None,
+        swap_size: None,
+    }
+}
+
+/// To be run under `uswap run --ram RAM`.
+pub fn under(ram: &str) -> Launch {
+    Launch { under: Some(vec!["--ram".into(), ram.into()]), ..plain() }
+}
+
+impl Launch {
+    /// Another option of `uswap run`, with its value.
+    pub fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        let options = self.under.get_or_insert_default();
+        options.extend([OsString::from(name), value.as_ref().to_os_string()]);
+        self
+    }
+
+    /// Another option without a value.
+    pub fn flag(mut self, name: &str) -> Self {
+        self.under.get_or_insert_default().push(name.into());
+        self
+    }
+
+    /// A variable of the environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.into(), value.as_ref().to_os_string()));
+        self
+    }
+
+    /// A swap file with a name in the run's scratch folder, of at most this size.
+    pub fn swap_file(mut self, size: &str) -> Self {
+        self.swap_size = Some(size.into());
+        self
+    }
+
+    /// Fault points of the engine.
+    pub fn faults(self, list: &str) -> Self {
+        self.env("USWAP_FAULT_POINTS", list)
+    }
+
+    /// How long it may take.
+    pub fn deadline(mut self, seconds: u64) -> Self {
+        self.deadline = Duration::from_secs(seconds);
+        self
+    }
+
+    /// What it reads.
+    pub fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.stdin = Some(text.into());
+        self
+    }
+
+    /// Where it starts.
+    pub fn folder(mut self, folder: &Path) -> Self {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// A command before `uswap` (or before the program when plain) that ends by executing its arguments.
+    pub fn wrapper<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, words: I) -> Self {
+        self.wrapper.extend(words.into_iter().map(|word| word.as_ref().to_os_string()));
+        self
+    }
+
+    /// Starts it and waits for its end.
+    pub fn run<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(self, words: I) -> Outcome {
+        self.start(words).wait()
+    }
+
+    /// Starts it.
+    pub fn start<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(self, words: I) -> Running {
+        let scratch = Scratch::new();
+        let stats = scratch.path("stats.json");
+        let mut line = self.wrapper;
+        if let Some(options) = self.under {
+            line.extend([USWAP.into(), "run".into(), "--stats".into(), stats.into_os_string()]);
+            line.extend(options);
+            if let Some(size) = self.swap_size {
+                let mut spec = scratch.path("swap").into_os_string();
+                spec.push(format!(",size={size}"));
+                line.extend(["--swap".into(), spec]);
+            }
+            line.push("--".into());
+        }
+        line.extend(words.into_iter().map(|word| word.as_ref().to_os_string()));
+        let tag = format!("{}.{}", std::process::id(), scratch.number);
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).envs(self.env).env(TAG, &tag).stdin(input(&scratch, self.stdin));
+        command.stdout(scratch.file("stdout")).stderr(scratch.file("stderr"));
+        // Not our own folder by default: a program may leave a core there.
+        command.current_dir(self.folder.as_deref().unwrap_or(&scratch.folder));
+        let child = command.spawn().unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        Running { child, line, scratch, tag, begun: Instant::now(), deadline: self.deadline, ended: None }
+    }
+}
+
+fn input(scratch: &Scratch, text: Option<Vec<u8>>) -> Stdio {
+    let Some(text) = text else { return Stdio::null() };
+    let path = scratch.path("stdin");
+    fs::write(&path, text).expect("stdin");
+    File::open(path).expect("stdin").into()
+}
+
+/// A program that was started.
+pub struct Running {
+    child: Child,
+    line: Vec<OsString>,
+    scratch: Scratch,
+    tag: String,
+    begun: Instant,
+    deadline: Duration,
+    ended: Option<ExitStatus>,
+}
+
+impl Running {
+    /// The process id of what was started: the keeper, if there is no wrapper that stays.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The engine's process id.
+    pub fn engine(&self) -> u32 {
+        let find = || {
+            let tree = procs::descendants(self.pid());
+            tree.into_iter().find(|pid| procs::name(*pid).as_deref() == Some("uswap-engine"))
+        };
+        self.until("an engine", find)
+    }
+
+    /// The command's process id: the engine's first child.
+    pub fn command(&self) -> u32 {
+        let engine = self.engine();
+        self.until("a command", || procs::children(engine).into_iter().next())
+    }
+
+    /// Processes of the run that are alive.
+    pub fn alive(&self) -> Vec<u32> {
+        procs::with_environment(&format!("{TAG}={}", self.tag))
+    }
+
+    /// What was written to stdout so far.
+    pub fn stdout(&self) -> String {
+        self.scratch.text("stdout")
+    }
+
+    /// Waits until stdout holds this text.
+    pub fn says(&self, text: &str) {
+        self.until(text, || self.stdout().contains(text).then_some(()));
+    }
+
+    /// Waits for something that must come within the deadline.
+    pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            if self.begun.elapsed() > self.deadline {
+                panic!("{what} did not come: {:?}\n{}\n{}", self.line, self.evidence(), self.scratch.text("stderr"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends a signal to the process that was started.
+    pub fn signal(&self, signal: i32) {
+        procs::kill(self.pid(), signal);
+    }
+
+    /// Waits until it has ended or its time is over; then everything that is left of it is ended.
+    pub fn wait(mut self) -> Outcome {
+        let mut hung = None;
+        while self.ended.is_none() {
+            self.ended = self.child.try_wait().expect("wait");
+            if self.ended.is_none() && self.begun.elapsed() > self.deadline {
+                hung = Some(self.evidence());
+                self.end();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let elapsed = self.begun.elapsed();
+        let stats = serde_json::from_str(&self.scratch.text("stats.json")).ok();
+        Outcome {
+            line: format!("{:?}", self.line),
+            status: self.ended.expect("ended"),
+            stdout: self.scratch.text("stdout"),
+            stderr: self.scratch.text("stderr"),
+            left: self.settled(Duration::from_secs(5)),
+            stats,
+            elapsed,
+            hung,
+        }
+    }
+
+    /// What is still alive after this time.
+    pub fn settled(&self, patience: Duration) -> Vec<String> {
+        let begun = Instant::now();
+        loop {
+            let left = self.alive();
+            if left.is_empty() || begun.elapsed() > patience {
+                return left.into_iter().map(procs::describe).collect();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Where every thread of the run stands.
+    pub fn evidence(&self) -> String {
+        self.alive().into_iter().map(procs::describe).collect::<Vec<_>>().join("\n")
+    }
+
+    fn end(&mut self) {
+        // Gone already is what is wanted.
+        let _ = self.child.kill();
+        for pid in self.alive() {
+            procs::kill(pid, 9);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended.is_none() || !self.alive().is_empty() {
+            self.end();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// How a program ended.
+pub struct Outcome {
+    line: String,
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    /// What `--stats` wrote.
+    pub stats: Option<Value>,
+    pub elapsed: Duration,
+    /// Where every thread stood, if it did not end in time.
+    pub hung: Option<String>,
+    /// Processes that outlived it by five seconds.
+    pub left: Vec<String>,
+}
+
+impl Outcome {
+    /// The status as a shell tells it: 128+n for a signal.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    /// It must have ended in time, with this status, and left nothing behind.
+    #[track_caller]
+    pub fn expect(&self, code: i32) -> &Self {
+        if self.hung.is_some() || self.code() != code || !self.left.is_empty() {
+            panic!("expected status {code}, {}", self.account());
+        }
+        self
+    }
+
+    /// Stderr must hold this text.
+    #[track_caller]
+    pub fn complains(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "expected {text:?} on stderr, {}", self.account());
+        self
+    }
+
+    /// A figure of `--stats`.
+    #[track_caller]
+    pub fn stat(&self, name: &str) -> u64 {
+        let stats = self.stats.as_ref().unwrap_or_else(|| panic!("no stats, {}", self.account()));
+        stats[name].as_u64().unwrap_or_else(|| panic!("no figure {name} in {stats:#}"))
+    }
+
+    /// Pages must really have been evicted: without that a test of paging proves nothing.
+    #[track_caller]
+    pub fn paged(&self) -> &Self {
+        assert!(self.stat("pgsteal") > 0, "nothing was evicted: {}", self.account());
+        self
+    }
+
+    /// Everything that is known.
+    pub fn account(&self) -> String {
+        let fate = if self.hung.is_some() { "HUNG" } else { "ended" };
+        format!(
+            "{}\n  {fate} with status {} after {:.1?}\n--- stdout\n{}\n--- stderr\n{}\n--- threads when its time was \
+             over\n{}\n--- left behind\n{}\n--- figures\n{}",
+            self.line,
+            self.code(),
+            self.elapsed,
+            tail(&self.stdout),
+            tail(&self.stderr),
+            self.hung.as_deref().unwrap_or("-"),
+            self.left.join("\n"),
+            self.stats.as_ref().map_or("-".into(), short_figures),
+        )
+    }
+}
+
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+/// The counters that are not zero, on one line.
+fn short_figures(stats: &Value) -> String {
+    let Some(all) = stats.as_object() else { return stats.to_string() };
+    let numbers =
+        all.iter().filter_map(|(name, value)| value.as_u64().filter(|n| *n > 0).map(|n| format!("{name} {n}")));
+    numbers.collect::<Vec<_>>().join(" · ")
+}
+
+/// A folder for one run, removed unless the test fails.
+pub struct Scratch {
+    folder: PathBuf,
+    number: u32,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).expect("scratch folder");
+        Self { folder, number }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn file(&self, name: &str) -> File {
+        File::create(self.path(name)).expect("scratch file")
+    }
+
+    /// What a file holds; nothing if there is none.
+    pub fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Only one holder at a time: for tests whose measurements would disturb each other.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says something in spite of the capturing of test output.
+pub fn notice(text: &str) {
+    let name = std::thread::current().name().unwrap_or("test").to_string();
+    let _ = writeln!(io::stderr(), "note: {name}: {text}");
+}
+
+/// A test that this machine does not allow (no mounts, no cgroups) says so.
+pub fn not_here(why: &str) {
+    notice(&format!("NOT TESTED: {why}"));
+}
+
+/// A test that lacks what can be installed or granted says so. Where everything must run (`USWAP_TEST_STRICT=1`, as in CI) it fails.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("USWAP_TEST_STRICT").is_none(), "must not be left out here: {why}");
+    not_here(why);
+}
+
+/// Whether runs are possible here: userfaultfd with fork events.
+pub fn can_run() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let out = Command::new(USWAP).args(["run", "-q", "--ram", "64M", "--", "true"]).output().expect("uswap");
+        let text = String::from_utf8_lossy(&out.stderr);
+        out.status.code() != Some(125) || !text.contains("not permitted")
+    })
+}
+
+/// Returns from the test, visibly, where userfaultfd is not permitted.
+#[macro_export]
+macro_rules! need_userfaultfd {
+    () => {
+        if !$crate::common::can_run() {
+            return $crate::common::skip("userfaultfd is not permitted");
+        }
+    };
+}
+
+/// Whether a program is installed.
+pub fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Whether we are root.
+pub fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|text| text.contains("\nUid:\t0\t0"))
+}

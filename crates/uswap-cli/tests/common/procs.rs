@@ -1,0 +1,84 @@
+//! Processes as /proc shows them.
+
+use std::fs;
+
+/// Sends a signal. A process that is gone is no error.
+pub fn kill(pid: u32, signal: i32) {
+    let _ = uswap_sys::process::kill(pid, signal);
+}
+
+fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("/proc");
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// State letter and parent.
+fn stat(pid: u32) -> Option<(char, u32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// The process's name.
+pub fn name(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim_end().to_string())
+}
+
+/// Whether it runs (a zombie does not).
+pub fn is_alive(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
+}
+
+/// The state letter: `T` is stopped.
+pub fn state(pid: u32) -> Option<char> {
+    stat(pid).map(|(state, _)| state)
+}
+
+/// Living children.
+pub fn children(pid: u32) -> Vec<u32> {
+    all().filter(|child| stat(*child).is_some_and(|(state, parent)| parent == pid && state != 'Z')).collect()
+}
+
+/// Living children, theirs, and so on.
+pub fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        found.extend(children(pid));
+        next += 1;
+    }
+    found
+}
+
+/// Living processes whose environment holds this entry.
+pub fn with_environment(entry: &str) -> Vec<u32> {
+    let holds = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|found| found == entry.as_bytes())
+    };
+    all().filter(holds).filter(|pid| is_alive(*pid)).collect()
+}
+
+/// One line for each thread: state, where in the kernel, which system call.
+pub fn describe(pid: u32) -> String {
+    let mut text = format!("process {pid} {}", name(pid).unwrap_or_default());
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(40) {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_string();
+        let state = read("stat").rsplit_once(')').and_then(|(_, rest)| rest.trim().chars().next()).unwrap_or('?');
+        let call = read("syscall").split(' ').next().unwrap_or_default().to_string();
+        let frames: Vec<String> = read("stack").lines().filter_map(frame).take(6).collect();
+        text += &format!(
+            "\n  thread {} {} {state} in {} (system call {call}) {}",
+            task.file_name().to_string_lossy(),
+            read("comm"),
+            read("wchan"),
+            frames.join(" < ")
+        );
+    }
+    text
+}
+
+/// `[<0>] futex_wait+0x50/0x80` as `futex_wait`.
+fn frame(line: &str) -> Option<String> {
+    line.split_whitespace().nth(1)?.split('+').next().map(str::to_string)
+}

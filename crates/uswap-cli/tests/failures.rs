@@ -1,0 +1,268 @@
+//! The failure table of the design, row by row: what happens when the engine, the keeper or a device fails. In every
+//! row the program reads right bytes, or a signal, or it is killed; it never reads wrong ones.
+
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use common::victims::victim;
+use common::{Launch, Outcome, Running, Scratch, alone, is_root, not_here, plain, procs, skip, under};
+
+const ENGINE_DIED: i32 = 70;
+const EXHAUSTED: i32 = 71;
+
+/// A program that pages for as long as the test needs.
+fn start_busy(memory: u64, seconds: u64) -> Running {
+    let arguments = ["--seed", "77", "--seconds", &seconds.to_string(), "--memory", &memory.to_string()];
+    let words = [victim("torture").into_os_string()].into_iter().chain(arguments.map(Into::into));
+    under("64M").swap_file("2G").deadline(90).start(words)
+}
+
+/// What a victim says when it has found a wrong page.
+fn no_wrong_page(outcome: &Outcome) {
+    for word in ["expected", "found"] {
+        assert!(!outcome.stderr.contains(word), "a page was wrong: {}", outcome.account());
+    }
+}
+
+/// Moments spread over start, first touch, reclaim and forks.
+const MOMENTS: [u64; 6] = [5, 60, 300, 700, 1500, 2900];
+
+#[test]
+fn engine_is_killed() {
+    need_userfaultfd!();
+    for moment in MOMENTS {
+        let run = start_busy(128, 20);
+        let engine = run.engine();
+        std::thread::sleep(Duration::from_millis(moment));
+        procs::kill(engine, 9);
+        let outcome = run.wait();
+        outcome.expect(ENGINE_DIED).complains("the engine was killed by signal 9");
+        let ours = outcome.stderr.lines().filter(|line| line.starts_with("uswap:")).count();
+        assert_eq!(ours, 1, "one line says why: {}", outcome.account());
+        no_wrong_page(&outcome);
+    }
+}
+
+#[test]
+fn keeper_is_killed() {
+    need_userfaultfd!();
+    for moment in [60, 700, 2000] {
+        let run = start_busy(128, 20);
+        run.engine();
+        std::thread::sleep(Duration::from_millis(moment));
+        run.signal(9);
+        let outcome = run.wait();
+        outcome.expect(128 + 9);
+        no_wrong_page(&outcome);
+    }
+}
+
+/// Nobody is left to kill the programs: each agent does it for its own.
+#[test]
+fn keeper_and_engine_are_killed() {
+    need_userfaultfd!();
+    for moment in [1000, 2500] {
+        let words = ["160", "seq", "--reads", "100"].map(Into::into);
+        let words = [victim("fill_twice").into_os_string()].into_iter().chain(words);
+        let run = under("64M").deadline(60).start(words);
+        let engine = run.engine();
+        std::thread::sleep(Duration::from_millis(moment));
+        let keeper = run.pid();
+        procs::kill(engine, 19);
+        procs::kill(keeper, 9);
+        procs::kill(engine, 9);
+        let left = run.settled(Duration::from_secs(10));
+        assert!(left.is_empty(), "programs live on without their engine: {}", left.join("\n"));
+        no_wrong_page(&run.wait());
+    }
+}
+
+/// A command that ignores SIGTERM and forks without end is no harder to kill.
+#[test]
+fn forking_tree_dies_with_its_engine() {
+    need_userfaultfd!();
+    let script = "trap '' TERM INT HUP; grow() { while :; do sleep 0.01 & sleep 0.005; done; }; \
+                  setsid bash -c 'trap \"\" TERM; while :; do sleep 0.02; done' & grow & grow & wait";
+    let run = under("64M").deadline(40).start(["bash", "-c", script]);
+    let engine = run.engine();
+    std::thread::sleep(Duration::from_millis(500));
+    procs::kill(engine, 9);
+    run.wait().expect(ENGINE_DIED);
+}
+
+fn sigbus_report(launch: Launch, memory: u32, rounds: u32) -> Running {
+    let arguments = format!("--memory {memory} --rounds {rounds} --timeout 70");
+    let words = [victim("sigbus_report").into_os_string()].into_iter();
+    launch.deadline(90).start(words.chain(arguments.split(' ').map(Into::into)))
+}
+
+/// Space for less than is needed: an end with a reason, not a frozen machine.
+#[test]
+fn swap_space_is_exhausted() {
+    need_userfaultfd!();
+    let outcome = sigbus_report(under("32M").swap_file("32M"), 160, 1).wait();
+    outcome.expect(EXHAUSTED).complains("swap space").complains("--swap");
+    no_wrong_page(&outcome);
+}
+
+/// An ext4 file system of this many MiB in a file.
+struct SmallDisk {
+    folder: PathBuf,
+    _scratch: Scratch,
+}
+
+impl SmallDisk {
+    fn new(mebibytes: u64) -> Option<Self> {
+        let scratch = Scratch::new();
+        let (image, folder) = (scratch.path("disk"), scratch.path("mounted"));
+        fs::create_dir(&folder).ok()?;
+        fs::File::create(&image).ok()?.set_len(mebibytes << 20).ok()?;
+        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-O", "^has_journal", "-m", "0"]).arg(&image).status();
+        let mounted = made.is_ok_and(|status| status.success())
+            && Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&folder).status().is_ok_and(|s| s.success());
+        mounted.then_some(Self { folder, _scratch: scratch })
+    }
+
+    fn swap(&self, options: &str) -> String {
+        format!("{}/swap,{options}", self.folder.display())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
+    }
+}
+
+macro_rules! need_disk {
+    ($mebibytes:expr) => {
+        match SmallDisk::new($mebibytes) {
+            Some(disk) if is_root() => disk,
+            _ => return not_here("a file system in a file cannot be mounted here"),
+        }
+    };
+}
+
+/// The file may be 1 GiB long, the disk under it is full after 40 MiB.
+#[test]
+fn disk_is_full() {
+    need_userfaultfd!();
+    let disk = need_disk!(40);
+    let outcome = sigbus_report(under("32M").option("--swap", disk.swap("size=1G")), 192, 1).wait();
+    outcome.expect(EXHAUSTED).complains("swap space");
+    no_wrong_page(&outcome);
+}
+
+/// What a full disk does not take goes to the next device.
+#[test]
+fn next_device_takes_over_from_a_full_disk() {
+    need_userfaultfd!();
+    let disk = need_disk!(40);
+    let launch = under("64M").option("--swap", disk.swap("size=1G,prio=10")).swap_file("1G");
+    let outcome = sigbus_report(launch, 160, 1).wait();
+    outcome.expect(0).paged();
+    assert!(outcome.stdout.contains("sigbus 0"), "{}", outcome.account());
+    let devices = outcome.stats.as_ref().expect("figures")["devices"].as_array().expect("devices").clone();
+    assert!(devices.iter().all(|device| device["used_bytes"].is_u64()), "{devices:?}");
+    assert_eq!(devices[0]["latched_off"], false, "a full disk is no broken disk: {devices:?}");
+}
+
+/// The number after a word in the last line of sigbus_report.
+fn count(outcome: &Outcome, word: &str) -> u64 {
+    let line = outcome.stdout.lines().last().unwrap_or_default();
+    let mut words = line.split_whitespace().skip_while(|found| *found != word).skip(1);
+    words.next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {word}: {}", outcome.account()))
+}
+
+/// Some pages are lost, and only those: SIGBUS for them, each named on stderr, all others right.
+fn pages_are_lost(outcome: &Outcome, memory: u64) {
+    outcome.expect(0);
+    let (good, lost) = (count(outcome, "good"), count(outcome, "sigbus"));
+    assert!(lost > 0, "no page was lost, so the damage was not seen: {}", outcome.account());
+    assert!(good > 0 && good + lost == memory << 8, "{}", outcome.account());
+    outcome.complains("is lost").complains("SIGBUS").complains("sigbus_report");
+    assert!(outcome.stat("poisoned_pages") >= lost, "{}", outcome.account());
+}
+
+/// Runs sigbus_report over a named swap file and damages the file after the first round.
+fn damage(harm: impl Fn(&Path)) -> Outcome {
+    let scratch = Scratch::new();
+    let swap = scratch.path("swap");
+    let launch = under("48M").option("--pool", "0").option("--swap", format!("{},size=512M", swap.display()));
+    let run = sigbus_report(launch, 128, 3);
+    run.says("round 1 ");
+    harm(&swap);
+    run.wait()
+}
+
+#[test]
+fn slots_are_corrupted() {
+    need_userfaultfd!();
+    let outcome = damage(|swap| {
+        let file = OpenOptions::new().write(true).open(swap).expect("swap file");
+        let junk = vec![0xa5; 1 << 20];
+        for piece in (16..64).step_by(4) {
+            file.write_all_at(&junk, piece << 20).expect("junk");
+        }
+        file.sync_all().expect("sync");
+    });
+    pages_are_lost(&outcome, 128);
+    assert!(outcome.stat("checksum_errors") > 0, "{}", outcome.account());
+}
+
+/// A bit here and there.
+#[test]
+fn bits_are_flipped() {
+    need_userfaultfd!();
+    let outcome = damage(|swap| {
+        let file = OpenOptions::new().read(true).write(true).open(swap).expect("swap file");
+        for slot in (4096..20000u64).step_by(97) {
+            let mut byte = [0];
+            let at = slot * 4096 + slot % 4096;
+            if file.read_at(&mut byte, at).expect("read") == 1 {
+                file.write_all_at(&[byte[0] ^ 0x10], at).expect("write");
+            }
+        }
+        file.sync_all().expect("sync");
+    });
+    pages_are_lost(&outcome, 128);
+}
+
+/// The file ends before the slot: a read error.
+#[test]
+fn slots_cannot_be_read() {
+    need_userfaultfd!();
+    let outcome = damage(|swap| {
+        let file = OpenOptions::new().write(true).open(swap).expect("swap file");
+        file.set_len(40 << 20).expect("truncate");
+    });
+    pages_are_lost(&outcome, 128);
+}
+
+/// An uid without capabilities: refused at once, with what to do about it.
+#[test]
+fn userfaultfd_is_refused() {
+    if !is_root() || !common::installed("setpriv") {
+        return skip("needs root and setpriv to become another user");
+    }
+    let _guard = alone();
+    let copy = std::env::temp_dir().join(format!("uswap-of-another-user-{}", std::process::id()));
+    fs::copy(common::USWAP, &copy).expect("copy");
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
+    let outcome = plain().wrapper(other).folder(Path::new("/")).run([
+        copy.as_os_str(),
+        "run".as_ref(),
+        "--ram".as_ref(),
+        "64M".as_ref(),
+        "--".as_ref(),
+        "true".as_ref(),
+    ]);
+    let _ = fs::remove_file(&copy);
+    outcome.expect(125).complains("userfaultfd").complains("SYS_PTRACE").complains("--cap-add SYS_PTRACE");
+    outcome.complains("--device /dev/userfaultfd");
+}

@@ -1,0 +1,162 @@
+//! Each rule that keeps pages whole can be switched off by a fault point. With the rule on the victim passes; with
+//! the rule off the same victim must be seen to fail, with wrong data or by hanging, in one of a few tries. So no
+//! test of a rule can pass because the case never happens.
+
+mod common;
+
+use std::ffi::OsString;
+
+use common::victims::victim;
+use common::{Outcome, notice, under};
+
+/// A rule and what shows it.
+struct Rule {
+    /// The fault point that switches the rule off.
+    off: &'static str,
+    /// Fault points in both runs: delays that widen the window.
+    always: &'static str,
+    victim: &'static str,
+    arguments: &'static str,
+    /// How long the victim waits before it calls itself hung, in seconds.
+    timeout: u64,
+    /// How often the run with the rule off may pass by chance.
+    tries: u32,
+}
+
+impl Rule {
+    fn run(&self, faults: &str) -> Outcome {
+        let mut words: Vec<OsString> = vec![victim(self.victim).into()];
+        words.extend(self.arguments.split_whitespace().map(OsString::from));
+        words.extend(["--timeout".into(), self.timeout.to_string().into()]);
+        under("64M").swap_file("1G").deadline(self.timeout + 15).faults(faults).run(words)
+    }
+
+    /// The rule on: right. The rule off: wrong, at least once.
+    fn is_needed(&self) {
+        self.run(self.always).expect(0).paged();
+        assert!(self.fails_when_off(), "{} passed every time with the rule off: {}", self.victim, self.off);
+    }
+
+    /// The rule on: right. What happens with the rule off is only told: another rule stands behind this one, or the
+    /// moment in which it counts is too short to be met.
+    fn holds(&self) {
+        self.run(self.always).expect(0).paged();
+        if !self.fails_when_off() {
+            notice(&format!("{} passed {} times with the rule off: {}", self.victim, self.tries, self.off));
+        }
+    }
+
+    fn fails_when_off(&self) -> bool {
+        (1..=self.tries).any(|attempt| {
+            let outcome = self.run(&format!("{},{}", self.off, self.always));
+            let fails = outcome.hung.is_some() || outcome.code() != 0;
+            if fails {
+                let what = outcome.stderr.lines().next().unwrap_or("it hung").to_string();
+                notice(&format!("{} seen at try {attempt}: status {}, {what}", self.off, outcome.code()));
+            }
+            fails
+        })
+    }
+}
+
+/// Without the gate pages are taken from a mapping that took the place of the one that was meant.
+/// The moment is that between the reading of the event and the cancelling of the orders it touches, some microseconds;
+/// the new mapping must be made and written in it.
+#[test]
+fn gate() {
+    need_userfaultfd!();
+    Rule {
+        off: "no-gate",
+        always: "",
+        victim: "remap_same_address",
+        arguments: "--memory 128 --seconds 4",
+        timeout: 45,
+        tries: 2,
+    }
+    .holds();
+}
+
+/// Without its own page table a child reads zeros where its parent's pages were evicted.
+#[test]
+fn fork_clone() {
+    need_userfaultfd!();
+    Rule {
+        off: "no-fork-clone",
+        always: "",
+        victim: "fork_cow",
+        arguments: "--memory 96 --scene both_write",
+        timeout: 60,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// After MADV_DONTNEED an evicted page must not come back.
+#[test]
+fn remove_events() {
+    need_userfaultfd!();
+    Rule {
+        off: "ignore-remove",
+        always: "",
+        victim: "dontneed_stale",
+        arguments: "--memory 128 --rounds 3",
+        timeout: 60,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// Evicted pages follow mremap.
+#[test]
+fn remap_events() {
+    need_userfaultfd!();
+    Rule {
+        off: "ignore-remap",
+        always: "",
+        victim: "mremap_cases",
+        arguments: "--memory 112 --rounds 1",
+        timeout: 60,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// WIPEONFORK memory is zero in the child, evicted or not.
+#[test]
+fn wipe_on_fork_notes() {
+    need_userfaultfd!();
+    Rule { off: "ignore-notes", always: "", victim: "wipeonfork", arguments: "--memory 112", timeout: 60, tries: 3 }
+        .is_needed();
+}
+
+/// A thread whose control block is evicted when it exits is never joined.
+/// Behind this rule stands the agent, which leaves alone the pages of living threads' control blocks.
+#[test]
+fn stacks_stay() {
+    need_userfaultfd!();
+    Rule {
+        off: "manage-stacks",
+        always: "",
+        victim: "thread_storm",
+        arguments: "--memory 112 --threads 1000",
+        timeout: 40,
+        tries: 1,
+    }
+    .holds();
+}
+
+/// After exec the same pid and address are another program: the nonce tells.
+/// Nobody reads pages of the image that is gone any more, so wrong ones are stored in vain.
+#[test]
+fn nonce() {
+    need_userfaultfd!();
+    Rule {
+        off: "no-nonce",
+        always: "delay-store=3000",
+        victim: "exec_from_thread",
+        arguments: "--generations 5",
+        timeout: 45,
+        tries: 1,
+    }
+    .holds();
+}

@@ -1,0 +1,175 @@
+//! Every program of tests/programs under a budget it does not fit in ends as when it is run plain.
+//!
+//! The programs check each of their pages themselves (tests/programs/README.md). A test here adds that pages were
+//! really evicted, because a run that never pages proves nothing; that nothing was killed or left behind; and that
+//! the engine saw no fault it could not explain away as its own doing.
+
+mod common;
+
+use std::ffi::OsString;
+
+use common::victims::victim;
+use common::{Launch, Outcome, under};
+
+/// Swap for a tree of forks needs (children + 1) times the memory of one.
+const SWAP: &str = "3G";
+const PATIENCE: u64 = 55;
+
+fn launch(ram: &str) -> Launch {
+    under(ram).deadline(PATIENCE).swap_file(SWAP)
+}
+
+fn words(name: &str, arguments: &str) -> Vec<OsString> {
+    let mut all = vec![victim(name).into_os_string()];
+    all.extend(arguments.split_whitespace().map(OsString::from));
+    all.extend(["--timeout".into(), "45".into()]);
+    all
+}
+
+/// Runs a victim under 64 MiB; it must find nothing wrong, and pages must have gone out and come back.
+fn passes(name: &str, arguments: &str) -> Outcome {
+    let outcome = launch("64M").run(words(name, arguments));
+    outcome.expect(0).paged();
+    assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
+    assert_eq!(outcome.stat("checksum_errors"), 0, "{}", outcome.account());
+    assert_eq!(outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
+    outcome
+}
+
+/// One test for each line: name of the test, victim, arguments.
+macro_rules! victims {
+    ($($test:ident: $name:literal, $arguments:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            need_userfaultfd!();
+            passes($name, $arguments);
+        })*
+    };
+}
+
+// Silent corruption.
+victims! {
+    remap_same_address: "remap_same_address", "--memory 128 --seconds 3";
+    dontneed_stale: "dontneed_stale", "--memory 128 --rounds 4";
+    madv_free: "madv_free", "--memory 128 --rounds 2";
+    fork_cow_both_write: "fork_cow", "--memory 96 --scene both_write";
+    fork_cow_from_a_thread: "fork_cow", "--memory 96 --scene from_a_thread";
+    fork_cow_fork_of_fork: "fork_cow", "--memory 96 --scene fork_of_fork";
+    fork_cow_parent_exits_first: "fork_cow", "--memory 96 --scene parent_exits_first";
+    fork_cow_parent_execs: "fork_cow", "--memory 96 --scene parent_execs";
+    fork_cow_daemon: "fork_cow", "--memory 96 --scene daemon";
+    fork_staged: "fork_staged", "--rounds 20";
+    wipeonfork: "wipeonfork", "--memory 128";
+    guard_pages: "guard_pages", "--memory 128";
+    shmat_remap: "shmat_remap", "--memory 128";
+    mremap_cases: "mremap_cases", "--memory 128 --rounds 1";
+    hugepage_advice: "hugepage_advice", "--memory 128 --rounds 2";
+    brk_heap: "brk_heap", "--memory 128 --rounds 2";
+    mprotect_cases: "mprotect_cases", "--memory 128 --rounds 1";
+    write_barrier: "write_barrier", "--memory 128 --rounds 2";
+    shared_memory: "shared_memory", "--memory 128";
+    foreign_reads: "foreign_reads", "--memory 128";
+}
+
+// Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence `--pi 0`.
+victims! {
+    thread_storm: "thread_storm", "--memory 128 --threads 2000";
+    robust_mutex: "robust_mutex", "--memory 128 --rounds 2 --pi 0";
+    syscall_read_write: "syscall_buffers", "--memory 128 --call read_write";
+    syscall_direct: "syscall_buffers", "--memory 128 --call direct";
+    syscall_vectors: "syscall_buffers", "--memory 128 --call vectors";
+    syscall_sockets: "syscall_buffers", "--memory 128 --call sockets";
+    syscall_pipe: "syscall_buffers", "--memory 128 --call pipe";
+    syscall_vmsplice: "syscall_buffers", "--memory 128 --call vmsplice";
+    syscall_getdents: "syscall_buffers", "--memory 128 --call getdents";
+    syscall_poll: "syscall_buffers", "--memory 128 --call poll";
+    syscall_other_process: "syscall_buffers", "--memory 128 --call other_process";
+    io_uring_buffers: "io_uring_buffers", "--memory 128 --rounds 1";
+    shared_log: "shared_log", "--memory 128 --rounds 1";
+    signals: "signals", "--memory 128 --seconds 2";
+    sigstop_tree: "sigstop_tree", "--memory 128";
+    last_thread_exits: "last_thread_exits", "--memory 128";
+    last_thread_exits_in_child: "last_thread_exits", "--memory 128 --in-child-only";
+    fork_storm: "fork_storm", "--memory 80 --processes 20 --waves 2";
+}
+
+// The agent in the program.
+victims! {
+    exec_from_thread: "exec_from_thread", "--generations 3";
+    vfork_spawn: "vfork_spawn", "--memory 128 --rounds 2";
+    close_all_fds: "close_all_fds", "--memory 128";
+    env_clear: "env_clear", "--memory 128";
+    privileges: "privileges", "--memory 96";
+    mlock_left_alone: "mlock_left_alone", "--memory 128";
+    deep_stack: "deep_stack", "--memory 128";
+}
+
+// Endings, budget, speed.
+victims! {
+    core_dump: "core_dump", "--memory 96";
+    reads_null_deref: "reads_null_deref", "--memory 128";
+    sigbus_report: "sigbus_report", "--memory 128";
+    reserve_terabytes: "reserve_terabytes", "--memory 128";
+    alloc_fast_mmap: "alloc_fast", "--memory 192 --how mmap";
+    alloc_fast_malloc: "alloc_fast", "--memory 192 --how malloc";
+    alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
+}
+
+#[test]
+fn fill_twice() {
+    need_userfaultfd!();
+    let program = victim("fill_twice");
+    for pattern in ["seq", "random", "zero", "incompressible", "half-random"] {
+        let outcome = launch("64M").run([program.as_os_str(), "96".as_ref(), pattern.as_ref()]);
+        outcome.expect(0).paged();
+    }
+}
+
+/// A filter that answers the agent's calls with EPERM must not make the program wrong, nor hang it.
+#[test]
+fn seccomp_filter() {
+    need_userfaultfd!();
+    launch("64M").run(words("seccomp_filter", "--memory 128")).expect(0);
+}
+
+/// Programs this small are never managed, and none is lost.
+#[test]
+fn small_processes() {
+    need_userfaultfd!();
+    for how in ["fork", "spawn"] {
+        let outcome = launch("64M").run(words("small_processes", &format!("--count 100 --how {how}")));
+        outcome.expect(0);
+    }
+}
+
+/// Death by a signal of a program with evicted memory is told as the shell tells it.
+#[test]
+fn bare_endings() {
+    need_userfaultfd!();
+    launch("64M").run(words("core_dump", "--memory 96 --bare")).expect(128 + 6).paged();
+    launch("64M").run(words("reads_null_deref", "--memory 128 --bare")).expect(128 + 11).paged();
+}
+
+/// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented limit. It either
+/// passes or is told so by its own call.
+#[test]
+fn own_userfaultfd_is_a_documented_limit() {
+    need_userfaultfd!();
+    let outcome = launch("64M").run(words("own_userfaultfd", "--memory 128"));
+    assert!(outcome.hung.is_none(), "{}", outcome.account());
+    if outcome.code() != 0 {
+        outcome.expect(1).complains("Device or resource busy");
+    }
+}
+
+/// FUTEX_LOCK_PI on an evicted word: EFAULT, a documented limit. What must hold even then: no hang and no wrong page;
+/// the program either passes or names EFAULT ("Bad address").
+#[test]
+fn pi_mutexes_are_a_documented_limit() {
+    need_userfaultfd!();
+    let outcome = launch("64M").run(words("robust_mutex", "--memory 128 --rounds 1 --pi 1"));
+    assert!(outcome.hung.is_none(), "{}", outcome.account());
+    if outcome.code() != 0 {
+        outcome.expect(1).complains("Bad address");
+    }
+}
