@@ -219,6 +219,16 @@ static bool do_shrink(struct worker *worker, struct region *region, int unused)
 }
 
 // Moves the region by a reservation of its own size somewhere else.
+// An mremap over several mappings that fails may have moved the first of them (Linux 6.17 and later moves mapping by
+// mapping and stops at one that is registered with a userfaultfd): the region gets fresh memory in its place.
+static void begin_anew(struct worker *worker, struct region *region)
+{
+    size_t bytes = region->pages * PAGE;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    MUST(mmap(region->base, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) == region->base);
+    write_pages(worker, region, 0, region->pages);
+}
+
 static bool do_move(struct worker *worker, struct region *region, int flags)
 {
     if (!make_uniform(region))
@@ -228,6 +238,7 @@ static bool do_move(struct worker *worker, struct region *region, int flags)
     size_t bytes = region->pages * PAGE;
     if (mremap(old, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | flags, target) == MAP_FAILED) {
         munmap(target, bytes);
+        begin_anew(worker, region);
         return false;
     }
     region->base = target;

@@ -236,7 +236,9 @@ fn surroundings_are_inherited() {
                   grep -E 'Sig(Blk|Ign)|Cap|NoNewPrivs|Seccomp:|Groups|Cpus_allowed:|CoreDumping' /proc/self/status; \
                   echo $0 $#; ls -1 /proc/self/fd; readlink /proc/self/exe; cat /proc/self/coredump_filter";
     let words = ["bash", "-c", script, "the name", "an argument", ""];
-    let (ours, without) = (under("64M").run(words), plain().run(words));
+    let folder = Scratch::new();
+    let here = folder.path("");
+    let (ours, without) = (under("64M").folder(&here).run(words), plain().folder(&here).run(words));
     assert_eq!(ours.expect(0).stdout, without.expect(0).stdout);
 }
 

@@ -268,7 +268,8 @@ fn start_threads(
         Ram::Auto => Cgroup::of_this_process().map(Balance::new),
         Ram::Bytes(_) => None,
     };
-    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent)?;
+    let swap_in_ram = config.swap.iter().any(|spec| spec.place == SwapPlace::Ram);
+    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram)?;
     let stop = stopping.clone();
     spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
     Ok(threads)
@@ -357,7 +358,11 @@ impl Engine {
                 Change::Exited(code) => status = Some(code),
                 Change::Killed(signal) => status = Some(128 + signal),
                 Change::Stopped(_) => control.stopped.store(1, SeqCst),
-                Change::Continued => control.stopped.store(0, SeqCst),
+                Change::Continued => {
+                    control.stopped.store(0, SeqCst);
+                    // The keeper may have stopped along with the command.
+                    let _ = process::kill(process::parent(), 18);
+                }
             }
         }
         status

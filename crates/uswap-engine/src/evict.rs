@@ -4,8 +4,10 @@
 //! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
 //! remain to make the test worth something.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::{Operation, RunResult};
@@ -14,12 +16,14 @@ use uswap_store::ObjectId;
 
 use crate::owner::Owner;
 use crate::shared::{EvictDone, EvictJob, EvictPage, Stored};
-use crate::space::Space;
+use crate::space::{MOST_REFUSALS, Space};
 use crate::tray::{PageRun, Phase, bits};
 
 const PAGE: u64 = 4096;
 /// Most trays being filled at a time in a space.
 const MOST_FILLING: usize = 32;
+/// How long a page that cannot be moved is left alone.
+const PARKING: Duration = Duration::from_secs(1);
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MOST_STORING: usize = 64;
 
@@ -64,7 +68,7 @@ impl Owner {
             return false;
         };
         self.shared.counters.pgscan.add(candidates.len() as u64);
-        let runs = group_runs(&candidates, &space.shared_pages);
+        let runs = group_runs(&candidates, &space.shared_pages, &space.alone);
         let tray = space.trays.get_mut(number);
         (tray.live, tray.filled, tray.ordered) = (0, 0, 0);
         for run in &runs {
@@ -75,6 +79,7 @@ impl Owner {
                 let word = space.table.get(address);
                 space.table.set(address, word.set_in_flight(true).set_queued(false));
                 space.shared_pages.remove(&address);
+                space.alone.remove(&address);
             }
         }
         tray.runs = runs;
@@ -113,6 +118,7 @@ impl Owner {
 
     /// Up to a tray of pages from the head of the inactive list, sorted.
     fn candidates(&mut self, space: &mut Space) -> Vec<u64> {
+        self.unpark(space);
         let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
         let mut looked = 0;
         while pages.len() < TRAY_PAGES as usize && looked < 8192 {
@@ -136,6 +142,21 @@ impl Owner {
         pages.sort_unstable();
         pages.dedup();
         pages
+    }
+
+    /// Once a second the parked pages are tried again.
+    fn unpark(&mut self, space: &mut Space) {
+        if space.parked.is_empty() || space.unparked.elapsed() < PARKING {
+            return;
+        }
+        space.unparked = Instant::now();
+        for address in std::mem::take(&mut space.parked) {
+            let word = space.table.get(address);
+            if word.state() == State::Resident && !word.queued() && !word.in_flight() {
+                space.table.set(address, word.set_active(false).set_queued(true));
+                space.lists.push(address, false);
+            }
+        }
     }
 
     /// Ages the head of the active list into the inactive one; `false` when nothing was there.
@@ -213,9 +234,12 @@ impl Owner {
         tray.phase = Phase::Staged;
         let runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
+        let refused =
+            tray.filled == 0 && !results.is_empty() && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
+        self.count_refusal(space, refused);
         for (run, result) in runs.iter().zip(results) {
             for bit in bits(run.slots() & left) {
-                self.put_back(space, addresses[bit as usize], result, run.unshare);
+                self.put_back(space, addresses[bit as usize], result, run);
             }
         }
         space.trays.filling.retain(|n| *n != number);
@@ -226,34 +250,47 @@ impl Owner {
         }
     }
 
+    /// An agent whose calls are all refused (a seccomp filter over all threads) will not do better the next time.
+    fn count_refusal(&mut self, space: &mut Space, refused: bool) {
+        space.refusals = if refused { space.refusals + 1 } else { 0 };
+        if space.refusals == MOST_REFUSALS && space.is_alive() {
+            let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
+            let text = format!(
+                "{name} (process {pid}) refuses its agent's system calls (a seccomp filter?): its memory stays"
+            );
+            self.shared.notice(text);
+        }
+    }
+
     /// A page that could not be moved.
-    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult, unshared: bool) {
+    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult, run: &PageRun) {
         let word = space.table.get(address);
         if word.state() != State::Resident || !word.in_flight() {
             return;
         }
         let counters = &self.shared.counters;
-        let active = match result {
-            RunResult::Busy if !unshared => {
+        let park = match result {
+            RunResult::Busy => {
                 counters.move_busy.add(1);
-                space.shared_pages.insert(address);
+                !run.unshare && !space.shared_pages.insert(address) || run.unshare
+            }
+            RunResult::ThreadPage | RunResult::Refused => {
+                let counter =
+                    if result == RunResult::Refused { &counters.move_refused } else { &counters.thread_pages };
+                counter.add(1);
+                run.pages == 1 || !space.alone.insert(address)
+            }
+            _ => {
                 space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(true));
-                return space.lists.push_first(address);
+                return space.lists.push(address, false);
             }
-            RunResult::Busy => true,
-            RunResult::ThreadPage => {
-                counters.thread_pages.add(1);
-                true
-            }
-            RunResult::Refused => {
-                counters.move_refused.add(1);
-                space.needs_scan = true;
-                true
-            }
-            _ => false,
         };
-        space.table.set(address, word.set_in_flight(false).set_active(active).set_queued(true));
-        space.lists.push(address, active);
+        space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(!park));
+        if park {
+            space.parked.push(address);
+        } else {
+            space.lists.push_first(address);
+        }
     }
 
     /// Hands a staged tray to the workers; `false` when they have enough to do.
@@ -411,17 +448,24 @@ fn staging_target(space: &Space) -> u64 {
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of
-/// their own.
-fn group_runs(pages: &[u64], shared: &std::collections::BTreeSet<u64>) -> Vec<PageRun> {
+/// their own, and those in `alone` one by one.
+fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
+    let mut last_alone = false;
     for (slot, address) in pages.iter().enumerate() {
-        let unshare = shared.contains(address);
+        let (unshare, single) = (shared.contains(address), alone.contains(address));
         match runs.last_mut() {
-            Some(run) if run.address + u64::from(run.pages) * PAGE == *address && run.unshare == unshare => {
-                run.pages += 1
+            Some(run)
+                if run.address + u64::from(run.pages) * PAGE == *address
+                    && run.unshare == unshare
+                    && !single
+                    && !last_alone =>
+            {
+                run.pages += 1;
             }
             _ => runs.push(PageRun { address: *address, pages: 1, slot: slot as u32, unshare }),
         }
+        last_alone = single;
     }
     runs
 }
@@ -433,7 +477,7 @@ mod tests {
     #[test]
     fn runs_cover_all_pages_once_and_in_slot_order() {
         let pages = [0x1000, 0x2000, 0x3000, 0x8000, 0x9000, 0xb000];
-        let runs = group_runs(&pages, &[0x2000].into());
+        let runs = group_runs(&pages, &[0x2000].into(), &[0x9000].into());
         let covered: Vec<u64> =
             runs.iter().flat_map(|r| (0..r.pages).map(move |i| r.address + u64::from(i) * PAGE)).collect();
         assert_eq!(covered, pages);
@@ -442,6 +486,7 @@ mod tests {
             all | run.slots()
         });
         assert_eq!(slots, 0b11_1111);
+        assert!(runs.iter().any(|r| (r.address, r.pages) == (0x9000, 1)));
         assert_eq!(runs.iter().filter(|r| r.unshare).map(|r| r.address).collect::<Vec<_>>(), [0x2000]);
     }
 }

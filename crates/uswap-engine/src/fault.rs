@@ -57,7 +57,10 @@ impl Owner {
                     self.suspect_process(space, thread);
                     faults.push((address & !(PAGE - 1), write));
                 }
-                Ok(Some(event)) => self.apply(space, event),
+                Ok(Some(event)) => {
+                    self.shared.faults.pause(self.shared.faults.delay_apply);
+                    self.apply(space, event);
+                }
                 Ok(None) => break,
                 Err(error) => {
                     let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
@@ -121,8 +124,10 @@ impl Owner {
         if word.in_flight() {
             return Served::Wait;
         }
-        let needs_room = !matches!(word.state(), State::Poisoned);
-        if needs_room && !self.shared.budget.has_room(1) && self.stall(space, address, write) {
+        let needs_room = !matches!(word.state(), State::Poisoned) && !self.shared.budget.has_room(1);
+        if needs_room && self.helpless {
+            self.shared.counters.over_limit.add(1);
+        } else if needs_room && self.stall(space, address, write) {
             return Served::Done;
         }
         match word.state() {

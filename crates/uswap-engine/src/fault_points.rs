@@ -14,6 +14,8 @@ pub struct FaultPoints {
     pub delay_install: u64,
     /// Microseconds between reading events and opening the gate.
     pub delay_gate: u64,
+    /// Microseconds between reading an event and applying it.
+    pub delay_apply: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -28,8 +30,6 @@ pub struct FaultPoints {
     pub ignore_remove: bool,
     /// Rule off: REMAP events are ignored.
     pub ignore_remap: bool,
-    /// Rule off: kept copies are believed without comparing the hash.
-    pub trust_kept: bool,
     /// Rule off: mappings that look like stacks are managed too.
     pub manage_stacks: bool,
     /// Rule off: WIPEONFORK notes are ignored.
@@ -52,6 +52,7 @@ impl FaultPoints {
             match name {
                 "delay-install" => points.delay_install = number,
                 "delay-gate" => points.delay_gate = number,
+                "delay-apply" => points.delay_apply = number,
                 "delay-store" => points.delay_store = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
@@ -59,7 +60,6 @@ impl FaultPoints {
                 "no-fork-clone" => points.no_fork_clone = true,
                 "ignore-remove" => points.ignore_remove = true,
                 "ignore-remap" => points.ignore_remap = true,
-                "trust-kept" => points.trust_kept = true,
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
                 "no-nonce" => points.no_nonce = true,

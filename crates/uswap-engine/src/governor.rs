@@ -46,6 +46,7 @@ pub struct Governor {
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
     pool_percent: f64,
+    swap_in_ram: bool,
 }
 
 impl Governor {
@@ -57,6 +58,7 @@ impl Governor {
         shared: Arc<Shared>,
         automatic: Option<crate::cgroup::Balance>,
         pool_percent: f64,
+        swap_in_ram: bool,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
@@ -71,6 +73,7 @@ impl Governor {
             automatic,
             census: Census::default(),
             pool_percent,
+            swap_in_ram,
         })
     }
 
@@ -99,7 +102,9 @@ impl Governor {
             // What was shared with those that ended may be shared no more.
             self.watched.values_mut().for_each(|watched| watched.shares_read = None);
         }
-        let engine = self.engine.read().unwrap_or_default().anonymous;
+        // Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
+        let swapped_in_ram = if self.swap_in_ram { self.shared.store.device_pages("ram") } else { 0 };
+        let engine = (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0);
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
         let pages = engine + tree - self.shared_pages;

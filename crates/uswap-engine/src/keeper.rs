@@ -49,7 +49,7 @@ struct Keeper<'a> {
 
 impl Keeper<'_> {
     fn watch(&self) -> i32 {
-        let mut was_stopped = false;
+        let (mut was_stopped, mut told) = (false, false);
         loop {
             if let Ok(taken) = signal::take(Duration::from_millis(100)) {
                 self.pass_on(taken);
@@ -58,11 +58,13 @@ impl Keeper<'_> {
                 return status;
             }
             let stopped = self.control.stopped.load(SeqCst) == 1;
-            if stopped && !was_stopped {
+            if stopped && was_stopped && !told {
                 // The shell that started us sees its job stop; SIGCONT wakes us again.
                 signal::stop_self();
                 self.to_command(SIGCONT);
+                told = true;
             }
+            told &= stopped;
             was_stopped = stopped;
         }
     }

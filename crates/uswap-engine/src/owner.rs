@@ -36,6 +36,8 @@ pub struct Owner {
     mailbox: Arc<Mailbox>,
     poller: Poller,
     next_space: SpaceId,
+    /// Memory is short and nothing is under way that would make room.
+    pub helpless: bool,
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
@@ -70,6 +72,7 @@ impl Owner {
             mailbox,
             poller,
             next_space: 1,
+            helpless: false,
             retry_at: None,
             last_sweep: Instant::now(),
             next_victim: 0,
@@ -212,6 +215,7 @@ impl Owner {
     fn balance(&mut self) {
         let wanted = self.shared.budget.wanted();
         if wanted <= 0 {
+            self.helpless = false;
             return;
         }
         let mut candidates: Vec<(SpaceId, u64)> =
@@ -231,6 +235,7 @@ impl Owner {
                 self.next_victim = id;
             }
         }
+        self.helpless = self.is_helpless();
     }
 
     /// Whether nothing is under way that would make room. A full store is not that: then the tree is ended before it

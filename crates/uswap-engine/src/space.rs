@@ -17,6 +17,9 @@ use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::tray::Trays;
 
+/// Orders in a row that an agent may fail to execute before its process is left alone.
+pub const MOST_REFUSALS: u32 = 16;
+
 /// Number of a space, unique in a run.
 pub type SpaceId = u32;
 
@@ -49,6 +52,8 @@ pub struct Space {
     /// The thread by whose id its memory is read: the agent's, which ends with the image (a process whose first
     /// thread has ended cannot be read by its own id).
     pub reader: u32,
+    /// Orders in a row whose system calls were refused altogether.
+    pub refusals: u32,
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
     /// The event userfaultfd.
@@ -93,6 +98,13 @@ pub struct Space {
     pub notes_read: usize,
     /// Pages whose MOVE answered EBUSY: to be unshared at the next try.
     pub shared_pages: BTreeSet<u64>,
+    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies between them).
+    pub alone: BTreeSet<u64>,
+    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until they are tried
+    /// again.
+    pub parked: Vec<u64>,
+    /// When the parked pages were tried last.
+    pub unparked: Instant,
     /// The gate is closed and the agent still inside.
     pub gate_pending: bool,
     /// When the agent hung up while the address space went on.
@@ -118,6 +130,7 @@ impl Space {
             id,
             pid: None,
             reader: 0,
+            refusals: 0,
             failed_reads: 0,
             events,
             staging: None,
@@ -140,6 +153,9 @@ impl Space {
             not_inherited: Vec::new(),
             notes_read: 0,
             shared_pages: BTreeSet::new(),
+            alone: BTreeSet::new(),
+            parked: Vec::new(),
+            unparked: Instant::now(),
             gate_pending: false,
             orphaned: None,
             clock: 0,
@@ -198,6 +214,6 @@ impl Space {
 
     /// Whether pages can be evicted from it.
     pub fn can_evict(&self) -> bool {
-        self.active && self.agent.is_some() && self.pid.is_some()
+        self.active && self.agent.is_some() && self.pid.is_some() && self.refusals < MOST_REFUSALS
     }
 }

@@ -163,6 +163,11 @@ impl Store {
         there
     }
 
+    /// Slots in use on the devices of this name.
+    pub fn device_pages(&self, name: &str) -> u64 {
+        self.devices.status().iter().filter(|device| device.name == name).map(|device| device.slots_used).sum()
+    }
+
     fn add_refs(&self, id: ObjectId, refs: i32, cached: i32) {
         let (shard, index) = split(id);
         let freed = self.shards[shard].lock().add_refs(index, refs, cached);
