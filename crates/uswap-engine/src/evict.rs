@@ -272,7 +272,7 @@ impl Owner {
         let park = match result {
             RunResult::Busy => {
                 counters.move_busy.add(1);
-                !run.unshare && !space.shared_pages.insert(address) || run.unshare
+                run.unshare || !space.shared_pages.insert(address)
             }
             RunResult::ThreadPage | RunResult::Refused => {
                 let counter =
