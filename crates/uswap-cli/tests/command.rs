@@ -274,7 +274,8 @@ fn preloads_are_kept() {
     assert!(outcome.expect(0).stdout.trim().ends_with(":libm.so.6"), "{}", outcome.account());
 }
 
-/// Children that cannot load the agent: no word of it on their stderr.
+/// Children of another user run; of the agent they cannot load they hear the dynamic loader's one line (documented in
+/// the README) and nothing else.
 #[test]
 fn strangers_in_the_tree_are_not_disturbed() {
     need_userfaultfd!();
@@ -282,7 +283,11 @@ fn strangers_in_the_tree_are_not_disturbed() {
         return skip("needs root to become another user");
     }
     let outcome = under("64M").flag("-q").run(["setpriv", "--reuid=65534", "--clear-groups", "echo", "hello"]);
-    assert_eq!((outcome.expect(0).stdout.as_str(), outcome.stderr.as_str()), ("hello\n", ""));
+    assert_eq!(outcome.expect(0).stdout, "hello\n");
+    for line in outcome.stderr.lines() {
+        assert!(line.starts_with("ERROR: ld.so: object '/proc/") && line.ends_with("ignored."), "{line}");
+    }
+    assert!(outcome.stderr.lines().count() <= 1, "{}", outcome.account());
 }
 
 #[test]
