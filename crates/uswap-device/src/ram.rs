@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use uswap_core::PAGE_SIZE;
+use uswap_sys::Reservation;
 
 use crate::device::{Device, DeviceClass, Errno, check_range};
 
@@ -11,13 +12,26 @@ use crate::device::{Device, DeviceClass, Errno, check_range};
 pub struct RamDevice {
     name: String,
     slots: u32,
-    bytes: Mutex<Vec<u8>>,
+    bytes: Mutex<Reservation>,
 }
 
 impl RamDevice {
-    /// A device of `slots` slots that read as zero.
+    /// A device of `slots` slots that read as zero. Memory is taken as slots are written and given back as they are
+    /// discarded.
+    ///
+    /// # Panics
+    /// When there is not so much address space.
     pub fn new(name: impl Into<String>, slots: u32) -> Self {
-        Self { name: name.into(), slots, bytes: Mutex::new(vec![0; slots as usize * PAGE_SIZE]) }
+        Self::try_new(name, slots).expect("address space for a device in memory")
+    }
+
+    /// The same for a size that a user chose.
+    ///
+    /// # Errors
+    /// ENOMEM: not so much address space.
+    pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
+        let bytes = Reservation::new(slots as usize * PAGE_SIZE)?;
+        Ok(Self { name: name.into(), slots, bytes: Mutex::new(bytes) })
     }
 }
 
@@ -37,14 +51,16 @@ impl Device for RamDevice {
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
         check_range(first, bytes.len(), self.slots)?;
         let start = first as usize * PAGE_SIZE;
-        self.bytes.lock().expect("no panic under this lock")[start..start + bytes.len()].copy_from_slice(bytes);
+        let mut memory = self.bytes.lock().expect("no panic under this lock");
+        memory.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
         check_range(first, bytes.len(), self.slots)?;
         let start = first as usize * PAGE_SIZE;
-        bytes.copy_from_slice(&self.bytes.lock().expect("no panic under this lock")[start..start + bytes.len()]);
+        let memory = self.bytes.lock().expect("no panic under this lock");
+        bytes.copy_from_slice(&memory.bytes()[start..start + bytes.len()]);
         Ok(())
     }
 
@@ -52,7 +68,7 @@ impl Device for RamDevice {
         let length = count as usize * PAGE_SIZE;
         check_range(first, length, self.slots)?;
         let start = first as usize * PAGE_SIZE;
-        self.bytes.lock().expect("no panic under this lock")[start..start + length].fill(0);
+        self.bytes.lock().expect("no panic under this lock").release(start..start + length);
         Ok(())
     }
 }

@@ -217,7 +217,10 @@ fn open_devices(config: &RunConfig) -> Result<Vec<Box<dyn Device>>, String> {
             SwapPlace::Path(path) => {
                 Box::new(FileDevice::open(path, spec.size.or(Some(size)), IoBackend::Auto).map_err(|e| e.to_string())?)
             }
-            SwapPlace::Ram => Box::new(RamDevice::new("ram", (size >> 12).min(u64::from(u32::MAX)) as u32)),
+            SwapPlace::Ram => {
+                let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
+                Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("--swap ram: {e}"))?)
+            }
         })
     };
     config.swap.iter().map(open).collect()
