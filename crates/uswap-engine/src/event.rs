@@ -243,9 +243,7 @@ impl Owner {
         let ordered = space.trays.get(number).ordered;
         for bit in bits(ordered) {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
-            let places = [space.sb(slot), space.sa(slot)];
-            let there = |address| space.pagemap.as_ref().is_some_and(|p| p.is_present(address).unwrap_or(false));
-            let moved = places.into_iter().any(there);
+            let moved = space.place_of(slot, true).is_some();
             let tray = space.trays.get_mut(number);
             tray.ordered &= !(1 << bit);
             let address = tray.addresses[bit as usize];

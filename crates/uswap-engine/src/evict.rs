@@ -326,7 +326,7 @@ impl Owner {
         let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
         for bit in bits(tray.live) {
             let slot = number * TRAY_PAGES + bit;
-            let address = self.place_of(space, slot, inherited)?;
+            let address = space.place_of(slot, inherited)?;
             let word = space.table.get(tray.addresses[bit as usize]);
             pages.push(EvictPage { slot: bit, address, kept: word.kept_copy().map(ObjectId::from_bits) });
         }
@@ -340,14 +340,6 @@ impl Owner {
         }
         let forked = space.identity != 0 || space.forks > 0;
         Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages })
-    }
-
-    fn place_of(&self, space: &Space, slot: u32, inherited: bool) -> Option<u64> {
-        if !inherited {
-            return Some(space.sb(slot));
-        }
-        let pagemap = space.pagemap.as_ref()?;
-        [space.sb(slot), space.sa(slot)].into_iter().find(|a| pagemap.is_present(*a).unwrap_or(false))
     }
 
     /// A worker's answer for a space that may be gone: its objects must not leak.

@@ -127,10 +127,16 @@ impl Owner {
         let needs_room = !matches!(word.state(), State::Poisoned) && !self.shared.budget.has_room(1);
         if needs_room && self.helpless {
             self.shared.counters.over_limit.add(1);
-        } else if needs_room && self.stall(space, address, write) {
+        } else if needs_room {
+            self.stall(space, address, write);
             return Served::Done;
         }
-        match word.state() {
+        self.install(space, address, write, since)
+    }
+
+    /// Installs the page from where its word says that it is.
+    fn install(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        match space.table.get(address).state() {
             State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
             State::Resident => self.install_stray(space, address),
             State::Staged(slot) => self.unstage(space, address, slot, since),
@@ -139,15 +145,14 @@ impl Owner {
         }
     }
 
-    /// Lets the fault wait for room; `false` when it has waited long enough.
-    fn stall(&mut self, space: &mut Space, address: u64, write: bool) -> bool {
+    /// Lets the fault wait for room.
+    fn stall(&mut self, space: &mut Space, address: u64, write: bool) {
         if space.stalled.iter().any(|(known, ..)| *known == address) {
-            return true;
+            return;
         }
         self.shared.counters.throttled.add(1);
         space.stalled.push_back((address, write, Instant::now()));
         self.retry_soon();
-        true
     }
 
     /// Serves faults that waited for room, as far as there is room or patience has run out.
@@ -161,15 +166,8 @@ impl Owner {
                 self.shared.counters.over_limit.add(1);
             }
             space.stalled.pop_front();
-            let word = space.table.get(address);
-            let served = match word.state() {
-                _ if word.in_flight() => Served::Wait,
-                State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
-                State::Resident => self.install_stray(space, address),
-                State::Staged(slot) => self.unstage(space, address, slot, since),
-                State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
-                State::Poisoned => self.poison(space, address),
-            };
+            let in_flight = space.table.get(address).in_flight();
+            let served = if in_flight { Served::Wait } else { self.install(space, address, write, since) };
             if served == Served::Wait {
                 space.waiters.insert(address, write);
             }
@@ -273,7 +271,7 @@ impl Owner {
                 return Served::Wait;
             }
         }
-        let found = self.locate(space, slot, inherited);
+        let found = space.place_of(u32::from(slot), inherited);
         if !found.is_some_and(|from| self.read_staged(space, from)) {
             return self.unreadable(space, address);
         }
@@ -302,16 +300,6 @@ impl Owner {
             return Served::Wait;
         }
         self.lost(space, address, "its staging slot cannot be read")
-    }
-
-    /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
-    fn locate(&self, space: &Space, slot: u16, inherited: bool) -> Option<u64> {
-        let (sa, sb) = (space.sa(u32::from(slot)), space.sb(u32::from(slot)));
-        if !inherited {
-            return Some(sb);
-        }
-        let pagemap = space.pagemap.as_ref()?;
-        [sb, sa].into_iter().find(|address| pagemap.is_present(*address).unwrap_or(false))
     }
 
     /// Reads nonce and page together into the first page of the buffer.

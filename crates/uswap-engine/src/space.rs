@@ -192,6 +192,15 @@ impl Space {
         self.area + SB + u64::from(slot) * PAGE
     }
 
+    /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
+    pub fn place_of(&self, slot: u32, inherited: bool) -> Option<u64> {
+        if !inherited {
+            return Some(self.sb(slot));
+        }
+        let pagemap = self.pagemap.as_ref()?;
+        [self.sb(slot), self.sa(slot)].into_iter().find(|address| pagemap.is_present(*address).unwrap_or(false))
+    }
+
     /// Address of the identity page.
     pub fn identity_page(&self) -> u64 {
         self.area + IDENTITY

@@ -123,15 +123,6 @@ pub fn become_subreaper() -> io::Result<()> {
     check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// The signal this process gets when its parent ends (PR_SET_PDEATHSIG).
-///
-/// # Errors
-/// EINVAL: no such signal.
-pub fn set_parent_death_signal(signal: i32) -> io::Result<()> {
-    // SAFETY: no pointers.
-    check_int(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
-}
-
 /// Names this process as ps and top show it.
 pub fn set_name(name: &std::ffi::CStr) {
     // SAFETY: a C string; the kernel takes 15 bytes.
@@ -201,13 +192,6 @@ pub fn restore_open_files(before: Limit) {
     let limit = libc::rlimit { rlim_cur: before.soft, rlim_max: before.hard };
     // SAFETY: a valid structure.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-}
-
-/// Locks all present and future memory of this process; `false` where RLIMIT_MEMLOCK forbids it.
-pub fn lock_memory() -> bool {
-    // MCL_ONFAULT: what was never touched stays away.
-    // SAFETY: no pointers.
-    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0 }
 }
 
 /// Gives this process a better share of the CPU; `false` where that is not allowed.

@@ -71,9 +71,3 @@ pub fn default_sigpipe() {
     // SAFETY: SIG_DFL is always valid.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
-
-/// Gives SIGPIPE the given disposition back: `true` for ignored.
-pub fn set_sigpipe_ignored(ignored: bool) {
-    // SAFETY: both dispositions are always valid.
-    unsafe { libc::signal(libc::SIGPIPE, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
-}
