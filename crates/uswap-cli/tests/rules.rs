@@ -91,6 +91,21 @@ fn fork_clone() {
     .is_needed();
 }
 
+/// A child forked while its parent's memory is being registered does not have it registered.
+#[test]
+fn fresh_registrations() {
+    need_userfaultfd!();
+    Rule {
+        off: "trust-fresh",
+        always: "delay-scan=60000",
+        victim: "fork_at_start",
+        arguments: "--memory 96",
+        timeout: 90,
+        tries: 4,
+    }
+    .is_needed();
+}
+
 /// After MADV_DONTNEED an evicted page must not come back.
 #[test]
 fn remove_events() {

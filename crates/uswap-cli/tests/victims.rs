@@ -59,6 +59,7 @@ victims! {
     fork_cow_parent_execs: "fork_cow", "--memory 96 --scene parent_execs";
     fork_cow_daemon: "fork_cow", "--memory 96 --scene daemon";
     fork_staged: "fork_staged", "--rounds 20";
+    fork_at_start: "fork_at_start", "--memory 96";
     wipeonfork: "wipeonfork", "--memory 128";
     guard_pages: "guard_pages", "--memory 128";
     shmat_remap: "shmat_remap", "--memory 128";

@@ -148,7 +148,7 @@ impl Owner {
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
-        for (start, end) in self.excluded_from_fork(parent) {
+        for (start, end) in self.excluded_from_fork(parent).into_iter().chain(self.fresh_at_fork(parent)) {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
@@ -168,6 +168,12 @@ impl Owner {
             return Vec::new();
         }
         crate::procfs::ranges_with_flags(parent.reader, &["wf", "dc"])
+    }
+
+    /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
+    /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
+    fn fresh_at_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
+        if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.clone() }
     }
 
     fn clone_pages(&mut self, parent: &Space, child: &mut Space) {

@@ -55,6 +55,9 @@ impl Owner {
 
     /// Orders the next pages of the inactive list into a free tray.
     fn fill_tray(&mut self, space: &mut Space) -> bool {
+        if !space.is_settled() {
+            return false;
+        }
         let candidates = self.candidates(space);
         if candidates.is_empty() {
             return false;

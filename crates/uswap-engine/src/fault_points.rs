@@ -16,6 +16,8 @@ pub struct FaultPoints {
     pub delay_gate: u64,
     /// Microseconds between reading an event and applying it.
     pub delay_apply: u64,
+    /// Microseconds between activating a space and registering its memory.
+    pub delay_scan: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -26,6 +28,8 @@ pub struct FaultPoints {
     pub no_gate: bool,
     /// Rule off: a fork child's table is not cloned (its evicted pages read as zeros).
     pub no_fork_clone: bool,
+    /// Rule off: a fork child is taken to have registered what its parent has.
+    pub trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
     pub ignore_remove: bool,
     /// Rule off: REMAP events are ignored.
@@ -53,11 +57,13 @@ impl FaultPoints {
                 "delay-install" => points.delay_install = number,
                 "delay-gate" => points.delay_gate = number,
                 "delay-apply" => points.delay_apply = number,
+                "delay-scan" => points.delay_scan = number,
                 "delay-store" => points.delay_store = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
                 "no-gate" => points.no_gate = true,
                 "no-fork-clone" => points.no_fork_clone = true,
+                "trust-fresh" => points.trust_fresh = true,
                 "ignore-remove" => points.ignore_remove = true,
                 "ignore-remap" => points.ignore_remap = true,
                 "manage-stacks" => points.manage_stacks = true,

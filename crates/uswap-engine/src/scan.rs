@@ -62,6 +62,7 @@ impl Owner {
         space.active = true;
         self.shared.counters.managed_processes.add(1);
         self.publish(space);
+        self.shared.faults.pause(self.shared.faults.delay_scan);
         true
     }
 
@@ -90,6 +91,7 @@ impl Owner {
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
+        space.fresh.push((mapping.start, mapping.end));
         for (start, end) in missing {
             self.take_present(space, start, end);
         }

@@ -86,6 +86,9 @@ pub struct Space {
     pub first_touches: Streams,
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
+    /// Ranges registered since no event was pending: a fork child whose event is still to come may not have them
+    /// registered. Nothing is evicted until they are settled.
+    pub fresh: Vec<(u64, u64)>,
     /// The staging slots.
     pub trays: Trays,
     /// Pages whose fault waits for something under way; the flag says write.
@@ -147,6 +150,7 @@ impl Space {
             streams: Streams::default(),
             first_touches: Streams::default(),
             registered: BTreeMap::new(),
+            fresh: Vec::new(),
             trays: Trays::default(),
             waiters: BTreeMap::new(),
             stalled: VecDeque::new(),
@@ -180,6 +184,14 @@ impl Space {
     /// Whether the address space still exists. The area's first guard page is never registered.
     pub fn is_alive(&self) -> bool {
         self.events.is_alive(self.area)
+    }
+
+    /// Whether every fork child to come has all that is registered here registered too.
+    pub fn is_settled(&mut self) -> bool {
+        if !self.fresh.is_empty() && self.events.is_quiet(self.area) {
+            self.fresh.clear();
+        }
+        self.fresh.is_empty()
     }
 
     /// Address of a staging slot in SA.

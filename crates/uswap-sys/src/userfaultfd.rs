@@ -236,6 +236,13 @@ impl Userfaultfd {
         self.zero(unregistered, 4096) != Install::Gone
     }
 
+    /// Whether no event is pending: neither queued nor about to be by a thread that is changing the address space (such
+    /// a thread counts from before its change until its event was read). `unregistered` as in [`Self::is_alive`].
+    /// Source: `mmap_changing` in fs/userfaultfd.c, for which every installing ioctl answers EAGAIN first.
+    pub fn is_quiet(&self, unregistered: u64) -> bool {
+        !matches!(self.zero(unregistered, 4096), Install::Again(_))
+    }
+
     /// Reads one message; `None` when there is none.
     ///
     /// # Errors
