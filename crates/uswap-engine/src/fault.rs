@@ -48,32 +48,40 @@ impl Owner {
             return self.retry_soon();
         }
         self.absorb(space);
-        let mut faults: Vec<(u64, bool)> = Vec::new();
+        let mut faults = std::mem::take(&mut self.faults);
         let since = Instant::now();
-        loop {
-            match space.events.read_event() {
-                Ok(Some(Event::Fault { address, write, thread })) => {
-                    self.shared.counters.pgfault.add(1);
-                    self.suspect_process(space, thread);
-                    faults.push((address & !(PAGE - 1), write));
-                }
-                Ok(Some(event)) => {
-                    self.shared.faults.pause(self.shared.faults.delay_apply);
-                    self.apply(space, event);
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
-                    self.shared.condemn(crate::shared::Verdict::Broken(text));
-                    break;
-                }
-            }
-        }
+        while self.read_events(space, &mut faults) {}
         self.shared.faults.pause(self.shared.faults.delay_gate);
         open_gate(space);
-        for (address, write) in faults {
+        let held = if faults.is_empty() { None } else { self.placement.hold() };
+        for (address, write) in faults.drain(..) {
             self.serve_fault(space, address, write, since);
         }
+        held.into_iter().for_each(|held| self.placement.release(held));
+        self.faults = faults;
+    }
+
+    /// Reads some events and applies them; faults are put aside. `true` when there may be more.
+    fn read_events(&mut self, space: &mut Space, faults: &mut Vec<(u64, bool)>) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        let more = space.events.read_events(&mut events).unwrap_or_else(|error| {
+            let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
+            self.shared.condemn(crate::shared::Verdict::Broken(text));
+            false
+        });
+        for event in events.drain(..) {
+            if let Event::Fault { address, write, thread } = event {
+                self.shared.counters.pgfault.add(1);
+                self.suspect_process(space, thread);
+                self.placement.fault(thread, space.agent.as_ref().map_or(0, |_| space.reader));
+                faults.push((address & !(PAGE - 1), write));
+            } else {
+                self.shared.faults.pause(self.shared.faults.delay_apply);
+                self.apply(space, event);
+            }
+        }
+        self.events = events;
+        more
     }
 
     /// Closes the gate; `false` while the agent is inside (the gate stays closed).

@@ -40,6 +40,8 @@ pub struct FaultPoints {
     pub ignore_notes: bool,
     /// Rule off: the nonce is not compared.
     pub no_nonce: bool,
+    /// Not a rule: owners and agents are left where the kernel puts them, for comparison.
+    pub no_placement: bool,
     draws: AtomicU64,
 }
 
@@ -68,6 +70,7 @@ impl FaultPoints {
                 "ignore-remap" => points.ignore_remap = true,
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
+                "no-placement" => points.no_placement = true,
                 "no-nonce" => points.no_nonce = true,
                 _ => return Err(entry.to_string()),
             }

@@ -19,6 +19,7 @@ mod image;
 pub mod keeper;
 pub mod latency;
 mod owner;
+mod placement;
 pub mod procfs;
 mod reader;
 pub mod report;

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
 use uswap_sys::events::{Poller, Ready};
+use uswap_sys::userfaultfd::Event;
 
+use crate::placement::Placement;
 use crate::shared::{Mailbox, Message, Shared};
 use crate::space::{Space, SpaceId};
 
@@ -33,6 +35,10 @@ pub struct Owner {
     pub buffer: Box<InstallBuffer>,
     /// Zeros.
     pub zeros: Box<InstallBuffer>,
+    /// Kept for their room: events just read, and the faults among them.
+    pub events: Vec<Event>,
+    /// See `events`.
+    pub faults: Vec<(u64, bool)>,
     mailbox: Arc<Mailbox>,
     poller: Poller,
     next_space: SpaceId,
@@ -41,6 +47,8 @@ pub struct Owner {
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
+    /// Where it runs.
+    pub placement: Placement,
     next_victim: SpaceId,
 }
 
@@ -69,18 +77,22 @@ impl Owner {
             spaces: HashMap::new(),
             buffer: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
             zeros: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
+            events: Vec::new(),
+            faults: Vec::new(),
             mailbox,
             poller,
             next_space: 1,
             helpless: false,
             retry_at: None,
             last_sweep: Instant::now(),
+            placement: Placement::of_this_thread(false),
             next_victim: 0,
         })
     }
 
     /// Serves until told to stop.
     pub fn run(&mut self) {
+        self.placement = Placement::of_this_thread(!self.shared.faults.no_placement);
         let mut ready = Vec::new();
         loop {
             ready.clear();
@@ -198,6 +210,7 @@ impl Owner {
             return;
         }
         self.last_sweep = Instant::now();
+        self.placement.sweep();
         for id in self.ids() {
             let space = &self.spaces[&id];
             if space.agent.is_none() && !space.is_alive() {

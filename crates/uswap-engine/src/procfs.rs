@@ -113,6 +113,20 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The processor that a thread ran on last (field 39 of proc_pid_stat(5)).
+pub fn processor_of(tid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(')')?;
+    after_name.split_whitespace().nth(36)?.parse().ok()
+}
+
+/// The calling thread's id.
+#[cfg(test)]
+pub fn this_thread() -> u32 {
+    let link = fs::read_link("/proc/thread-self").expect("thread-self");
+    link.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
+}
+
 /// The process a thread belongs to.
 pub fn process_of_thread(tid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
@@ -130,6 +144,7 @@ mod tests {
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
         assert!(proportional_pages(me).is_some_and(|pages| pages > 0));
         assert_eq!(process_of_thread(me), Some(me));
+        assert!(processor_of(this_thread()).is_some_and(|number| number < 4096));
         assert!(name(me).is_some_and(|name| !name.is_empty()));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by it, in named variants.
 
+pub mod affinity;
 mod aligned;
 pub mod events;
 mod file;

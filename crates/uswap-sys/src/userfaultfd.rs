@@ -243,24 +243,23 @@ impl Userfaultfd {
         !matches!(self.zero(unregistered, 4096), Install::Again(_))
     }
 
-    /// Reads one message; `None` when there is none.
+    /// Reads messages in the order of the queue and appends them to `events`; `true` when more may be waiting.
     ///
     /// # Errors
     /// EMFILE: a fork event with a full fd table (the parent stays blocked).
-    pub fn read_event(&self) -> io::Result<Option<Event>> {
-        let mut message = Message::default();
-        let length = size_of::<Message>();
-        // SAFETY: the buffer is one message long.
-        let n = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut message).cast(), length) };
-        if n == length as isize {
-            return Ok(Some(decode(message)));
+    pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
+        let mut messages = [Message::default(); MOST_MESSAGES];
+        let length = size_of_val(&messages);
+        // SAFETY: the buffer is as long as said.
+        let n = unsafe { libc::read(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), length) };
+        if n < 0 {
+            let error = io::Error::last_os_error();
+            let none = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+            return if none { Ok(false) } else { Err(error) };
         }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-            _ if n == 0 => Ok(None),
-            _ => Err(error),
-        }
+        let count = n as usize / size_of::<Message>();
+        events.extend(messages[..count].iter().map(|message| decode(*message)));
+        Ok(count == MOST_MESSAGES)
     }
 
     fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
@@ -289,6 +288,9 @@ impl From<OwnedFd> for Userfaultfd {
 pub fn open_device() -> io::Result<OwnedFd> {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").map(OwnedFd::from)
 }
+
+/// Messages taken by one read.
+const MOST_MESSAGES: usize = 16;
 
 fn decode(message: Message) -> Event {
     let [a, b, c] = message.words;
