@@ -56,7 +56,7 @@ fn fast_growth(how: &str, threads: &str) {
     let words = ["alloc_fast", "--memory", "384", "--threads", threads, "--how", how, "--timeout", "140"];
     let outcome = fits(&group, "128M", &words);
     let ratio = tell(&format!("alloc_fast by {how}, {threads} threads"), &group, &outcome, budget);
-    assert!(ratio < 1.25, "{}", outcome.account());
+    assert!(ratio < 1.10, "{}", outcome.account());
 }
 
 #[test]

@@ -4,6 +4,10 @@
 //! owners add what they install and subtract what they drop, and the pool's size is read directly; so the estimate
 //! is never older than the last page that moved.
 //!
+//! Memory that is not registered yet grows unseen between two readings. How much of that came to pass of late is the
+//! *slack*: all marks are lowered by it, so that what is seen too late still fits. It starts at the most that the
+//! threads of the machine could touch, follows what is measured, and fades within a second when nothing grows unseen.
+//!
 //! ```text
 //! 0 ......... activation ............ low ... high ...... hard . limit
 //!   nothing     memory is registered   |        |           |
@@ -11,6 +15,7 @@
 //!                                      |        reclaim starts
 //!                                      reclaim stops
 //! ```
+//! Between hard and limit lie the slack and a quarter of the reserve (1/64 of the limit).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -30,6 +35,7 @@ pub struct Budget {
     pool_measured: AtomicI64,
     pipeline: AtomicI64,
     peak: AtomicI64,
+    slack: AtomicI64,
     threads: i64,
     /// The store took nothing more when asked last.
     pub exhausted: AtomicBool,
@@ -47,6 +53,7 @@ impl Budget {
             pool_measured: zero(),
             pipeline: zero(),
             peak: zero(),
+            slack: AtomicI64::new(processors as i64 * GROWTH_PAGES * REACTION),
             threads: processors as i64,
             exhausted: AtomicBool::new(false),
         };
@@ -77,12 +84,21 @@ impl Budget {
 
     /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
     pub fn activation(&self) -> i64 {
-        (self.high() - self.threads * GROWTH_PAGES * REACTION).max(self.limit() / 4)
+        (self.limit() - self.reserve() * 3 / 2 - self.most_slack()).max(self.limit() / 4)
     }
 
     /// Above this, reclaim starts.
     pub fn high(&self) -> i64 {
-        self.limit() - self.reserve()
+        self.limit() - self.reserve() - self.slack()
+    }
+
+    /// Growth that may come to pass unseen.
+    fn slack(&self) -> i64 {
+        self.slack.load(Relaxed).min(self.limit() / 8)
+    }
+
+    fn most_slack(&self) -> i64 {
+        self.threads * GROWTH_PAGES * REACTION
     }
 
     /// Reclaim stops here.
@@ -92,7 +108,7 @@ impl Budget {
 
     /// Above this, faults wait for room.
     pub fn hard(&self) -> i64 {
-        self.limit() - self.reserve() / 4
+        self.limit() - self.reserve() / 4 - self.slack()
     }
 
     fn reserve(&self) -> i64 {
@@ -137,6 +153,9 @@ impl Budget {
 
     /// The governor has read `pages`.
     pub fn end_measurement(&self, begun: Measurement, pages: i64) {
+        let unseen = pages - self.measured.load(SeqCst) - begun.since - (begun.pool - self.pool_measured.load(SeqCst));
+        let slack = self.slack.load(Relaxed);
+        self.slack.store((slack - slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack()), Relaxed);
         self.measured.store(pages, SeqCst);
         self.pool_measured.store(begun.pool, SeqCst);
         self.since.fetch_sub(begun.since, SeqCst);
@@ -179,6 +198,24 @@ mod tests {
             assert!(0 < b.activation() && b.activation() <= b.low(), "{limit}");
             assert!(b.low() < b.high() && b.high() < b.hard() && b.hard() < b.limit(), "{limit}");
         }
+    }
+
+    #[test]
+    fn growth_that_was_not_charged_lowers_the_marks_until_it_fades() {
+        let budget = Budget::new(256 << 20, 2);
+        let measure = |pages| {
+            let begun = budget.begin_measurement();
+            budget.end_measurement(begun, pages);
+        };
+        let wary = budget.hard();
+        (0..4000).for_each(|_| measure(1000));
+        let calm = budget.hard();
+        assert_eq!(calm - wary, budget.most_slack());
+        budget.charge(500);
+        measure(1500);
+        assert_eq!(budget.hard(), calm, "what was charged is no surprise");
+        measure(1900);
+        assert_eq!(budget.hard(), calm - 800);
     }
 
     #[test]

@@ -22,7 +22,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead windows in pages: first touches, pool, device.
 const MOST_FIRST_TOUCH: u32 = 64;
 const MOST_POOL: u32 = 32;
-const MOST_DEVICE: u32 = 16;
+const MOST_DEVICE: u32 = 64;
 /// How long a fault waits for room before it is let through above the limit.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long it waits when nothing is under way that would make room.
@@ -385,9 +385,12 @@ impl Owner {
         }
         space.streams.advance(address, address + pages.len() as u64 * PAGE);
         self.shared.counters.pgmajfault.add(1);
+        // Charged from now on, so that the reads under way have room when they arrive.
+        self.shared.budget.charge(pages.len() as i64);
         let job = ReadJob { space: space.id, owner: self.number, pages, since };
         if let Err(error) = self.shared.reads.try_send(job) {
             let (std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job)) = error;
+            self.shared.budget.charge(-(job.pages.len() as i64));
             for (page, object) in job.pages {
                 self.shared.store.release(object);
                 let word = space.table.get(page);
@@ -397,32 +400,52 @@ impl Owner {
         Served::Wait
     }
 
-    /// A device read is done: install what is still wanted. The reference taken for the read is given back.
+    /// A device read is done: install what is still wanted, neighbours together. The references taken for the read are
+    /// given back.
     pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
+        self.shared.budget.charge(-(done.pages.len() as i64));
+        let (mut start, mut pages) = (0, 0);
         for (address, object, result) in done.pages {
             let word = space.table.get(address);
-            let wanted = word.in_flight() && word.state() == State::Stored(object.to_bits());
-            if wanted {
+            if word.in_flight() && word.state() == State::Stored(object.to_bits()) {
                 space.table.set(address, word.set_in_flight(false));
-                let served = match result {
+                if pages > 0 && (address != start + pages as u64 * PAGE || pages == MOST_INSTALL || result.is_err()) {
+                    self.install_run(space, start, std::mem::take(&mut pages), done.since);
+                }
+                match result {
                     Ok(page) => {
-                        let result = space.events.copy(address, &page[..]);
-                        let served = self.finish_install(space, address, PAGE, result);
-                        if result == Install::Done {
-                            self.came_back(space, address);
-                            self.shared.latencies.record(Tier::Device, done.since);
-                        }
-                        served
+                        start = if pages == 0 { address } else { start };
+                        *page_mut(&mut self.buffer.0, pages) = *page;
+                        pages += 1;
                     }
-                    Err(error) => self.lost_object(space, address, &error),
-                };
-                if served == Served::Done {
-                    space.waiters.remove(&address);
+                    Err(error) => {
+                        self.lost_object(space, address, &error);
+                        space.waiters.remove(&address);
+                    }
                 }
             }
             self.shared.store.release(object);
         }
+        if pages > 0 {
+            self.install_run(space, start, pages, done.since);
+        }
         self.serve_waiters(space);
+    }
+
+    /// Installs pages that a device brought into the buffer. Those that the kernel puts off are read again.
+    fn install_run(&mut self, space: &mut Space, start: u64, pages: usize, since: Instant) {
+        let (result, length) =
+            shorten((pages * PAGE_SIZE) as u64, |length| space.events.copy(start, &self.buffer.0[..length as usize]));
+        let served = self.finish_install(space, start, length, result);
+        let done = installed_bytes(result, length);
+        for page in (start..start + done).step_by(PAGE_SIZE) {
+            self.came_back(space, page);
+            space.waiters.remove(&page);
+            self.shared.latencies.record(Tier::Device, since);
+        }
+        if served == Served::Done {
+            space.waiters.remove(&start);
+        }
     }
 
     /// Book-keeping of a stored page that was installed: its object becomes the kept copy.

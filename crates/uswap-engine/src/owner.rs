@@ -164,7 +164,10 @@ impl Owner {
             Message::Read(done) if self.spaces.contains_key(&done.space) => {
                 self.with_space(done.space, |owner, space| owner.install_read(space, done));
             }
-            Message::Read(done) => done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object)),
+            Message::Read(done) => {
+                self.shared.budget.charge(-(done.pages.len() as i64));
+                done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
+            }
             Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
             Message::Balance | Message::Stop => {}
         }
