@@ -165,6 +165,7 @@ fn become_command(
 struct Channels {
     evictions: std::sync::mpsc::Receiver<crate::shared::EvictJob>,
     reads: std::sync::mpsc::Receiver<crate::shared::ReadJob>,
+    matches: std::sync::mpsc::Receiver<crate::matcher::MatchJob>,
 }
 
 fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
@@ -181,6 +182,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let (evictions, evict_jobs) = sync_channel(evict::MOST_STORING);
     let (reads, read_jobs) = sync_channel(1024);
+    let (matches, match_jobs) = std::sync::mpsc::channel();
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
     let shared = Shared {
@@ -193,6 +195,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         mailboxes: mailboxes.map_err(|error| format!("eventfd: {error}"))?,
         evictions,
         reads,
+        matches,
         verdict: Mutex::default(),
         notices: Mutex::default(),
         twins: crate::twins::Twins::new(),
@@ -201,7 +204,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         managed: Mutex::default(),
         unmanaged: Mutex::default(),
     };
-    Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs }))
+    Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs, matches: match_jobs }))
 }
 
 fn open_devices(config: &RunConfig) -> Result<Vec<Box<dyn Device>>, String> {
@@ -265,6 +268,8 @@ fn start_threads(
         let (shared, jobs) = (shared.clone(), reads.clone());
         spawn(format!("reader-{number}"), Box::new(move || reader::run(&shared, &jobs)))?;
     }
+    let (matcher, jobs) = (shared.clone(), channels.matches);
+    spawn("matcher".into(), Box::new(move || crate::matcher::run(&matcher, &jobs)))?;
     let (writeback, stop) = (shared.clone(), stopping.clone());
     spawn("writeback".into(), Box::new(move || write_back(&writeback, &stop)))?;
     let balance = match config.ram {

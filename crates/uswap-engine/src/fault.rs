@@ -72,7 +72,7 @@ impl Owner {
         for event in events.drain(..) {
             if let Event::Fault { address, write, thread } = event {
                 self.shared.counters.pgfault.add(1);
-                self.suspect_process(space, thread);
+                self.find_process(space, Some(thread));
                 self.placement.fault(thread, space.agent.as_ref().map_or(0, |_| space.reader));
                 faults.push((address & !(PAGE - 1), write));
             } else {
@@ -273,11 +273,9 @@ impl Owner {
         }
         let inherited = tray.inherited;
         if space.pid.is_none() {
-            self.find_process(space);
-            if space.pid.is_none() {
-                self.retry_soon();
-                return Served::Wait;
-            }
+            self.find_process(space, None);
+            self.retry_soon();
+            return Served::Wait;
         }
         let found = space.place_of(u32::from(slot), inherited);
         if !found.is_some_and(|from| self.read_staged(space, from)) {

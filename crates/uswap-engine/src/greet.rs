@@ -6,9 +6,9 @@ use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
-use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::event::install_identity;
+use crate::matcher::{MatchJob, holds_identity};
 use crate::owner::Owner;
 use crate::procfs;
 use crate::shared::{Greeting, ManagedProcess};
@@ -85,7 +85,8 @@ impl Owner {
         candidates.sort_by_key(|space| space.identity != greeting.identity);
         let found = candidates.into_iter().find(|space| {
             install_identity(space);
-            holds_identity(space, greeting.thread)
+            // The agent waits for our answer and drops its page only after it: this read waits for nobody.
+            holds_identity(greeting.thread, space.identity_page(), space.identity)
         });
         found.map(|space| space.id)
     }
@@ -115,47 +116,28 @@ impl Owner {
         self.shared.managed.lock().expect("managed").insert(pid, process);
     }
 
-    /// A fault names the thread that waits: a fork child's process is learnt from it.
-    pub fn suspect_process(&mut self, space: &mut Space, thread: u32) {
-        if space.pid.is_none()
-            && let Some(pid) = procfs::process_of_thread(thread)
-        {
-            self.try_bind(space, pid, thread);
+    /// Looks for the process of a fork child: a fault names the thread that waits; without one the relatives are asked.
+    /// The answer comes by mail ([`crate::matcher`]).
+    pub fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
+        if space.pid.is_some() || space.matching {
+            return;
         }
-    }
-
-    /// Looks for the process of a fork child: among the children of its parent and, for orphans, of the engine.
-    pub fn find_process(&mut self, space: &mut Space) {
         let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
-        let candidates = parent.into_iter().chain([std::process::id()]).flat_map(procfs::children);
-        for pid in candidates.collect::<Vec<_>>() {
-            if self.try_bind(space, pid, pid) {
-                return;
-            }
-        }
+        let (owner, page) = (self.number, space.identity_page());
+        let job = MatchJob { owner, space: space.id, identity: space.identity, page, thread, parent };
+        space.matching = self.shared.matches.send(job).is_ok();
     }
 
-    /// Binds the space to `pid` if that process's memory holds the space's identity.
-    fn try_bind(&mut self, space: &mut Space, pid: u32, thread: u32) -> bool {
-        let bound = holds_identity(space, thread) && space.bind(pid, thread);
-        if bound {
+    /// The matcher's answer.
+    pub fn matched(&mut self, space: &mut Space, found: Option<(u32, u32)>) {
+        space.matching = false;
+        if let (None, Some((pid, thread))) = (space.pid, found)
+            && space.bind(pid, thread)
+        {
             self.publish(space);
+            self.serve_waiters(space);
         }
-        bound
     }
-}
-
-/// Whether the memory of `thread` holds the identity of the space. Looks before it reads: a missing page would wait
-/// for us.
-fn holds_identity(space: &Space, thread: u32) -> bool {
-    let page = space.identity_page();
-    let Ok(pagemap) = uswap_sys::pagemap::Pagemap::open(thread) else { return false };
-    if !pagemap.is_present(page).unwrap_or(false) {
-        return false;
-    }
-    let mut bytes = [0u8; 8];
-    let read = vmread::read(thread, &[RemoteRange { start: page, length: 8 }], &mut bytes);
-    read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity
 }
 
 fn go(has_fd: bool, refused: bool) -> Message {

@@ -18,6 +18,7 @@ mod greet;
 mod image;
 pub mod keeper;
 pub mod latency;
+mod matcher;
 mod owner;
 mod placement;
 pub mod procfs;

@@ -168,6 +168,7 @@ impl Owner {
                 self.shared.budget.charge(-(done.pages.len() as i64));
                 done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
             }
+            Message::Matched { space, found } => self.with_space(space, |owner, space| owner.matched(space, found)),
             Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
             Message::Balance | Message::Stop => {}
         }

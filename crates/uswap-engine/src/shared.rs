@@ -35,6 +35,8 @@ pub struct Shared {
     pub evictions: SyncSender<EvictJob>,
     /// Jobs for the threads that read devices.
     pub reads: SyncSender<ReadJob>,
+    /// Fork children to be matched with their processes.
+    pub matches: std::sync::mpsc::Sender<crate::matcher::MatchJob>,
     /// Why the tree must end, said once.
     pub verdict: Mutex<Option<Verdict>>,
     /// What the user should know, in the order it happened.
@@ -161,6 +163,13 @@ pub enum Message {
     Evicted(EvictDone),
     /// A device read is done.
     Read(ReadDone),
+    /// The matcher found the process of a space and a thread of it, or did not.
+    Matched {
+        /// Whose.
+        space: SpaceId,
+        /// Process, and the thread by whose id it can be read.
+        found: Option<(u32, u32)>,
+    },
     /// The governor wants the space's mappings looked at; memory is to be registered from now on.
     Scan(SpaceId),
     /// Look at the budget.

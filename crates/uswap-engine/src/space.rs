@@ -76,6 +76,8 @@ pub struct Space {
     pub forks: u32,
     /// The space it was forked from.
     pub parent: Option<SpaceId>,
+    /// The matcher is looking for its process.
+    pub matching: bool,
     /// Page words.
     pub table: PageTable,
     /// Who goes next.
@@ -145,6 +147,7 @@ impl Space {
             identity: 0,
             forks: 0,
             parent: None,
+            matching: false,
             table: PageTable::default(),
             lists: Lists::default(),
             streams: Streams::default(),
