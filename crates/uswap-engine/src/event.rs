@@ -135,6 +135,7 @@ impl Owner {
     fn fork(&mut self, parent: &mut Space, events: Userfaultfd) {
         self.read_notes(parent);
         parent.forks += 1;
+        parent.suspect_sharing();
         let mut child = Space::new(self.new_id(), events);
         let random = uswap_sys::process::random_word().unwrap_or(0);
         child.identity = random & !0xff | self.number as u64 | 1 << 63;
@@ -145,6 +146,7 @@ impl Owner {
         child.process_name = parent.process_name.clone();
         child.clock = parent.clock;
         child.needs_scan = true;
+        child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }

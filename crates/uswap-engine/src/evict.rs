@@ -139,7 +139,11 @@ impl Owner {
             let valid = word.state() == State::Resident && word.queued() && !word.in_flight() && !word.active();
             if valid {
                 space.table.set(address, word.set_queued(false));
-                pages.push(address);
+                if !space.shared_pages.contains(&address) && space.is_shared(address) {
+                    space.shared_parked.push_back(address);
+                } else {
+                    pages.push(address);
+                }
             }
         }
         pages.sort_unstable();
@@ -149,17 +153,36 @@ impl Owner {
 
     /// Once a second the parked pages are tried again.
     fn unpark(&mut self, space: &mut Space) {
-        if space.parked.is_empty() || space.unparked.elapsed() < PARKING {
+        let none = space.parked.is_empty() && space.shared_parked.is_empty();
+        if none || space.unparked.elapsed() < PARKING {
             return;
         }
         space.unparked = Instant::now();
-        for address in std::mem::take(&mut space.parked) {
+        let shared = std::mem::take(&mut space.shared_parked);
+        for address in std::mem::take(&mut space.parked).into_iter().chain(shared) {
             let word = space.table.get(address);
             if word.state() == State::Resident && !word.queued() && !word.in_flight() {
                 space.table.set(address, word.set_active(false).set_queued(true));
                 space.lists.push(address, false);
             }
         }
+    }
+
+    /// There is nothing else to take: the pages that relatives share longest come first, at most `most`. Returns how
+    /// many.
+    pub fn press_shared(&mut self, space: &mut Space, most: usize) -> usize {
+        let mut pressed = 0;
+        while pressed < most {
+            let Some(address) = space.shared_parked.pop_front() else { break };
+            let word = space.table.get(address);
+            if word.state() == State::Resident && !word.queued() && !word.in_flight() {
+                space.table.set(address, word.set_active(false).set_queued(true));
+                space.shared_pages.insert(address);
+                space.lists.push_first(address);
+                pressed += 1;
+            }
+        }
+        pressed
     }
 
     /// Ages the head of the active list into the inactive one; `false` when nothing was there.
@@ -275,6 +298,11 @@ impl Owner {
         let park = match result {
             RunResult::Busy => {
                 counters.move_busy.add(1);
+                space.suspect_sharing();
+                if space.is_shared(address) {
+                    space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
+                    return space.shared_parked.push_back(address);
+                }
                 run.unshare || !space.shared_pages.insert(address)
             }
             RunResult::ThreadPage | RunResult::Refused => {

@@ -252,7 +252,23 @@ impl Owner {
                 self.next_victim = id;
             }
         }
+        if self.is_helpless() && !self.shared.budget.has_room(64) {
+            self.press(wanted as usize);
+        }
         self.helpless = self.is_helpless();
+    }
+
+    /// Nothing but pages that relatives by fork share is left: they go in the same order everywhere.
+    fn press(&mut self, wanted: usize) {
+        let sharing: Vec<SpaceId> =
+            self.spaces.values().filter(|s| s.can_evict() && !s.shared_parked.is_empty()).map(|s| s.id).collect();
+        let share = wanted.div_ceil(sharing.len().max(1));
+        for id in sharing {
+            self.with_space(id, |owner, space| {
+                let pressed = owner.press_shared(space, share);
+                owner.reclaim(space, pressed as u64);
+            });
+        }
     }
 
     /// Whether nothing is under way that would make room. A full store is not that: then the tree is ended before it

@@ -20,6 +20,9 @@ use crate::tray::Trays;
 /// Orders in a row that an agent may fail to execute before its process is left alone.
 pub const MOST_REFUSALS: u32 = 16;
 
+/// Pages in a row that must not be shared until nobody looks any more.
+const SUSPICION: u32 = 4096;
+
 /// Number of a space, unique in a run.
 pub type SpaceId = u32;
 
@@ -101,13 +104,19 @@ pub struct Space {
     pub not_inherited: Vec<(u64, u64)>,
     /// Notes of the hooks already read.
     pub notes_read: usize,
-    /// Pages whose MOVE answered EBUSY: to be unshared at the next try.
+    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
+    /// there is nothing else to take.
     pub shared_pages: BTreeSet<u64>,
     /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies between them).
     pub alone: BTreeSet<u64>,
     /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until they are tried
     /// again.
     pub parked: Vec<u64>,
+    /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
+    /// all have given them up.
+    pub shared_parked: VecDeque<u64>,
+    /// How many pages are still to be looked at for sharing.
+    pub sharing: u32,
     /// When the parked pages were tried last.
     pub unparked: Instant,
     /// The gate is closed and the agent still inside.
@@ -162,6 +171,8 @@ impl Space {
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
             parked: Vec::new(),
+            shared_parked: VecDeque::new(),
+            sharing: 0,
             unparked: Instant::now(),
             gate_pending: false,
             orphaned: None,
@@ -233,7 +244,20 @@ impl Space {
 
     /// Pages that could be reclaimed here.
     pub fn weight(&self) -> u64 {
-        self.resident + self.trays.staged_pages()
+        (self.resident + self.trays.staged_pages()).saturating_sub(self.shared_parked.len() as u64)
+    }
+
+    /// From now on pages are looked at before they are taken: relatives by fork may map them too.
+    pub fn suspect_sharing(&mut self) {
+        self.sharing = SUSPICION;
+    }
+
+    /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
+    pub fn is_shared(&mut self, address: u64) -> bool {
+        let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.sharing > 0) else { return false };
+        let shared = !pagemap.is_exclusive(address).unwrap_or(true);
+        self.sharing = if shared { SUSPICION } else { self.sharing - 1 };
+        shared
     }
 
     /// Whether pages can be evicted from it.

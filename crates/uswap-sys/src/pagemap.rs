@@ -76,6 +76,16 @@ impl Pagemap {
         Ok((n as usize, scan.walk_end))
     }
 
+    /// Whether the page at `address` is there and mapped nowhere else (bit 56 of proc_pid_pagemap(5)).
+    ///
+    /// # Errors
+    /// The address space is gone.
+    pub fn is_exclusive(&self, address: u64) -> io::Result<bool> {
+        let mut entry = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, &mut entry, address / 4096 * 8)?;
+        Ok(u64::from_ne_bytes(entry) >> 56 & 1 == 1)
+    }
+
     /// Whether the page at `address` is there.
     ///
     /// # Errors
