@@ -200,6 +200,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         notices: Mutex::default(),
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
+        idle: (0..owners).map(|_| Default::default()).collect(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: Mutex::default(),
         unmanaged: Mutex::default(),

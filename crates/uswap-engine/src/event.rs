@@ -182,6 +182,7 @@ impl Owner {
         let store = &self.shared.store;
         child.table = parent.table.clone();
         child.lists = parent.lists.clone();
+        (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
         let (lists, resident) = (&mut child.lists, &mut child.resident);
         child.table.for_each_mut(|address, word| {

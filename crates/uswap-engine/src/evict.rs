@@ -30,6 +30,10 @@ pub const MOST_STORING: usize = 64;
 impl Owner {
     /// Sets evictions under way so that `wanted` pages get free.
     pub fn reclaim(&mut self, space: &mut Space, wanted: u64) {
+        if space.refaults > 0 {
+            let pressed = self.press_shared(space, space.refaults.min(wanted) as usize) as u64;
+            space.refaults = if space.shared_parked.is_empty() { 0 } else { space.refaults - pressed };
+        }
         let urgent = !self.shared.budget.has_room(64);
         let keep = if urgent { 0 } else { staging_target(space) };
         let mut stored = 0;
@@ -168,8 +172,7 @@ impl Owner {
         }
     }
 
-    /// There is nothing else to take: the pages that relatives share longest come first, at most `most`. Returns how
-    /// many.
+    /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
     pub fn press_shared(&mut self, space: &mut Space, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {

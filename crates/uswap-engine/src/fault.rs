@@ -133,7 +133,7 @@ impl Owner {
             return Served::Wait;
         }
         let needs_room = !matches!(word.state(), State::Poisoned) && !self.shared.budget.has_room(1);
-        if needs_room && self.helpless {
+        if needs_room && self.is_helpless() {
             self.shared.counters.over_limit.add(1);
         } else if needs_room {
             self.stall(space, address, write);
@@ -456,13 +456,14 @@ impl Owner {
     }
 
     /// Refault distance: whether the page joins the active list.
-    fn note_refault(&mut self, space: &Space, address: u64) -> bool {
+    fn note_refault(&mut self, space: &mut Space, address: u64) -> bool {
         let word = space.table.get(address);
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
             return false;
         }
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
+        space.refaults += u64::from(!space.shared_parked.is_empty());
         if word.workingset() {
             counters.workingset_restore_anon.add(1);
         }

@@ -42,8 +42,6 @@ pub struct Owner {
     mailbox: Arc<Mailbox>,
     poller: Poller,
     next_space: SpaceId,
-    /// Memory is short and nothing is under way that would make room.
-    pub helpless: bool,
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
@@ -82,7 +80,6 @@ impl Owner {
             mailbox,
             poller,
             next_space: 1,
-            helpless: false,
             retry_at: None,
             last_sweep: Instant::now(),
             placement: Placement::of_this_thread(false),
@@ -232,8 +229,7 @@ impl Owner {
     fn balance(&mut self) {
         let wanted = self.shared.budget.wanted();
         if wanted <= 0 {
-            self.helpless = false;
-            return;
+            return self.set_helpless(false);
         }
         let mut candidates: Vec<(SpaceId, u64)> =
             self.spaces.values().filter(|s| s.can_evict()).map(|s| (s.id, s.weight())).collect();
@@ -252,10 +248,16 @@ impl Owner {
                 self.next_victim = id;
             }
         }
-        if self.is_helpless() && !self.shared.budget.has_room(64) {
+        let filling = |owner: &Self| owner.spaces.values().any(|space| !space.trays.filling.is_empty());
+        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(64) {
             self.press(wanted as usize);
         }
-        self.helpless = self.is_helpless();
+        self.set_helpless(!filling(self));
+    }
+
+    /// Tells all owners whether this one has evictions under way.
+    fn set_helpless(&mut self, helpless: bool) {
+        self.shared.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Nothing but pages that relatives by fork share is left: they go in the same order everywhere.
@@ -271,12 +273,13 @@ impl Owner {
         }
     }
 
-    /// Whether nothing is under way that would make room. A full store is not that: then the tree is ended before it
-    /// outgrows its budget.
+    /// Whether memory is short and no owner has anything under way that would make room. A full store is not that: then
+    /// the tree is ended before it outgrows its budget.
     pub fn is_helpless(&self) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
         let budget = &self.shared.budget;
-        let filling = self.spaces.values().any(|space| !space.trays.filling.is_empty());
-        budget.under_way() <= 0 && !filling && !budget.exhausted.load(std::sync::atomic::Ordering::Relaxed)
+        let idle = self.shared.idle.iter().all(|idle| idle.load(Relaxed));
+        budget.under_way() <= 0 && idle && !budget.exhausted.load(Relaxed)
     }
 
     /// Takes a new space over.

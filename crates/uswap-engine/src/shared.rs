@@ -47,6 +47,8 @@ pub struct Shared {
     pub twins: crate::twins::Twins,
     /// Pages that each owner could reclaim, as of its last look.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
+    /// By owner: memory is short, and it has no evictions under way.
+    pub idle: Vec<std::sync::atomic::AtomicBool>,
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
     pub managed: Mutex<std::collections::BTreeMap<u32, ManagedProcess>>,
     /// Programs that no agent speaks for, noted by the census.

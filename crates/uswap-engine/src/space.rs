@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, PAGE, SA, SB};
 use uswap_abi::ring::Ring;
@@ -10,7 +10,7 @@ use uswap_core::lists::Lists;
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
 use uswap_sys::maps::Maps;
-use uswap_sys::pagemap::Pagemap;
+use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
@@ -22,6 +22,8 @@ pub const MOST_REFUSALS: u32 = 16;
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
+/// How long it is believed that a page is or is not shared.
+const FRESH: Duration = Duration::from_millis(2);
 
 /// Number of a space, unique in a run.
 pub type SpaceId = u32;
@@ -42,6 +44,28 @@ impl AgentLink {
     pub fn ring_doorbell(&self) {
         // A full socket has woken it; a dead agent is noticed by the hang-up.
         let _ = self.socket.send(&[1], &[]);
+    }
+}
+
+/// Which pages of a block are mapped nowhere else, as read a moment ago: pages are asked for in order.
+#[derive(Debug, Default)]
+pub struct Exclusive {
+    block: Option<(u64, Instant)>,
+    words: Vec<u64>,
+}
+
+impl Exclusive {
+    /// True also when nothing can be read: then nobody shares anything any more.
+    fn is_exclusive(&mut self, pagemap: &Pagemap, address: u64) -> bool {
+        let start = address & !(BLOCK_PAGES as u64 * PAGE - 1);
+        if !self.block.is_some_and(|(known, at)| known == start && at.elapsed() < FRESH) {
+            let mut words = [0; BLOCK_PAGES];
+            if pagemap.words(start, &mut words).is_err() {
+                return true;
+            }
+            (self.block, self.words) = (Some((start, Instant::now())), words.to_vec());
+        }
+        self.words[((address - start) / PAGE) as usize] & EXCLUSIVE != 0
     }
 }
 
@@ -115,8 +139,13 @@ pub struct Space {
     /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
     /// all have given them up.
     pub shared_parked: VecDeque<u64>,
+    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again and again must give
+    /// up shared ones too.
+    pub refaults: u64,
     /// How many pages are still to be looked at for sharing.
     pub sharing: u32,
+    /// What was seen of it last.
+    pub sharing_seen: Exclusive,
     /// When the parked pages were tried last.
     pub unparked: Instant,
     /// The gate is closed and the agent still inside.
@@ -172,7 +201,9 @@ impl Space {
             alone: BTreeSet::new(),
             parked: Vec::new(),
             shared_parked: VecDeque::new(),
+            refaults: 0,
             sharing: 0,
+            sharing_seen: Exclusive::default(),
             unparked: Instant::now(),
             gate_pending: false,
             orphaned: None,
@@ -255,7 +286,7 @@ impl Space {
     /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
     pub fn is_shared(&mut self, address: u64) -> bool {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.sharing > 0) else { return false };
-        let shared = !pagemap.is_exclusive(address).unwrap_or(true);
+        let shared = !self.sharing_seen.is_exclusive(pagemap, address);
         self.sharing = if shared { SUSPICION } else { self.sharing - 1 };
         shared
     }

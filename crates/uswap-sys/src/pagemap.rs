@@ -10,6 +10,12 @@ const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 
+/// Pages told of by [`Pagemap::words`].
+pub const BLOCK_PAGES: usize = 512;
+
+/// In a word of [`Pagemap::words`]: the page is there and mapped nowhere else.
+pub const EXCLUSIVE: u64 = 1 << 56;
+
 /// Consecutive pages that are present (or in the kernel's own swap).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -76,14 +82,18 @@ impl Pagemap {
         Ok((n as usize, scan.walk_end))
     }
 
-    /// Whether the page at `address` is there and mapped nowhere else (bit 56 of proc_pid_pagemap(5)).
+    /// Reads what the kernel says of the 512 pages from `start` on: one word a page (proc_pid_pagemap(5)).
     ///
     /// # Errors
     /// The address space is gone.
-    pub fn is_exclusive(&self, address: u64) -> io::Result<bool> {
-        let mut entry = [0; 8];
-        std::os::unix::fs::FileExt::read_exact_at(&self.0, &mut entry, address / 4096 * 8)?;
-        Ok(u64::from_ne_bytes(entry) >> 56 & 1 == 1)
+    pub fn words(&self, start: u64, words: &mut [u64; BLOCK_PAGES]) -> io::Result<()> {
+        let mut bytes = [0; BLOCK_PAGES * 8];
+        let n = std::os::unix::fs::FileExt::read_at(&self.0, &mut bytes, start / 4096 * 8)?;
+        bytes[n..].fill(0);
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        Ok(())
     }
 
     /// Whether the page at `address` is there.
