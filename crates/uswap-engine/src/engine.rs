@@ -30,7 +30,7 @@ use crate::governor::Governor;
 use crate::image::AgentImage;
 use crate::owner::Owner;
 use crate::shared::{Mailbox, Message, Shared, Verdict};
-use crate::{evict, procfs, reader, report, tree, worker};
+use crate::{evict, keeper, procfs, reader, report, tree, worker};
 
 const WORKERS: usize = 2;
 const READERS: usize = 4;
@@ -98,7 +98,11 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
         Fork::Child => become_command(config, wait, &environment, mask, files_before),
         Fork::Parent(pid) => pid,
     };
+    // From here on only for the engine: the command has been forked and keeps what it was given.
     process::set_nice(-10);
+    keeper::protect();
+    // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
+    let _ = process::lock_memory();
     let poller = Poller::new().map_err(say("epoll"))?;
     let keeper = process::pidfd(keeper).map_err(say("keeper"))?;
     poller.add(&listener, DOOR).map_err(say("epoll"))?;
