@@ -142,7 +142,7 @@ fn sigbus_report(launch: Launch, memory: u32, rounds: u32) -> Running {
 #[test]
 fn swap_space_is_exhausted() {
     need_userfaultfd!();
-    let outcome = sigbus_report(under("32M").swap_file("32M"), 160, 1).wait();
+    let outcome = sigbus_report(under("32M").flag("-q").swap_file("32M"), 160, 1).wait();
     outcome.expect(EXHAUSTED).complains("swap space").complains("--swap");
     no_wrong_page(&outcome);
 }
@@ -228,9 +228,13 @@ fn pages_are_lost(outcome: &Outcome, memory: u64) {
 
 /// Runs sigbus_report over a named swap file and damages the file after the first round.
 fn damage(harm: impl Fn(&Path)) -> Outcome {
+    damage_of(under("48M"), harm)
+}
+
+fn damage_of(launch: Launch, harm: impl Fn(&Path)) -> Outcome {
     let scratch = Scratch::new();
     let swap = scratch.path("swap");
-    let launch = under("48M").option("--pool", "0").option("--swap", format!("{},size=512M", swap.display()));
+    let launch = launch.option("--pool", "0").option("--swap", format!("{},size=512M", swap.display()));
     let run = sigbus_report(launch, 128, 3);
     run.says("round 1 ");
     harm(&swap);
@@ -279,6 +283,18 @@ fn slots_cannot_be_read() {
         file.set_len(40 << 20).expect("truncate");
     });
     pages_are_lost(&outcome, 128);
+}
+
+/// `-q` is about chatter: a page that is lost is none.
+#[test]
+fn quiet_runs_tell_of_lost_pages() {
+    need_userfaultfd!();
+    let outcome = damage_of(under("48M").flag("-q"), |swap| {
+        let file = OpenOptions::new().write(true).open(swap).expect("swap file");
+        file.set_len(40 << 20).expect("truncate");
+    });
+    pages_are_lost(&outcome, 128);
+    assert!(!outcome.stderr.contains("uswap: peak"), "no summary: {}", outcome.account());
 }
 
 /// An uid without capabilities: refused at once, with what to do about it.

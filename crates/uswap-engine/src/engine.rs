@@ -410,8 +410,8 @@ impl Engine {
 
     fn tell_notices(&self) {
         for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
-            if self.config.verbosity > 0 {
-                eprintln!("uswap: {notice}");
+            if notice.grave || self.config.verbosity > 0 {
+                eprintln!("uswap: {}", notice.text);
             }
         }
     }

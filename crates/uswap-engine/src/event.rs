@@ -222,7 +222,7 @@ impl Owner {
         }
         if count > NOTES && space.notes_read < NOTES {
             let name = &space.process_name;
-            self.shared.notice(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
+            self.shared.alarm(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
             self.shared.condemn(crate::shared::Verdict::Broken("too many ranges excluded from fork".into()));
         }
         space.notes_read = count.min(NOTES);

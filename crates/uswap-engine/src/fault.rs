@@ -505,7 +505,7 @@ impl Owner {
         self.shared.counters.poisoned_pages.add(1);
         let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
         self.shared
-            .notice(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
+            .alarm(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
         self.release_pages(space, address, address + PAGE);
         space.table.set(address, PageWord::UNTOUCHED.poisoned());
         self.poison(space, address)

@@ -38,7 +38,7 @@ pub struct Shared {
     /// Why the tree must end, said once.
     pub verdict: Mutex<Option<Verdict>>,
     /// What the user should know, in the order it happened.
-    pub notices: Mutex<Vec<String>>,
+    pub notices: Mutex<Vec<Notice>>,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.
@@ -74,6 +74,15 @@ pub struct ManagedProcess {
     pub forked: bool,
 }
 
+/// A line for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The line.
+    pub text: String,
+    /// Data is lost or in danger: said with `-q` too.
+    pub grave: bool,
+}
+
 /// Why the tree is ended by us.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -97,9 +106,18 @@ impl Shared {
         }
     }
 
-    /// Tells the user something.
+    /// Tells the user something, unless the run is quiet.
     pub fn notice(&self, text: String) {
-        self.notices.lock().expect("notices").push(text);
+        self.tell(Notice { text, grave: false });
+    }
+
+    /// Tells the user, a quiet run's too, that data is lost or in danger.
+    pub fn alarm(&self, text: String) {
+        self.tell(Notice { text, grave: true });
+    }
+
+    fn tell(&self, notice: Notice) {
+        self.notices.lock().expect("notices").push(notice);
         self.main_bell.ring();
     }
 }
