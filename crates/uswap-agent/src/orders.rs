@@ -2,9 +2,10 @@
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
+use crate::link::Eyes;
 use crate::ring::{Operation, Ring, Run, RunResult, Tray};
 use crate::syscall::{self, call};
-use crate::threads::{self, ThreadPages};
+use crate::threads::ThreadPages;
 
 const UFFDIO_MOVE: usize = 0xc028_aa05;
 const ALLOW_SRC_HOLES: u64 = 2;
@@ -66,19 +67,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Takes ownership of the fds (all in this thread's own table).
-    pub fn new(
-        area: u64,
-        ring: &'static Ring,
-        socket: i32,
-        completion: i32,
-        events: i32,
-        staging: i32,
-    ) -> Option<Self> {
-        // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
-        let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0) as i32;
-        let thread_pages = ThreadPages::new();
-        (pagemap >= 0).then_some(Self { area, ring, socket, completion, events, staging, pagemap, thread_pages })
+    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
+    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes) -> Self {
+        let [socket, completion, events, staging] = fds;
+        let thread_pages = ThreadPages::new(eyes.tasks);
+        Self { area, ring, socket, completion, events, staging, pagemap: eyes.pagemap, thread_pages }
     }
 
     /// Executes orders until the process, the engine or all other threads are gone.
@@ -126,7 +119,7 @@ impl Agent {
 
     /// A process ends when its last thread does; the agent must not be the one that keeps it.
     fn leave_if_last(&self) {
-        if threads::census() == Some((2, true)) {
+        if self.thread_pages.census() == Some((2, true)) {
             syscall::exit_thread();
         }
     }

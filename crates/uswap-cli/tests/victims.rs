@@ -100,7 +100,8 @@ victims! {
     vfork_spawn: "vfork_spawn", "--memory 128 --rounds 2";
     close_all_fds: "close_all_fds", "--memory 128";
     env_clear: "env_clear", "--memory 128";
-    privileges: "privileges", "--memory 96";
+    privileges: "privileges", "--memory 72 --evicted 1";
+    privileges_given_up_while_small: "privileges", "--memory 72 --evicted 1 --small-parent 1";
     mlock_left_alone: "mlock_left_alone", "--memory 128";
     deep_stack: "deep_stack", "--memory 128";
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words, WELCOME_NONCE_HI_AT,
-    WELCOME_NONCE_LO_AT, WORDS,
+    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words,
+    WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
 use uswap_sys::process::random_word;
 use uswap_sys::shared::SharedValue;
@@ -44,10 +44,14 @@ impl Door {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 
-    /// Welcomes everybody who has connected. Returns visitors to be polled, by number.
+    /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by number.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
-        while let Ok(Some((socket, pid))) = self.listener.accept() {
+        let mut arrived = std::mem::take(&mut *self.shared.fetched.lock().expect("fetched"));
+        while let Ok(Some(visitor)) = self.listener.accept() {
+            arrived.push(visitor);
+        }
+        for (socket, pid) in arrived {
             let Some(link) = self.prepare(socket) else { continue };
             let number = self.next_visitor;
             self.next_visitor += 1;
@@ -98,6 +102,7 @@ impl Door {
             link: visitor.link,
             events,
             staging,
+            blind: hello[HELLO_BLIND_AT] != 0,
         };
         self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
     }

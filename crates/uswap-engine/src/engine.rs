@@ -199,6 +199,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         reads,
         verdict: Mutex::default(),
         notices: Mutex::default(),
+        fetched: Mutex::default(),
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
@@ -317,7 +318,10 @@ impl Engine {
             for event in &ready {
                 match event.token {
                     DOOR => self.open_door(),
-                    BELL => self.shared.main_bell.clear(),
+                    BELL => {
+                        self.shared.main_bell.clear();
+                        self.open_door();
+                    }
                     KEEPER => {
                         tree::kill_descendants();
                         return exit::ENGINE_DIED;

@@ -1,5 +1,6 @@
 //! Greeting an agent: a fresh image becomes a new space; a fork child's agent joins the space that its memory names.
 
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use uswap_abi::layout::{PAGE, SB, SLOTS};
@@ -44,8 +45,10 @@ impl Owner {
         }
         let mut space = Space::new(self.new_id(), events);
         space.area = greeting.area;
-        let bell = [self.shared.mailboxes[self.number].bell.as_fd()];
-        if !space.bind(greeting.pid, greeting.thread) || send(&greeting.link.socket, &go(false, false), &bell).is_none()
+        let eyes = eyes(&greeting);
+        let mut fds = vec![self.shared.mailboxes[self.number].bell.as_fd()];
+        fds.extend(eyes.iter().map(AsFd::as_fd));
+        if !space.bind(greeting.pid, greeting.thread) || send(&greeting.link.socket, &go(false, false), &fds).is_none()
         {
             return;
         }
@@ -63,7 +66,9 @@ impl Owner {
         self.with_space(id, |owner, space| {
             let bound = space.bind(greeting.pid, greeting.thread);
             let registered = greeting.staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
-            let fds = [owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
+            let eyes = eyes(&greeting);
+            let mut fds = vec![owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
+            fds.extend(eyes.iter().map(AsFd::as_fd));
             let sent = send(&greeting.link.socket, &go(true, false), &fds);
             if !bound || registered.is_err() || sent.is_none() || greeting.area != space.area {
                 return;
@@ -106,6 +111,7 @@ impl Owner {
             reader: space.reader,
             space: space.id,
             owner: self.number,
+            agent: space.agent.is_some(),
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),
@@ -156,6 +162,16 @@ fn holds_identity(space: &Space, thread: u32) -> bool {
     let mut bytes = [0u8; 8];
     let read = vmread::read(thread, &[RemoteRange { start: page, length: 8 }], &mut bytes);
     read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity
+}
+
+/// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,
+/// and leaves.
+fn eyes(greeting: &Greeting) -> Vec<File> {
+    if !greeting.blind {
+        return Vec::new();
+    }
+    let (pagemap, tasks) = (format!("/proc/{}/pagemap", greeting.thread), format!("/proc/{}/task", greeting.pid));
+    [pagemap, tasks].iter().filter_map(|path| File::open(path).ok()).collect()
 }
 
 fn go(has_fd: bool, refused: bool) -> Message {

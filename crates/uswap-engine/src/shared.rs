@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use uswap_core::{PageBuf, PageHasher};
 use uswap_store::{LoadError, ObjectId, Store};
 use uswap_sys::events::EventFd;
+use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::budget::Budget;
@@ -39,6 +40,8 @@ pub struct Shared {
     pub verdict: Mutex<Option<Verdict>>,
     /// What the user should know, in the order it happened.
     pub notices: Mutex<Vec<Notice>>,
+    /// Connections of agents that could not come to the door, with their processes.
+    pub fetched: Mutex<Vec<(MessageSocket, u32)>>,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.
@@ -62,6 +65,8 @@ pub struct ManagedProcess {
     pub space: SpaceId,
     /// Owner's number.
     pub owner: usize,
+    /// An agent speaks for it.
+    pub agent: bool,
     /// Its memory is registered.
     pub active: bool,
     /// Pages believed resident, as of the last sweep.
@@ -168,6 +173,8 @@ pub struct Greeting {
     pub events: Option<Userfaultfd>,
     /// The staging userfaultfd.
     pub staging: Userfaultfd,
+    /// The agent cannot see its own files in /proc.
+    pub blind: bool,
 }
 
 /// What an owner is told.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::{check, check_int};
 
@@ -150,6 +150,22 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) })?;
     // SAFETY: a new fd that nobody else owns (pidfds are close-on-exec).
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// A copy of a descriptor of another thread (which may have a table of its own), as ptrace permits.
+///
+/// # Errors
+/// EPERM, ESRCH, EBADF; EINVAL before Linux 6.9.
+pub fn descriptor_of_thread(tid: u32, fd: RawFd) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+    // SAFETY: no pointers.
+    let pidfd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, PIDFD_THREAD) })?;
+    // SAFETY: a new fd that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) };
+    // SAFETY: no pointers.
+    let copy = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })?;
+    // SAFETY: as above (close-on-exec).
+    Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
 
 /// Raises the soft limit of open files to the hard one: each process of a tree costs three.
