@@ -132,6 +132,10 @@ pub struct Ring {
     pub gate: Gate,
     /// 1 once the space has registered memory: from then on the program must not outlive its engine.
     pub active: AtomicU32,
+    /// Fault point of tests: microseconds that the agent waits before it executes an order.
+    pub order_delay: AtomicU32,
+    /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
+    pub forget_threads: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

@@ -88,10 +88,11 @@ impl Agent {
     fn drain_queue(&mut self) {
         let mut collected = false;
         while let Some((operation, number)) = self.ring.pop() {
-            if operation == Operation::Fill && !collected {
+            if operation == Operation::Fill && !collected && self.ring.forget_threads.load(Relaxed) == 0 {
                 self.thread_pages.collect();
                 collected = true;
             }
+            syscall::sleep(self.ring.order_delay.load(Relaxed));
             let tray = &self.ring.trays[number as usize];
             match operation {
                 Operation::Fill => self.fill(tray, number),

@@ -13,6 +13,7 @@ pub const SCHED_YIELD: usize = 24;
 pub const MADVISE: usize = 28;
 pub const SHMAT: usize = 30;
 pub const SHMCTL: usize = 31;
+pub const NANOSLEEP: usize = 35;
 pub const GETPID: usize = 39;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
@@ -81,6 +82,15 @@ pub fn exit_thread() -> ! {
 pub fn close(fd: i32) {
     // SAFETY: the fd belongs to the agent's own table.
     unsafe { call(CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Waits.
+pub fn sleep(microseconds: u32) {
+    if microseconds != 0 {
+        let time = [u64::from(microseconds / 1_000_000), u64::from(microseconds % 1_000_000) * 1000];
+        // SAFETY: a timespec of two words.
+        unsafe { call(NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// Lets another thread run.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
@@ -62,6 +63,8 @@ impl Door {
 
     fn prepare(&mut self, socket: MessageSocket) -> Option<AgentLink> {
         let ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
+        ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
+        ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];
         (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
