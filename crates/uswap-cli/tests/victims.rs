@@ -99,6 +99,8 @@ victims! {
 // The agent in the program.
 victims! {
     exec_from_thread: "exec_from_thread", "--generations 3";
+    shared_vm_parent_exits: "shared_vm", "--memory 80 --scene parent_exits";
+    shared_vm_parent_execs: "shared_vm", "--memory 80 --scene parent_execs";
     vfork_spawn: "vfork_spawn", "--memory 128 --rounds 2";
     close_all_fds: "close_all_fds", "--memory 128";
     env_clear: "env_clear", "--memory 128";

@@ -228,7 +228,8 @@ impl Owner {
         space.notes_read = count.min(NOTES);
     }
 
-    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up.
+    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
+    /// live on in other hands (CLONE_VM without CLONE_THREAD), even when the process itself is another program now.
     pub fn forget_agent(&mut self, space: &mut Space) {
         self.absorb(space);
         space.agent = None;
@@ -243,6 +244,7 @@ impl Owner {
             self.shared.budget.pipeline(-i64::from(charged));
             space.trays.put_free(number);
         }
+        self.lose_process(space);
     }
 
     fn settle_orphan(&mut self, space: &mut Space, number: u32) {

@@ -310,8 +310,7 @@ impl Owner {
         let ranges = [nonce, RemoteRange { start: from, length: PAGE }];
         let complete = vmread::read(pid, &ranges, &mut bytes).is_ok_and(|n| n == bytes.len());
         let found = [&bytes[..8], &bytes[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        let expected = space.agent.as_ref().map(|agent| agent.nonce);
-        if !complete || expected.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
+        if !complete || space.nonce.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
             return false;
         }
         self.buffer.0[..PAGE_SIZE].copy_from_slice(&bytes[16..]);

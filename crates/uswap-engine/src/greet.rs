@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
@@ -14,6 +15,9 @@ use crate::owner::Owner;
 use crate::procfs;
 use crate::shared::{Greeting, ManagedProcess};
 use crate::space::{Space, SpaceId};
+
+/// How often the process of a space is looked for in the whole tree.
+const SEARCH: Duration = Duration::from_millis(20);
 
 /// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
 pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
@@ -52,6 +56,7 @@ impl Owner {
         {
             return;
         }
+        space.nonce = Some(greeting.link.nonce);
         (space.staging, space.agent) = (Some(greeting.staging), Some(greeting.link));
         self.publish(&space);
         if self.watch_agent(&space) {
@@ -74,6 +79,7 @@ impl Owner {
                 return;
             }
             greeting.link.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
+            space.nonce = Some(greeting.link.nonce);
             (space.staging, space.agent, space.orphaned) = (Some(greeting.staging), Some(greeting.link), None);
             owner.publish(space);
             owner.watch_agent(space);
@@ -130,20 +136,58 @@ impl Owner {
         }
     }
 
-    /// Looks for the process of a fork child: among the children of its parent and, for orphans, of the engine.
+    /// Looks for the process of a fork child: among the children of its parent and, for orphans, of the engine. A
+    /// space whose agent is gone can belong to anybody in the tree (CLONE_VM).
     pub fn find_process(&mut self, space: &mut Space) {
+        if space.searched.is_some_and(|at| at.elapsed() < SEARCH) {
+            return;
+        }
         let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
-        let candidates = parent.into_iter().chain([std::process::id()]).flat_map(procfs::children);
-        for pid in candidates.collect::<Vec<_>>() {
+        let near = parent.into_iter().chain([std::process::id()]).flat_map(procfs::children);
+        let mut candidates: Vec<u32> = near.collect();
+        if space.orphaned.is_some() {
+            candidates.extend(procfs::descendants(std::process::id()));
+        }
+        for pid in candidates {
             if self.try_bind(space, pid, pid) {
+                return;
+            }
+        }
+        space.searched = Some(Instant::now());
+    }
+
+    /// An address space that goes on without its agent is read by way of any process that has it. One that has it can
+    /// end, or be another program after an exec: the agent is gone before that has begun.
+    pub fn look_after_orphan(&mut self, space: &mut Space) {
+        if space.pid.is_some() && !is_memory_of(space, space.reader, false) {
+            self.lose_process(space);
+        }
+        if space.pid.is_none() {
+            self.find_process(space);
+        }
+    }
+
+    /// The process by which the space was read is gone, or is another program now: from now on it has none, until
+    /// another one is found that has its memory.
+    pub fn lose_process(&mut self, space: &mut Space) {
+        let Some(pid) = space.pid.take() else { return };
+        let mut managed = self.shared.managed.lock().expect("managed");
+        if managed.get(&pid).is_some_and(|known| known.space == space.id && known.owner == self.number) {
+            managed.remove(&pid);
+        }
+        drop(managed);
+        // Threads of the same process may go on: the agent alone may have left.
+        for thread in procfs::threads(pid) {
+            if self.try_bind(space, pid, thread) {
                 return;
             }
         }
     }
 
-    /// Binds the space to `pid` if that process's memory holds the space's identity.
+    /// Binds the space to `pid` if that process's memory holds what tells the space from others.
     fn try_bind(&mut self, space: &mut Space, pid: u32, thread: u32) -> bool {
-        let bound = holds_identity(space, thread) && space.bind(pid, thread);
+        let believed = self.shared.faults.no_nonce && space.nonce.is_some();
+        let bound = is_memory_of(space, thread, believed) && space.bind(pid, thread);
         if bound {
             self.publish(space);
         }
@@ -151,17 +195,33 @@ impl Owner {
     }
 }
 
-/// Whether the memory of `thread` holds the identity of the space. Looks before it reads: a missing page would wait
-/// for us.
-fn holds_identity(space: &Space, thread: u32) -> bool {
-    let page = space.identity_page();
-    let Ok(pagemap) = uswap_sys::pagemap::Pagemap::open(thread) else { return false };
-    if !pagemap.is_present(page).unwrap_or(false) {
-        return false;
+/// Whether the memory of `thread` is that of the space: by the nonce if its agent has told it one, else by the
+/// identity that a fork child gets. `believed`: whatever it holds there will do (a rule switched off).
+fn is_memory_of(space: &Space, thread: u32, believed: bool) -> bool {
+    match space.nonce {
+        Some(nonce) => {
+            let found = peek(thread, space.nonce_page());
+            found.is_some_and(|found| believed || found == nonce)
+        }
+        None => holds_identity(space, thread),
     }
-    let mut bytes = [0u8; 8];
-    let read = vmread::read(thread, &[RemoteRange { start: page, length: 8 }], &mut bytes);
-    read.is_ok_and(|n| n == 8) && u64::from_ne_bytes(bytes) == space.identity
+}
+
+/// Whether the memory of `thread` holds the identity of the space.
+fn holds_identity(space: &Space, thread: u32) -> bool {
+    peek(thread, space.identity_page()).is_some_and(|found| found[0] == space.identity)
+}
+
+/// The first two words of a page of `thread`. Looks before it reads: a missing page would wait for us.
+fn peek(thread: u32, page: u64) -> Option<[u64; 2]> {
+    let pagemap = uswap_sys::pagemap::Pagemap::open(thread).ok()?;
+    if !pagemap.is_present(page).unwrap_or(false) {
+        return None;
+    }
+    let mut bytes = [0u8; 16];
+    let read = vmread::read(thread, &[RemoteRange { start: page, length: 16 }], &mut bytes);
+    let words = bytes.as_chunks::<8>().0;
+    read.is_ok_and(|n| n == 16).then(|| [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])])
 }
 
 /// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,

@@ -205,6 +205,9 @@ impl Owner {
             } else {
                 self.with_space(id, |owner, space| {
                     space.purge_lists();
+                    if space.orphaned.is_some() {
+                        owner.look_after_orphan(space);
+                    }
                     owner.publish(space);
                 });
             }

@@ -86,9 +86,13 @@ pub fn agent_thread(pid: u32, named: u32) -> u32 {
     if is_agent(named) {
         return named;
     }
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return pid };
-    let mut tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    tids.find(|tid| is_agent(*tid)).unwrap_or(pid)
+    threads(pid).into_iter().find(|tid| is_agent(*tid)).unwrap_or(pid)
+}
+
+/// The threads of a process.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
@@ -97,9 +101,9 @@ fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
 
 /// The agent's thread of a process that waits to be fetched, and its descriptor.
 pub fn caller(pid: u32) -> Option<(u32, i32)> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    tids.find_map(|tid| Some((tid, name_of_thread(pid, tid)?.strip_prefix(CALL_NAME)?.parse().ok()?)))
+    threads(pid)
+        .into_iter()
+        .find_map(|tid| Some((tid, name_of_thread(pid, tid)?.strip_prefix(CALL_NAME)?.parse().ok()?)))
 }
 
 /// The direct children of `pid`, of all its threads.

@@ -62,6 +62,10 @@ pub struct Space {
     pub staging: Option<Userfaultfd>,
     /// The agent, while it lives.
     pub agent: Option<AgentLink>,
+    /// What the nonce page of this image holds, once its agent has said hello. It stays when the agent is gone.
+    pub nonce: Option<[u64; 2]>,
+    /// When its process was looked for last.
+    pub searched: Option<Instant>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
     /// Presence of pages.
@@ -138,6 +142,8 @@ impl Space {
             events,
             staging: None,
             agent: None,
+            nonce: None,
+            searched: None,
             area: 0,
             pagemap: None,
             maps: None,
