@@ -99,7 +99,7 @@ impl Agent {
                 Operation::Drop => self.drop_tray(number, false),
                 Operation::DropInherited => self.drop_tray(number, true),
             }
-            tray.completed.fetch_add(1, SeqCst);
+            tray.hand_over.complete();
             self.notify();
         }
     }
@@ -140,7 +140,7 @@ impl Agent {
                 publish(tray, index, RunResult::ThreadPage);
                 continue;
             }
-            if unshare && tray.cancelled.load(SeqCst) & 1 << index == 0 {
+            if unshare && !tray.hand_over.is_cancelled(index as u32) {
                 self.populate_write(address, pages);
             }
             self.move_run(tray, number, index, (address, slot, pages, unshare));
@@ -164,7 +164,7 @@ impl Agent {
         let (mut next, mut tries, mut worst) = (0, 0, RunResult::Moved);
         while next < pages {
             self.enter_gate();
-            if tray.cancelled.load(SeqCst) & 1 << index != 0 {
+            if tray.hand_over.is_cancelled(index as u32) {
                 publish(tray, index, RunResult::Cancelled);
                 return self.ring.gate.leave();
             }
@@ -173,8 +173,7 @@ impl Agent {
             let destination = base + u64::from(slot + next) * PAGE;
             let result = move_pages(self.events, destination, source, u64::from(left) * PAGE, 0);
             let arrived = if result == 0 { mask(slot + next, left) } else { self.look(destination, slot + next, left) };
-            let filled = tray.filled.load(Relaxed) | arrived;
-            tray.filled.store(filled, SeqCst);
+            let filled = tray.hand_over.arrived(arrived);
             next += leading_ones(filled >> (slot + next)).min(left);
             match result {
                 0 => next = pages,
@@ -234,7 +233,7 @@ impl Agent {
     fn transfer(&self, tray: &Tray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
-        let mut left = tray.filled.load(Relaxed);
+        let mut left = tray.hand_over.filled();
         for _ in 0..MOST_TRANSFERS {
             if left == 0 {
                 break;

@@ -80,8 +80,7 @@ impl Owner {
             let touched: Vec<usize> = (0..tray.runs.len()).filter(|r| tray.runs[*r].overlaps(start, end)).collect();
             for index in touched {
                 if let Some(agent) = &space.agent {
-                    let cancelled = &agent.ring.trays[number as usize].cancelled;
-                    cancelled.fetch_or(1 << index, std::sync::atomic::Ordering::SeqCst);
+                    agent.ring.trays[number as usize].hand_over.cancel(index as u32);
                 }
                 self.shared.counters.orders_cancelled.add(1);
                 let tray = space.trays.get_mut(number);
