@@ -3,18 +3,58 @@
 // hazards.md, "Agent": with CLONE_FS setns(mnt) fails; setuid does not reach the agent; chroot and new namespaces must
 // not cut the way to the engine. unshare(CLONE_NEWUSER) is not tried: any second thread makes it fail (documented).
 //
-//   privileges [--memory MIB]       what needs root is left out and said, when run without
+// A child that is forked in such a place cannot reach the engine as others do, and its memory must go out and come back
+// all the same. `--evicted 1` demands that pages of each child are seen to be away (not true of a plain run).
+//
+//   privileges [--memory MIB] [--evicted 1] [--small-parent 1]
+//
+// `--small-parent 1`: the rights are given up while there is no memory to speak of, and children then make theirs.
+// What needs root is left out and said, when run without.
 #include "ballast.h"
 #include <grp.h>
 #include <sys/prctl.h>
 
+static long memory;
+static bool small_parent;
+
+static size_t pages_away(void)
+{
+    unsigned char *here = malloc(ballast_pages);
+    MUST(here && mincore(ballast_base, ballast_pages * PAGE, here) == 0);
+    size_t away = 0;
+    for (size_t i = 0; i < ballast_pages; i++)
+        away += !(here[i] & 1);
+    free(here);
+    return away;
+}
+
+// A walk has just touched everything: what is away was evicted from this very process since.
+static void require_evictions(const char *when)
+{
+    double deadline = seconds_now() + 10;
+    size_t away = 0;
+    for (; seconds_now() < deadline; sleep_micros(20000)) {
+        ballast_walk();
+        away = pages_away();
+        if (away >= ballast_pages / 16)
+            return;
+    }
+    fail("%s: expected pages of the child to be evicted, found %zu of %zu away", when, away, ballast_pages);
+}
+
 static void require_memory(const char *when)
 {
     phase(when);
-    ballast_walk();
+    if (!small_parent)
+        ballast_walk();
     pid_t child = start_child();
     if (child == 0) {
-        ballast_walk();
+        if (small_parent)
+            ballast_make(memory);
+        if (option_number("--evicted", 0))
+            require_evictions(when);
+        else
+            ballast_walk();
         _exit(0);
     }
     wait_for_exit(child, 0, when);
@@ -88,9 +128,12 @@ static void live_without_rights(void)
 
 int main(int argc, char **argv)
 {
-    victim_begin(argc, argv, "--memory", 120);
+    victim_begin(argc, argv, "--memory --evicted --small-parent", 120);
     permitted = map_shared(PAGE);
-    ballast_make(option_number("--memory", 96));
+    memory = option_number("--memory", 96);
+    small_parent = option_number("--small-parent", 0);
+    if (!small_parent)
+        ballast_make(memory);
     require_memory("before anything");
     if (geteuid() != 0)
         return succeed("memory held; namespaces and setuid were left out, not root");

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod gate;
+pub mod hand_over;
 pub mod layout;
 pub mod message;
 #[cfg(all(test, loom))]

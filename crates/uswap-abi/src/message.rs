@@ -4,13 +4,23 @@
 //! agent: connect
 //! engine: Welcome + [ring memfd, /dev/userfaultfd or nothing]
 //! agent: Hello + [event userfaultfd, staging userfaultfd]     a fork child of a managed parent: [staging userfaultfd]
-//! engine: Go + [eventfd, event userfaultfd of this fork child if it is one]
+//! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]
 //! then: each byte that the engine sends is a ring of the doorbell
 //! ```
+//! A fork child that cannot connect (another root directory, another user, another /proc) makes a pair of sockets and
+//! calls: it names its thread [`CALL_NAME`] and the number of the far end. The engine fetches that with pidfd_getfd, and
+//! all goes on as above.
+//!
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
 
 /// First word of every message; changes with the layout of anything in this crate.
-pub const MAGIC: u64 = 0x7573_7761_7000_0001;
+pub const MAGIC: u64 = 0x7573_7761_7000_0002;
+
+/// Name of an agent's thread that waits to be fetched; the number of its descriptor follows.
+pub const CALL_NAME: &str = "uswap-call-";
+
+/// Name of an agent's thread otherwise.
+pub const AGENT_NAME: &core::ffi::CStr = c"uswap-agent";
 
 /// Words in every message.
 pub const WORDS: usize = 8;
@@ -33,6 +43,9 @@ pub const HELLO_IDENTITY_AT: usize = 3;
 pub const HELLO_ERRNO_AT: usize = 4;
 /// Hello: address where the agent's code lies (for the list of what is never managed).
 pub const HELLO_CODE_AT: usize = 5;
+
+/// Hello: 1 when the agent cannot open its own files in /proc and wants descriptors of them.
+pub const HELLO_BLIND_AT: usize = 6;
 
 /// Go: 1 when a userfaultfd comes with it, behind the eventfd.
 pub const GO_HAS_FD_AT: usize = 1;

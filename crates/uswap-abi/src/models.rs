@@ -9,6 +9,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use crate::gate::Gate;
+use crate::hand_over::HandOver;
 use crate::queue::Queue;
 
 /// Pages that the modelled order moves, one gate passage each.
@@ -125,6 +126,195 @@ fn an_event_elsewhere_lets_the_order_finish() {
         world.execute();
         assert_eq!(world.moved.load(Relaxed), PAGES);
     });
+}
+
+/// What the owner's word says of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Word {
+    InFlight,
+    Resident,
+    Staged,
+}
+
+/// The bytes of a page; 0 is a missing page, or an empty slot.
+const BYTES: u32 = 7;
+
+/// A mistake that must be found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// The agent tells of an arrival when it has left the gate.
+    TellsOutside,
+    /// The owner looks at what has arrived before it looks whether all has.
+    LooksInWrongOrder,
+}
+
+/// A tray of two pages, each a run of its own, on its way from the program to the staging slots.
+struct Transfer {
+    gate: Gate,
+    hand_over: HandOver,
+    /// Where the pages were when the order was decided.
+    before: [AtomicU32; PAGES as usize],
+    /// Where mremap takes them.
+    after: [AtomicU32; PAGES as usize],
+    slots: [AtomicU32; PAGES as usize],
+}
+
+impl Transfer {
+    fn new() -> Self {
+        let cells = |bytes| std::array::from_fn(|_| AtomicU32::new(bytes));
+        Self { gate: Gate::new(), hand_over: HandOver::new(), before: cells(BYTES), after: cells(0), slots: cells(0) }
+    }
+
+    fn execute(&self, pages: u32, mistake: Mistake) {
+        (0..pages).for_each(|page| self.execute_run(page, mistake));
+        self.hand_over.complete();
+    }
+
+    /// As the agent does it; what does not get through the gate in time is given back.
+    fn execute_run(&self, page: u32, mistake: Mistake) {
+        for _ in 0..KNOCKS {
+            if !self.gate.enter() {
+                thread::yield_now();
+                continue;
+            }
+            if self.hand_over.is_cancelled(page) {
+                return self.gate.leave();
+            }
+            let bytes = self.before[page as usize].load(Relaxed);
+            self.before[page as usize].store(0, Relaxed);
+            self.slots[page as usize].store(bytes, Relaxed);
+            if mistake == Mistake::TellsOutside {
+                self.gate.leave();
+                self.hand_over.arrived(1 << page);
+                return;
+            }
+            self.hand_over.arrived(1 << page);
+            return self.gate.leave();
+        }
+    }
+}
+
+/// The owner of that tray.
+struct Pages<'a> {
+    transfer: &'a Transfer,
+    mistake: Mistake,
+    words: [Word; PAGES as usize],
+    ordered: u64,
+    remapped: bool,
+}
+
+impl<'a> Pages<'a> {
+    fn new(transfer: &'a Transfer, count: u32, mistake: Mistake) -> Self {
+        let words = [Word::InFlight; PAGES as usize];
+        Self { transfer, mistake, words, ordered: (1 << count) - 1, remapped: false }
+    }
+
+    fn absorb(&mut self) {
+        let hand_over = &self.transfer.hand_over;
+        let (completed, filled) = if self.mistake == Mistake::LooksInWrongOrder {
+            let filled = hand_over.look(1).1;
+            (hand_over.look(1).0, filled)
+        } else {
+            hand_over.look(1)
+        };
+        let new = filled & self.ordered;
+        self.ordered &= !new;
+        self.set(new, Word::Staged);
+        if completed {
+            let stayed = std::mem::take(&mut self.ordered);
+            self.set(stayed, Word::Resident);
+        }
+    }
+
+    fn set(&mut self, pages: u64, word: Word) {
+        (0..PAGES as usize).filter(|page| pages & 1 << page != 0).for_each(|page| self.words[page] = word);
+    }
+
+    /// mremap of the first page: under the gate the ring is absorbed, the order cancelled, and the word moves along.
+    fn remap(&mut self) {
+        let transfer = self.transfer;
+        transfer.gate.close();
+        while !transfer.gate.is_quiet() {
+            thread::yield_now();
+        }
+        self.absorb();
+        transfer.hand_over.cancel(0);
+        if self.ordered & 1 != 0 {
+            self.ordered &= !1;
+            self.words[0] = Word::Resident;
+        }
+        transfer.after[0].store(transfer.before[0].load(Relaxed), Relaxed);
+        transfer.before[0].store(0, Relaxed);
+        self.remapped = true;
+        transfer.gate.open();
+    }
+
+    /// The program touches a page; where it is missing the word decides.
+    fn touch(&mut self, page: usize) {
+        let moved = self.remapped && page == 0;
+        let cell = if moved { &self.transfer.after[page] } else { &self.transfer.before[page] };
+        match (cell.load(Relaxed), self.words[page]) {
+            // An order is under way: the fault waits for its outcome.
+            (0, Word::InFlight) => {}
+            (0, Word::Staged) => {
+                cell.store(self.transfer.slots[page].load(Relaxed), Relaxed);
+                self.words[page] = Word::Resident;
+                assert_eq!(cell.load(Relaxed), BYTES, "page {page} comes back with other bytes");
+            }
+            (0, Word::Resident) => panic!("page {page} reads as zeros"),
+            (bytes, word) => {
+                assert_eq!(bytes, BYTES, "page {page} has other bytes");
+                assert_ne!(word, Word::Staged, "page {page} is in two places");
+            }
+        }
+    }
+}
+
+/// With an event one page is enough, and two would take minutes.
+fn hand_over(mistake: Mistake, events: bool) {
+    let count = if events { 1 } else { PAGES };
+    loom::model(move || {
+        let transfer = Arc::new(Transfer::new());
+        let agent = {
+            let transfer = transfer.clone();
+            thread::spawn(move || transfer.execute(count, mistake))
+        };
+        let mut pages = Pages::new(&transfer, count, mistake);
+        if events {
+            pages.remap();
+        } else {
+            // The agent has notified: no gate is needed to look.
+            pages.absorb();
+        }
+        agent.join().expect("agent");
+        pages.absorb();
+        let words = &pages.words[..count as usize];
+        assert!(!words.contains(&Word::InFlight), "the fate of a page is never told");
+        (0..count as usize).for_each(|page| pages.touch(page));
+    });
+}
+
+#[test]
+fn every_page_is_where_its_word_says() {
+    hand_over(Mistake::None, false);
+}
+
+#[test]
+fn every_page_is_where_its_word_says_after_a_remap() {
+    hand_over(Mistake::None, true);
+}
+
+#[test]
+#[should_panic(expected = "reads as zeros")]
+fn an_arrival_that_is_told_outside_the_gate_is_found() {
+    hand_over(Mistake::TellsOutside, true);
+}
+
+#[test]
+#[should_panic(expected = "reads as zeros")]
+fn looking_in_the_wrong_order_is_found() {
+    hand_over(Mistake::LooksInWrongOrder, false);
 }
 
 /// Orders that are pushed; the queue is just as long, so that all may lie in it.

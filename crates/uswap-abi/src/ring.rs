@@ -7,6 +7,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::gate::Gate;
+use crate::hand_over::HandOver;
 use crate::layout::{TRAY_PAGES, TRAYS};
 use crate::queue::Queue;
 
@@ -37,7 +38,7 @@ impl Operation {
     }
 }
 
-/// Why a run did not go (wholly) into its tray. What did go is told by [`Tray::filled`] alone.
+/// Why a run did not go (wholly) into its tray. What did go is told by [`HandOver`] alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum RunResult {
@@ -110,16 +111,10 @@ pub struct Tray {
     pub run_count: AtomicU32,
     /// Runs whose result is published; the owner reads results below this.
     pub runs_done: AtomicU32,
-    /// Bit r: run r is cancelled.
-    pub cancelled: AtomicU64,
-    /// Bit s: slot s holds a page. True whatever the kernel reported: the agent looked.
-    pub filled: AtomicU64,
+    /// What was cancelled, what has arrived, what is completed.
+    pub hand_over: HandOver,
     /// Bit s: slot s could not be brought from SA to SB.
     pub stuck: AtomicU64,
-    /// Orders completed on this tray, ever: the owner compares with what it pushed.
-    pub completed: AtomicU32,
-    /// Keeps the runs aligned.
-    pub padding: AtomicU32,
     /// The runs.
     pub runs: [Run; TRAY_PAGES as usize],
 }
@@ -132,6 +127,10 @@ pub struct Ring {
     pub gate: Gate,
     /// 1 once the space has registered memory: from then on the program must not outlive its engine.
     pub active: AtomicU32,
+    /// Fault point of tests: microseconds that the agent waits before it executes an order.
+    pub order_delay: AtomicU32,
+    /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
+    pub forget_threads: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

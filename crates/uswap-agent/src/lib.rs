@@ -9,6 +9,8 @@
 
 #[path = "../../uswap-abi/src/gate.rs"]
 pub mod gate;
+#[path = "../../uswap-abi/src/hand_over.rs"]
+pub mod hand_over;
 #[path = "../../uswap-abi/src/layout.rs"]
 pub mod layout;
 #[path = "../../uswap-abi/src/message.rs"]

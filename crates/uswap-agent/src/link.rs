@@ -48,36 +48,93 @@ struct Control {
 
 /// Connects, exchanges the messages, and returns the agent ready to run. `None`: this process stays unmanaged.
 pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
-    let socket = connect_socket()?;
+    let (socket, far_end) = match connect_socket() {
+        Some(socket) => (socket, None),
+        None if inherited => call_engine()?,
+        None => return None,
+    };
     set_timeout(socket, 10);
     let (welcome, [ring_fd, device, ..]) = receive(socket)?;
+    if let Some(far_end) = far_end {
+        // The engine has it now; ours would hide the engine's end.
+        syscall::close(far_end);
+        syscall::name_thread(AGENT_NAME);
+    }
     let ring = map_ring(ring_fd)?;
     write_nonce(area, &welcome);
     let identity = if inherited { read_identity(area) } else { 0 };
     let is_child = identity != 0;
-    let events = if is_child { -1 } else { new_userfaultfd(device) };
-    let staging = new_userfaultfd(device);
+    let events = if is_child { -1 } else { new_userfaultfd(device, 0) };
+    let staging = new_staging_userfaultfd(device);
     syscall::close(device);
     let failure = if staging < 0 { staging } else { events.min(0) };
-    let hello = hello(area, identity, if is_child && staging >= 0 { 0 } else { failure });
+    let mut eyes = Eyes::open();
+    let failure_told = if is_child && staging >= 0 { 0 } else { failure };
+    let hello = hello(area, identity, failure_told, eyes.is_none());
     send(socket, &hello, events as i32, staging as i32)?;
     let (go, fds) = receive(socket)?;
     if go[GO_REFUSED_AT] == 1 || failure < -1 || (failure == -1 && !is_child) {
         return None;
     }
     let [completion, child_events, ..] = fds;
-    let events = if go[GO_HAS_FD_AT] == 1 { child_events } else { events as i32 };
+    let brings_events = go[GO_HAS_FD_AT] == 1;
+    let events = if brings_events { child_events } else { events as i32 };
+    if eyes.is_none() {
+        let at = if brings_events { 2 } else { 1 };
+        eyes = (fds[at] >= 0 && fds[at + 1] >= 0).then(|| Eyes { pagemap: fds[at], tasks: fds[at + 1] });
+    }
     if is_child {
         // The engine may have installed it again to make sure of us.
         drop_identity(area);
     }
     drop_capabilities();
     set_timeout(socket, 1);
-    Agent::new(area, ring, socket, completion, events, staging as i32)
+    Some(Agent::new(area, ring, [socket, completion, events, staging as i32], eyes?))
 }
 
-fn hello(area: u64, identity: u64, failure: isize) -> Message {
+/// What the agent sees of its own process: descriptors of files in /proc.
+pub struct Eyes {
+    /// Which of its pages are present.
+    pub pagemap: i32,
+    /// The directory of its threads.
+    pub tasks: i32,
+}
+
+impl Eyes {
+    /// `None`: there is no /proc in this root directory, or its files belong to another user; the engine opens them.
+    fn open() -> Option<Self> {
+        // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
+        let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0);
+        let tasks = syscall::open(b"/proc/self/task\0", syscall::O_DIRECTORY);
+        if pagemap >= 0 && tasks >= 0 {
+            return Some(Self { pagemap: pagemap as i32, tasks: tasks as i32 });
+        }
+        [pagemap, tasks].into_iter().filter(|fd| *fd >= 0).for_each(|fd| syscall::close(fd as i32));
+        None
+    }
+}
+
+/// Asks the engine to fetch one end of a pair of sockets: our own end, and the one it shall fetch.
+fn call_engine() -> Option<(i32, Option<i32>)> {
+    let mut pair = [-1i32; 2];
+    let kind = SEQPACKET | syscall::O_CLOEXEC;
+    // SAFETY: room for two descriptors.
+    let made = unsafe { call(syscall::SOCKETPAIR, [AF_UNIX as usize, kind, 0, pair.as_mut_ptr() as usize, 0, 0]) };
+    let [near, far] = pair;
+    // A new table: descriptors have one digit.
+    if made != 0 || !(0..10).contains(&far) {
+        return None;
+    }
+    let mut name = [0u8; 16];
+    name[..CALL_NAME.len()].copy_from_slice(CALL_NAME.as_bytes());
+    name[CALL_NAME.len()] = b'0' + far as u8;
+    syscall::name_thread(core::ffi::CStr::from_bytes_until_nul(&name).ok()?);
+    Some((near, Some(far)))
+}
+
+fn hello(area: u64, identity: u64, failure: isize, blind: bool) -> Message {
     let mut hello = [0; WORDS];
+    hello[HELLO_BLIND_AT] = u64::from(blind);
     hello[0] = MAGIC;
     hello[HELLO_AREA_AT] = area;
     // SAFETY: gettid takes no arguments.
@@ -152,8 +209,8 @@ fn drop_identity(area: u64) {
 }
 
 /// A userfaultfd without handshake (the engine does that): by the device if the engine sent it, else by system call.
-fn new_userfaultfd(device: i32) -> isize {
-    let flags = syscall::O_CLOEXEC | syscall::O_NONBLOCK;
+fn new_userfaultfd(device: i32, more_flags: usize) -> isize {
+    let flags = syscall::O_CLOEXEC | syscall::O_NONBLOCK | more_flags;
     // SAFETY: neither call takes a pointer.
     unsafe {
         if device >= 0 {
@@ -164,6 +221,14 @@ fn new_userfaultfd(device: i32) -> isize {
         }
         call(syscall::USERFAULTFD, [flags, 0, 0, 0, 0, 0])
     }
+}
+
+/// The staging userfaultfd answers missing pages with SIGBUS, so it does as well if it sees faults of user mode only,
+/// which is what a program that has given up its rights may still ask for.
+fn new_staging_userfaultfd(device: i32) -> isize {
+    const USER_MODE_ONLY: usize = 1;
+    let fd = new_userfaultfd(device, 0);
+    if fd >= 0 { fd } else { new_userfaultfd(-1, USER_MODE_ONLY) }
 }
 
 /// A program that gives up root must not keep a thread with root's capabilities.

@@ -2,9 +2,10 @@
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
+use crate::link::Eyes;
 use crate::ring::{Operation, Ring, Run, RunResult, Tray};
 use crate::syscall::{self, call};
-use crate::threads::{self, ThreadPages};
+use crate::threads::ThreadPages;
 
 const UFFDIO_MOVE: usize = 0xc028_aa05;
 const ALLOW_SRC_HOLES: u64 = 2;
@@ -66,19 +67,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Takes ownership of the fds (all in this thread's own table).
-    pub fn new(
-        area: u64,
-        ring: &'static Ring,
-        socket: i32,
-        completion: i32,
-        events: i32,
-        staging: i32,
-    ) -> Option<Self> {
-        // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
-        let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0) as i32;
-        let thread_pages = ThreadPages::new();
-        (pagemap >= 0).then_some(Self { area, ring, socket, completion, events, staging, pagemap, thread_pages })
+    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
+    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes) -> Self {
+        let [socket, completion, events, staging] = fds;
+        let thread_pages = ThreadPages::new(eyes.tasks);
+        Self { area, ring, socket, completion, events, staging, pagemap: eyes.pagemap, thread_pages }
     }
 
     /// Executes orders until the process, the engine or all other threads are gone.
@@ -95,17 +88,18 @@ impl Agent {
     fn drain_queue(&mut self) {
         let mut collected = false;
         while let Some((operation, number)) = self.ring.pop() {
-            if operation == Operation::Fill && !collected {
+            if operation == Operation::Fill && !collected && self.ring.forget_threads.load(Relaxed) == 0 {
                 self.thread_pages.collect();
                 collected = true;
             }
+            syscall::sleep(self.ring.order_delay.load(Relaxed));
             let tray = &self.ring.trays[number as usize];
             match operation {
                 Operation::Fill => self.fill(tray, number),
                 Operation::Drop => self.drop_tray(number, false),
                 Operation::DropInherited => self.drop_tray(number, true),
             }
-            tray.completed.fetch_add(1, SeqCst);
+            tray.hand_over.complete();
             self.notify();
         }
     }
@@ -126,7 +120,7 @@ impl Agent {
 
     /// A process ends when its last thread does; the agent must not be the one that keeps it.
     fn leave_if_last(&self) {
-        if threads::census() == Some((2, true)) {
+        if self.thread_pages.census() == Some((2, true)) {
             syscall::exit_thread();
         }
     }
@@ -146,7 +140,7 @@ impl Agent {
                 publish(tray, index, RunResult::ThreadPage);
                 continue;
             }
-            if unshare && tray.cancelled.load(SeqCst) & 1 << index == 0 {
+            if unshare && !tray.hand_over.is_cancelled(index as u32) {
                 self.populate_write(address, pages);
             }
             self.move_run(tray, number, index, (address, slot, pages, unshare));
@@ -170,7 +164,7 @@ impl Agent {
         let (mut next, mut tries, mut worst) = (0, 0, RunResult::Moved);
         while next < pages {
             self.enter_gate();
-            if tray.cancelled.load(SeqCst) & 1 << index != 0 {
+            if tray.hand_over.is_cancelled(index as u32) {
                 publish(tray, index, RunResult::Cancelled);
                 return self.ring.gate.leave();
             }
@@ -179,8 +173,7 @@ impl Agent {
             let destination = base + u64::from(slot + next) * PAGE;
             let result = move_pages(self.events, destination, source, u64::from(left) * PAGE, 0);
             let arrived = if result == 0 { mask(slot + next, left) } else { self.look(destination, slot + next, left) };
-            let filled = tray.filled.load(Relaxed) | arrived;
-            tray.filled.store(filled, SeqCst);
+            let filled = tray.hand_over.arrived(arrived);
             next += leading_ones(filled >> (slot + next)).min(left);
             match result {
                 0 => next = pages,
@@ -240,7 +233,7 @@ impl Agent {
     fn transfer(&self, tray: &Tray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
-        let mut left = tray.filled.load(Relaxed);
+        let mut left = tray.hand_over.filled();
         for _ in 0..MOST_TRANSFERS {
             if left == 0 {
                 break;

@@ -129,11 +129,9 @@ fn start_thread(area: u64, inherited: u64) {
 
 /// The agent's thread: `argument` is the area's address, lowest bit set in a fork child.
 extern "C" fn thread_main(argument: u64) -> ! {
-    // SAFETY: the fds closed are those of this thread's own table; the name is NUL-terminated.
-    unsafe {
-        call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]);
-        call(syscall::PRCTL, [15, c"uswap-agent".as_ptr() as usize, 0, 0, 0, 0]);
-    }
+    // SAFETY: the fds closed are those of this thread's own table.
+    unsafe { call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]) };
+    syscall::name_thread(crate::message::AGENT_NAME);
     let inherited = argument & 1 == 1;
     match crate::link::connect(argument & !1, inherited) {
         Some(mut agent) => agent.run(),

@@ -4,6 +4,7 @@ use core::arch::asm;
 
 pub const READ: usize = 0;
 pub const CLOSE: usize = 3;
+pub const LSEEK: usize = 8;
 pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;
 pub const RT_SIGPROCMASK: usize = 14;
@@ -12,10 +13,12 @@ pub const SCHED_YIELD: usize = 24;
 pub const MADVISE: usize = 28;
 pub const SHMAT: usize = 30;
 pub const SHMCTL: usize = 31;
+pub const NANOSLEEP: usize = 35;
 pub const GETPID: usize = 39;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
 pub const SENDMSG: usize = 46;
+pub const SOCKETPAIR: usize = 53;
 pub const RECVMSG: usize = 47;
 pub const SETSOCKOPT: usize = 54;
 pub const EXIT: usize = 60;
@@ -32,6 +35,7 @@ pub const CLOSE_RANGE: usize = 436;
 
 pub const O_CLOEXEC: usize = 0o2000000;
 pub const O_NONBLOCK: usize = 0o4000;
+pub const O_DIRECTORY: usize = 0o200000;
 
 pub const EINTR: isize = 4;
 pub const EAGAIN: isize = 11;
@@ -80,17 +84,44 @@ pub fn close(fd: i32) {
     unsafe { call(CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// Waits.
+pub fn sleep(microseconds: u32) {
+    if microseconds != 0 {
+        let time = [u64::from(microseconds / 1_000_000), u64::from(microseconds % 1_000_000) * 1000];
+        // SAFETY: a timespec of two words.
+        unsafe { call(NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
 /// Lets another thread run.
 pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { call(SCHED_YIELD, [0; 6]) };
 }
 
-/// `openat` of a NUL-terminated path, read-only and close-on-exec.
+/// `open` of a NUL-terminated path, read-only and close-on-exec.
 pub fn open(path: &[u8], flags: usize) -> isize {
+    const AT_FDCWD: i32 = -100;
+    open_at(AT_FDCWD, path, flags)
+}
+
+/// The same from a directory.
+pub fn open_at(directory: i32, path: &[u8], flags: usize) -> isize {
     debug_assert!(path.last() == Some(&0));
     // SAFETY: the path is NUL-terminated and lives during the call.
-    unsafe { call(OPENAT, [-100isize as usize, path.as_ptr() as usize, flags | O_CLOEXEC, 0, 0, 0]) }
+    unsafe { call(OPENAT, [directory as usize, path.as_ptr() as usize, flags | O_CLOEXEC, 0, 0, 0]) }
+}
+
+/// `read` into a buffer of ours.
+pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
+    // SAFETY: the buffer is as long as said.
+    unsafe { call(READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+}
+
+/// Names this thread; the kernel takes 15 bytes.
+pub fn name_thread(name: &core::ffi::CStr) {
+    // SAFETY: PR_SET_NAME with a NUL-terminated name.
+    unsafe { call(PRCTL, [15, name.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 /// `ioctl` with a pointer to a structure of ours.

@@ -18,6 +18,10 @@ const PROCESS_VM_READV: usize = 310;
 pub struct ThreadPages {
     pages: [u64; MOST_PAGES],
     count: usize,
+    /// /proc/PID/task of this process.
+    tasks: i32,
+    /// That /proc counts threads in another pid namespace than ours.
+    foreign: bool,
 }
 
 #[repr(C)]
@@ -27,9 +31,10 @@ struct Vector {
 }
 
 impl ThreadPages {
-    /// None so far.
-    pub const fn new() -> Self {
-        Self { pages: [0; MOST_PAGES], count: 0 }
+    /// None so far; `tasks` is the directory of this process's threads.
+    pub fn new(tasks: i32) -> Self {
+        let ids = namespace_ids(syscall::open_at(tasks, b"../status\0", 0));
+        Self { pages: [0; MOST_PAGES], count: 0, tasks, foreign: ids.is_some_and(|(levels, _)| levels > 1) }
     }
 
     /// Whether a page of the range is one of them.
@@ -41,21 +46,18 @@ impl ThreadPages {
     /// Asks all threads anew.
     pub fn collect(&mut self) {
         self.count = 0;
-        let directory = syscall::open(b"/proc/self/task\0", 0o200000);
-        if directory < 0 {
-            return;
-        }
+        // SAFETY: no pointers.
+        unsafe { call(syscall::LSEEK, [self.tasks as usize, 0, 0, 0, 0, 0]) };
         let mut entries = [0u8; 4096];
         loop {
             let buffer = entries.as_mut_ptr() as usize;
             // SAFETY: the buffer is as long as said.
-            let n = unsafe { call(syscall::GETDENTS64, [directory as usize, buffer, entries.len(), 0, 0, 0]) };
+            let n = unsafe { call(syscall::GETDENTS64, [self.tasks as usize, buffer, entries.len(), 0, 0, 0]) };
             if n <= 0 {
                 break;
             }
             self.collect_entries(&entries[..n as usize]);
         }
-        syscall::close(directory as i32);
     }
 
     /// `entries`: struct linux_dirent64 one after the other (length at 16, name at 19).
@@ -63,16 +65,30 @@ impl ThreadPages {
         let mut at = 0;
         while let Some(entry) = entries.get(at..).filter(|e| e.len() > 19) {
             let length = usize::from(u16::from_ne_bytes([entry[16], entry[17]]));
-            let digits = entry[19..].iter().take_while(|c| c.is_ascii_digit());
-            let tid = digits.fold(0usize, |tid, digit| tid * 10 + usize::from(digit - b'0'));
+            let name = &entry[19..length.clamp(19, entry.len())];
+            let tid = if self.foreign { self.own_number(name) } else { number(name) };
             if tid != 0 {
-                self.collect_thread(tid);
+                self.collect_thread(tid as usize);
             }
             if length == 0 {
                 break;
             }
             at += length;
         }
+    }
+
+    /// What we call the thread that /proc calls `name`; 0 if there is none.
+    fn own_number(&self, name: &[u8]) -> u32 {
+        const FILE: &[u8] = b"/status\0";
+        let digits = name.iter().take_while(|c| c.is_ascii_digit()).count();
+        let mut path = [0u8; 32];
+        if digits == 0 || digits + FILE.len() > path.len() {
+            return 0;
+        }
+        path[..digits].copy_from_slice(&name[..digits]);
+        path[digits..digits + FILE.len()].copy_from_slice(FILE);
+        let status = syscall::open_at(self.tasks, &path[..digits + FILE.len()], 0);
+        namespace_ids(status).map_or(0, |(_, innermost)| innermost)
     }
 
     fn collect_thread(&mut self, tid: usize) {
@@ -137,22 +153,41 @@ fn read_words(address: u64, words: &mut [u64]) -> bool {
     }
 }
 
-/// Threads of this process, the agent included, and whether the first one has already ended.
-pub fn census() -> Option<(u32, bool)> {
-    let fd = syscall::open(b"/proc/self/stat\0", 0);
+impl ThreadPages {
+    /// Threads of this process, the agent included, and whether the first one has already ended.
+    pub fn census(&self) -> Option<(u32, bool)> {
+        let mut text = [0u8; 512];
+        let text = read_and_close(syscall::open_at(self.tasks, b"../stat\0", 0), &mut text)?;
+        // proc_pid_stat(5): after the name in parentheses, field 3 is the state and field 20 the number of threads.
+        let name_end = text.iter().rposition(|c| *c == b')')?;
+        let mut fields = text[name_end + 1..].split(|c| *c == b' ').filter(|f| !f.is_empty());
+        let state = *fields.next()?.first()?;
+        Some((number(fields.nth(16)?), state == b'Z'))
+    }
+}
+
+/// From a status file in /proc: in how many pid namespaces that /proc knows the task, and its number in the innermost.
+fn namespace_ids(status: isize) -> Option<(usize, u32)> {
+    const FIELD: &[u8] = b"\nNSpid:";
+    let mut text = [0u8; 4096];
+    let text = read_and_close(status, &mut text)?;
+    let start = text.windows(FIELD.len()).position(|window| window == FIELD)? + FIELD.len();
+    let line = text[start..].split(|c| *c == b'\n').next()?;
+    let numbers = || line.split(|c| *c == b'\t').filter(|field| !field.is_empty());
+    Some((numbers().count(), number(numbers().next_back()?)))
+}
+
+fn read_and_close(fd: isize, buffer: &mut [u8]) -> Option<&[u8]> {
     if fd < 0 {
         return None;
     }
-    let mut text = [0u8; 512];
-    // SAFETY: the buffer is as long as said.
-    let n = unsafe { call(syscall::READ, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]) };
+    let n = syscall::read(fd as i32, buffer);
     syscall::close(fd as i32);
-    let text = text.get(..usize::try_from(n).ok()?)?;
-    // proc_pid_stat(5): after the name in parentheses, field 3 is the state and field 20 the number of threads.
-    let name_end = text.iter().rposition(|c| *c == b')')?;
-    let mut fields = text[name_end + 1..].split(|c| *c == b' ').filter(|f| !f.is_empty());
-    let state = *fields.next()?.first()?;
-    let threads = fields.nth(16)?.iter().take_while(|c| c.is_ascii_digit());
-    let threads = threads.fold(0u32, |n, digit| n * 10 + u32::from(digit - b'0'));
-    Some((threads, state == b'Z'))
+    buffer.get(..usize::try_from(n).ok()?)
+}
+
+/// The decimal number at the start of a text; 0 if there is none.
+fn number(text: &[u8]) -> u32 {
+    let digits = text.iter().take_while(|c| c.is_ascii_digit());
+    digits.fold(0, |n, digit| n * 10 + u32::from(digit - b'0'))
 }

@@ -309,15 +309,39 @@ fn limits() -> Vec<Check> {
     if files.hard < 4096 {
         open = open.fix("each managed process costs about eight descriptors: ulimit -Hn 65536");
     }
-    let locked = process::locked_memory_limit().map_or(0, |limit| limit.soft);
-    let locked = if locked == u64::MAX { "unlimited".into() } else { human(locked) };
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     let maps: u64 = maps.trim().parse().unwrap_or(0);
     let mut count = Check::new("vm.max_map_count", Verdict::Works, maps.to_string());
     if maps < 65530 {
         (count.verdict, count.fix) = (Verdict::Warning, Some("sysctl vm.max_map_count=65530 (the default)".into()));
     }
-    vec![open, Check::new("RLIMIT_MEMLOCK", Verdict::Note, locked), count]
+    vec![open, count, locked_memory(), oom_protection()]
+}
+
+/// Tried on this process.
+fn locked_memory() -> Check {
+    let result = process::lock_memory();
+    process::unlock_memory();
+    let fix = "the kernel may swap the engine out, which makes faults slower; where there is kernel swap:\n\
+               CAP_IPC_LOCK, or ulimit -l unlimited (docker run --cap-add IPC_LOCK or --ulimit memlock=-1)";
+    match result {
+        Ok(()) => Check::new("engine locked", Verdict::Works, "its memory stays in RAM"),
+        Err(error) => {
+            let limit = process::locked_memory_limit().map_or(0, |limit| limit.hard);
+            let found = format!("no: {error} (RLIMIT_MEMLOCK {})", human(limit));
+            Check::new("engine locked", Verdict::Note, found).fix(fix)
+        }
+    }
+}
+
+/// Tried on this process.
+fn oom_protection() -> Check {
+    let tried = process::lower_oom_score_adj(-900).and_then(process::restore_oom_score_adj);
+    let fix = "the kernel's OOM killer may choose the engine, and the whole tree ends with it: CAP_SYS_RESOURCE";
+    match tried {
+        Ok(()) => Check::new("engine and OOM", Verdict::Works, "the OOM killer chooses programs before the engine"),
+        Err(error) => Check::new("engine and OOM", Verdict::Note, format!("not protected: {error}")).fix(fix),
+    }
 }
 
 fn container(kind: &'static str) -> Check {

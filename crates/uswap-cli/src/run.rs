@@ -33,7 +33,7 @@ pub struct RunArguments {
     /// Name of this run for `uswap status` (default: its process id)
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Do not print the summary
+    /// Print no summary and no notices, except of lost pages and why a tree was killed
     #[arg(short, long)]
     quiet: bool,
     /// Say more

@@ -95,6 +95,43 @@ fn forking_tree_dies_with_its_engine() {
     run.wait().expect(ENGINE_DIED);
 }
 
+fn status_kib(pid: u32, field: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_else(|| panic!("no {field}"));
+    line.trim().trim_end_matches(" kB").parse().expect("KiB")
+}
+
+fn oom_score_adj(pid: u32) -> i32 {
+    let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("oom_score_adj");
+    text.trim().parse().expect("number")
+}
+
+/// A machine out of memory: the kernel neither swaps the engine out nor kills it or the keeper before the programs.
+#[test]
+fn engine_is_locked_and_not_the_first_victim() {
+    need_userfaultfd!();
+    if !is_root() {
+        return skip("needs root to lock memory");
+    }
+    // Begun high, so that there is a way down without CAP_SYS_RESOURCE too.
+    let begin = ["sh", "-c", "echo 500 >/proc/self/oom_score_adj; exec \"$0\" \"$@\""];
+    let script = "echo ready; exec sleep 20";
+    let run = under("1G").deadline(30).wrapper(begin).start(["bash", "-c", script]);
+    run.says("ready");
+    let (keeper, engine, command) = (run.pid(), run.engine(), run.command());
+    let locked = run.until("locked memory", || Some(status_kib(engine, "VmLck:")).filter(|kib| *kib > 0));
+    assert!(locked > 1 << 20, "the pool's reservation is not among the {locked} KiB that are locked");
+    let resident = status_kib(engine, "VmRSS:");
+    assert!(resident < 64 << 10, "what is reserved was touched by locking it: {resident} KiB");
+    assert_eq!(status_kib(command, "VmLck:"), 0, "the command inherits no lock");
+    assert_eq!(oom_score_adj(command), 500, "the command inherits no score");
+    for protected in [keeper, engine] {
+        assert!([-900, 0].contains(&oom_score_adj(protected)), "{}", oom_score_adj(protected));
+    }
+    run.signal(15);
+    run.wait().expect(128 + 15);
+}
+
 fn sigbus_report(launch: Launch, memory: u32, rounds: u32) -> Running {
     let arguments = format!("--memory {memory} --rounds {rounds} --timeout 70");
     let words = [victim("sigbus_report").into_os_string()].into_iter();
@@ -105,7 +142,7 @@ fn sigbus_report(launch: Launch, memory: u32, rounds: u32) -> Running {
 #[test]
 fn swap_space_is_exhausted() {
     need_userfaultfd!();
-    let outcome = sigbus_report(under("32M").swap_file("32M"), 160, 1).wait();
+    let outcome = sigbus_report(under("32M").flag("-q").swap_file("32M"), 160, 1).wait();
     outcome.expect(EXHAUSTED).complains("swap space").complains("--swap");
     no_wrong_page(&outcome);
 }
@@ -191,9 +228,13 @@ fn pages_are_lost(outcome: &Outcome, memory: u64) {
 
 /// Runs sigbus_report over a named swap file and damages the file after the first round.
 fn damage(harm: impl Fn(&Path)) -> Outcome {
+    damage_of(under("48M"), harm)
+}
+
+fn damage_of(launch: Launch, harm: impl Fn(&Path)) -> Outcome {
     let scratch = Scratch::new();
     let swap = scratch.path("swap");
-    let launch = under("48M").option("--pool", "0").option("--swap", format!("{},size=512M", swap.display()));
+    let launch = launch.option("--pool", "0").option("--swap", format!("{},size=512M", swap.display()));
     let run = sigbus_report(launch, 128, 3);
     run.says("round 1 ");
     harm(&swap);
@@ -242,6 +283,18 @@ fn slots_cannot_be_read() {
         file.set_len(40 << 20).expect("truncate");
     });
     pages_are_lost(&outcome, 128);
+}
+
+/// `-q` is about chatter: a page that is lost is none.
+#[test]
+fn quiet_runs_tell_of_lost_pages() {
+    need_userfaultfd!();
+    let outcome = damage_of(under("48M").flag("-q"), |swap| {
+        let file = OpenOptions::new().write(true).open(swap).expect("swap file");
+        file.set_len(40 << 20).expect("truncate");
+    });
+    pages_are_lost(&outcome, 128);
+    assert!(!outcome.stderr.contains("uswap: peak"), "no summary: {}", outcome.account());
 }
 
 /// An uid without capabilities: refused at once, with what to do about it.

@@ -9,7 +9,7 @@ mod common;
 use std::ffi::OsString;
 
 use common::victims::victim;
-use common::{Launch, Outcome, under};
+use common::{Launch, Outcome, not_here, plain, under};
 
 /// Swap for a tree of forks needs (children + 1) times the memory of one.
 const SWAP: &str = "3G";
@@ -75,6 +75,8 @@ victims! {
 // Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence `--pi 0`.
 victims! {
     thread_storm: "thread_storm", "--memory 128 --threads 2000";
+    cold_exit: "cold_exit", "--memory 128 --stacks own";
+    cold_exit_of_heap_stacks: "cold_exit", "--memory 128 --stacks heap";
     robust_mutex: "robust_mutex", "--memory 128 --rounds 2 --pi 0";
     syscall_read_write: "syscall_buffers", "--memory 128 --call read_write";
     syscall_direct: "syscall_buffers", "--memory 128 --call direct";
@@ -97,10 +99,13 @@ victims! {
 // The agent in the program.
 victims! {
     exec_from_thread: "exec_from_thread", "--generations 3";
+    shared_vm_parent_exits: "shared_vm", "--memory 80 --scene parent_exits";
+    shared_vm_parent_execs: "shared_vm", "--memory 80 --scene parent_execs";
     vfork_spawn: "vfork_spawn", "--memory 128 --rounds 2";
     close_all_fds: "close_all_fds", "--memory 128";
     env_clear: "env_clear", "--memory 128";
-    privileges: "privileges", "--memory 96";
+    privileges: "privileges", "--memory 72 --evicted 1";
+    privileges_given_up_while_small: "privileges", "--memory 72 --evicted 1 --small-parent 1";
     mlock_left_alone: "mlock_left_alone", "--memory 128";
     deep_stack: "deep_stack", "--memory 128";
 }
@@ -114,6 +119,18 @@ victims! {
     alloc_fast_mmap: "alloc_fast", "--memory 192 --how mmap";
     alloc_fast_malloc: "alloc_fast", "--memory 192 --how malloc";
     alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
+}
+
+/// In a pid namespace of its own with the /proc of another, threads have two numbers; the agent must ask by its own.
+#[test]
+fn cold_exit_in_a_pid_namespace() {
+    need_userfaultfd!();
+    if !plain().run(["unshare", "-p", "-f", "true"]).status.success() {
+        return not_here("pid namespaces are not permitted here");
+    }
+    let namespace = ["unshare", "-p", "-f"].map(OsString::from).into_iter();
+    let outcome = launch("64M").run(namespace.chain(words("cold_exit", "--memory 128 --stacks heap")));
+    outcome.expect(0).paged();
 }
 
 #[test]

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words, WELCOME_NONCE_HI_AT,
-    WELCOME_NONCE_LO_AT, WORDS,
+    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words,
+    WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
 use uswap_sys::process::random_word;
 use uswap_sys::shared::SharedValue;
@@ -44,10 +45,14 @@ impl Door {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 
-    /// Welcomes everybody who has connected. Returns visitors to be polled, by number.
+    /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by number.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
-        while let Ok(Some((socket, pid))) = self.listener.accept() {
+        let mut arrived = std::mem::take(&mut *self.shared.fetched.lock().expect("fetched"));
+        while let Ok(Some(visitor)) = self.listener.accept() {
+            arrived.push(visitor);
+        }
+        for (socket, pid) in arrived {
             let Some(link) = self.prepare(socket) else { continue };
             let number = self.next_visitor;
             self.next_visitor += 1;
@@ -58,6 +63,8 @@ impl Door {
 
     fn prepare(&mut self, socket: MessageSocket) -> Option<AgentLink> {
         let ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
+        ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
+        ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];
         (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
@@ -98,6 +105,7 @@ impl Door {
             link: visitor.link,
             events,
             staging,
+            blind: hello[HELLO_BLIND_AT] != 0,
         };
         self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
     }

@@ -30,7 +30,7 @@ use crate::governor::Governor;
 use crate::image::AgentImage;
 use crate::owner::Owner;
 use crate::shared::{Mailbox, Message, Shared, Verdict};
-use crate::{evict, procfs, reader, report, tree, worker};
+use crate::{evict, keeper, procfs, reader, report, tree, worker};
 
 const WORKERS: usize = 2;
 const READERS: usize = 4;
@@ -98,7 +98,11 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
         Fork::Child => become_command(config, wait, &environment, mask, files_before),
         Fork::Parent(pid) => pid,
     };
+    // From here on only for the engine: the command has been forked and keeps what it was given.
     process::set_nice(-10);
+    keeper::protect();
+    // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
+    let _ = process::lock_memory();
     let poller = Poller::new().map_err(say("epoll"))?;
     let keeper = process::pidfd(keeper).map_err(say("keeper"))?;
     poller.add(&listener, DOOR).map_err(say("epoll"))?;
@@ -198,6 +202,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         matches,
         verdict: Mutex::default(),
         notices: Mutex::default(),
+        fetched: Mutex::default(),
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
@@ -319,7 +324,10 @@ impl Engine {
             for event in &ready {
                 match event.token {
                     DOOR => self.open_door(),
-                    BELL => self.shared.main_bell.clear(),
+                    BELL => {
+                        self.shared.main_bell.clear();
+                        self.open_door();
+                    }
                     KEEPER => {
                         tree::kill_descendants();
                         return exit::ENGINE_DIED;
@@ -412,8 +420,8 @@ impl Engine {
 
     fn tell_notices(&self) {
         for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
-            if self.config.verbosity > 0 {
-                eprintln!("uswap: {notice}");
+            if notice.grave || self.config.verbosity > 0 {
+                eprintln!("uswap: {}", notice.text);
             }
         }
     }

@@ -80,8 +80,7 @@ impl Owner {
             let touched: Vec<usize> = (0..tray.runs.len()).filter(|r| tray.runs[*r].overlaps(start, end)).collect();
             for index in touched {
                 if let Some(agent) = &space.agent {
-                    let cancelled = &agent.ring.trays[number as usize].cancelled;
-                    cancelled.fetch_or(1 << index, std::sync::atomic::Ordering::SeqCst);
+                    agent.ring.trays[number as usize].hand_over.cancel(index as u32);
                 }
                 self.shared.counters.orders_cancelled.add(1);
                 let tray = space.trays.get_mut(number);
@@ -225,13 +224,14 @@ impl Owner {
         }
         if count > NOTES && space.notes_read < NOTES {
             let name = &space.process_name;
-            self.shared.notice(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
+            self.shared.alarm(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
             self.shared.condemn(crate::shared::Verdict::Broken("too many ranges excluded from fork".into()));
         }
         space.notes_read = count.min(NOTES);
     }
 
-    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up.
+    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
+    /// live on in other hands (CLONE_VM without CLONE_THREAD), even when the process itself is another program now.
     pub fn forget_agent(&mut self, space: &mut Space) {
         self.absorb(space);
         space.agent = None;
@@ -246,6 +246,7 @@ impl Owner {
             self.shared.budget.pipeline(-i64::from(charged));
             space.trays.put_free(number);
         }
+        self.lose_process(space);
     }
 
     fn settle_orphan(&mut self, space: &mut Space, number: u32) {

@@ -5,7 +5,7 @@
 //! remain to make the test worth something.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
@@ -112,8 +112,7 @@ impl Owner {
             target.result.store(RunResult::Pending as u32, Relaxed);
         }
         shared.runs_done.store(0, Relaxed);
-        shared.cancelled.store(0, Relaxed);
-        shared.filled.store(0, Relaxed);
+        shared.hand_over.reset();
         shared.stuck.store(0, Relaxed);
         shared.run_count.store(tray.runs.len() as u32, Release);
         doorbell |= agent.ring.push(Operation::Fill, number);
@@ -208,29 +207,28 @@ impl Owner {
     pub fn absorb(&mut self, space: &mut Space) {
         let numbers = space.trays.filling.clone();
         for number in numbers {
-            self.absorb_filled(space, number);
-            if self.is_completed(space, number) {
-                self.absorb_filled(space, number);
+            let (completed, filled) = self.look(space, number);
+            self.absorb_filled(space, number, filled);
+            if completed {
                 self.finish_fill(space, number);
             }
         }
         let dropping = space.trays.dropping.clone();
         for number in dropping {
-            if self.is_completed(space, number) {
+            if self.look(space, number).0 {
                 self.finish_drop(space, number);
             }
         }
     }
 
-    fn is_completed(&self, space: &Space, number: u32) -> bool {
+    /// Whether the tray's orders are completed, and the slots that hold a page.
+    fn look(&self, space: &Space, number: u32) -> (bool, u64) {
         let pushed = space.trays.get(number).pushed;
-        space.agent.as_ref().is_some_and(|a| a.ring.trays[number as usize].completed.load(Acquire) == pushed)
+        space.agent.as_ref().map_or((false, 0), |agent| agent.ring.trays[number as usize].hand_over.look(pushed))
     }
 
     /// Pages that arrived in the tray are staged from now on.
-    fn absorb_filled(&mut self, space: &mut Space, number: u32) {
-        let Some(agent) = &space.agent else { return };
-        let filled = agent.ring.trays[number as usize].filled.load(SeqCst);
+    fn absorb_filled(&mut self, space: &mut Space, number: u32, filled: u64) {
         let tray = space.trays.get_mut(number);
         // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
         let new = filled & tray.ordered;

@@ -316,8 +316,7 @@ impl Owner {
         let ranges = [nonce, RemoteRange { start: from, length: PAGE }];
         let complete = vmread::read(pid, &ranges, &mut bytes).is_ok_and(|n| n == bytes.len());
         let found = [&bytes[..8], &bytes[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        let expected = space.agent.as_ref().map(|agent| agent.nonce);
-        if !complete || expected.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
+        if !complete || space.nonce.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
             return false;
         }
         self.buffer.0[..PAGE_SIZE].copy_from_slice(&bytes[16..]);
@@ -535,7 +534,7 @@ impl Owner {
         self.shared.counters.poisoned_pages.add(1);
         let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
         self.shared
-            .notice(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
+            .alarm(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
         self.release_pages(space, address, address + PAGE);
         space.table.set(address, PageWord::UNTOUCHED.poisoned());
         self.poison(space, address)

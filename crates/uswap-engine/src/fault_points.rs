@@ -18,6 +18,8 @@ pub struct FaultPoints {
     pub delay_apply: u64,
     /// Microseconds between activating a space and registering its memory.
     pub delay_scan: u64,
+    /// Microseconds an agent waits before it executes an order.
+    pub delay_order: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -38,6 +40,8 @@ pub struct FaultPoints {
     pub manage_stacks: bool,
     /// Rule off: WIPEONFORK notes are ignored.
     pub ignore_notes: bool,
+    /// Rule off: agents do not ask threads for the pages they need in order to die.
+    pub forget_threads: bool,
     /// Rule off: the nonce is not compared.
     pub no_nonce: bool,
     /// Not a rule: owners and agents are left where the kernel puts them, for comparison.
@@ -60,6 +64,7 @@ impl FaultPoints {
                 "delay-gate" => points.delay_gate = number,
                 "delay-apply" => points.delay_apply = number,
                 "delay-scan" => points.delay_scan = number,
+                "delay-order" => points.delay_order = number,
                 "delay-store" => points.delay_store = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
@@ -71,6 +76,7 @@ impl FaultPoints {
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
                 "no-placement" => points.no_placement = true,
+                "forget-threads" => points.forget_threads = true,
                 "no-nonce" => points.no_nonce = true,
                 _ => return Err(entry.to_string()),
             }

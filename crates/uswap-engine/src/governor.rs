@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::callers::Callers;
 use crate::census::Census;
 use crate::procfs::{self, Memory, Statm};
 use crate::shared::{ManagedProcess, Message, Shared};
@@ -45,6 +46,7 @@ pub struct Governor {
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
+    callers: Callers,
     pool_percent: f64,
     swap_in_ram: bool,
 }
@@ -72,6 +74,7 @@ impl Governor {
             shared_pages: 0,
             automatic,
             census: Census::default(),
+            callers: Callers::default(),
             pool_percent,
             swap_in_ram,
         })
@@ -137,7 +140,9 @@ impl Governor {
             self.census_at = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
-            pids.extend(procfs::descendants(std::process::id()).into_iter().map(|pid| (pid, pid)));
+            let tree = procfs::descendants(std::process::id());
+            self.callers.look(&self.shared, managed, &tree);
+            pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {
             if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)

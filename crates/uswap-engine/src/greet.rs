@@ -1,6 +1,8 @@
 //! Greeting an agent: a fresh image becomes a new space; a fork child's agent joins the space that its memory names.
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
@@ -8,11 +10,14 @@ use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
 use crate::event::install_identity;
-use crate::matcher::{MatchJob, holds_identity};
+use crate::matcher::{Mark, MatchJob};
 use crate::owner::Owner;
 use crate::procfs;
 use crate::shared::{Greeting, ManagedProcess};
 use crate::space::{Space, SpaceId};
+
+/// How often the process of a space is looked for in the whole tree.
+const SEARCH: Duration = Duration::from_millis(20);
 
 /// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
 pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
@@ -44,11 +49,14 @@ impl Owner {
         }
         let mut space = Space::new(self.new_id(), events);
         space.area = greeting.area;
-        let bell = [self.shared.mailboxes[self.number].bell.as_fd()];
-        if !space.bind(greeting.pid, greeting.thread) || send(&greeting.link.socket, &go(false, false), &bell).is_none()
+        let eyes = eyes(&greeting);
+        let mut fds = vec![self.shared.mailboxes[self.number].bell.as_fd()];
+        fds.extend(eyes.iter().map(AsFd::as_fd));
+        if !space.bind(greeting.pid, greeting.thread) || send(&greeting.link.socket, &go(false, false), &fds).is_none()
         {
             return;
         }
+        space.nonce = Some(greeting.link.nonce);
         (space.staging, space.agent) = (Some(greeting.staging), Some(greeting.link));
         self.publish(&space);
         if self.watch_agent(&space) {
@@ -63,12 +71,15 @@ impl Owner {
         self.with_space(id, |owner, space| {
             let bound = space.bind(greeting.pid, greeting.thread);
             let registered = greeting.staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
-            let fds = [owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
+            let eyes = eyes(&greeting);
+            let mut fds = vec![owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
+            fds.extend(eyes.iter().map(AsFd::as_fd));
             let sent = send(&greeting.link.socket, &go(true, false), &fds);
             if !bound || registered.is_err() || sent.is_none() || greeting.area != space.area {
                 return;
             }
             greeting.link.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
+            space.nonce = Some(greeting.link.nonce);
             (space.staging, space.agent, space.orphaned) = (Some(greeting.staging), Some(greeting.link), None);
             owner.publish(space);
             owner.watch_agent(space);
@@ -86,7 +97,7 @@ impl Owner {
         let found = candidates.into_iter().find(|space| {
             install_identity(space);
             // The agent waits for our answer and drops its page only after it: this read waits for nobody.
-            holds_identity(greeting.thread, space.identity_page(), space.identity)
+            Mark::identity(space.identity_page(), space.identity).is_in(greeting.thread)
         });
         found.map(|space| space.id)
     }
@@ -107,6 +118,7 @@ impl Owner {
             reader: space.reader,
             space: space.id,
             owner: self.number,
+            agent: space.agent.is_some(),
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),
@@ -116,28 +128,62 @@ impl Owner {
         self.shared.managed.lock().expect("managed").insert(pid, process);
     }
 
-    /// Looks for the process of a fork child: a fault names the thread that waits; without one the relatives are asked.
-    /// The answer comes by mail ([`crate::matcher`]).
+    /// Looks for the process of a space that has none: a fault names the thread that waits; without one the relatives
+    /// are asked. A space whose agent is gone can belong to anybody in the tree (CLONE_VM). The answer comes by mail
+    /// ([`crate::matcher`]).
     pub fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
-        if space.pid.is_some() || space.matching {
+        let orphan = space.orphaned.is_some();
+        let soon = thread.is_none() && space.searched.is_some_and(|at| at.elapsed() < SEARCH);
+        if space.pid.is_some() && !orphan || space.matching || soon {
             return;
         }
         let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
-        let (owner, page) = (self.number, space.identity_page());
-        let job = MatchJob { owner, space: space.id, identity: space.identity, page, thread, parent };
+        let mark = match space.nonce {
+            Some(nonce) => Mark { page: space.nonce_page(), words: nonce, believed: self.shared.faults.no_nonce },
+            None => Mark::identity(space.identity_page(), space.identity),
+        };
+        // An orphan is best read as before, if that still is its memory.
+        let known = space.pid.or(space.lost).map(|pid| (pid, space.reader));
+        let job = MatchJob { owner: self.number, space: space.id, mark, known, thread, parent, orphan };
         space.matching = self.shared.matches.send(job).is_ok();
+        space.searched = Some(Instant::now());
     }
 
     /// The matcher's answer.
     pub fn matched(&mut self, space: &mut Space, found: Option<(u32, u32)>) {
         space.matching = false;
-        if let (None, Some((pid, thread))) = (space.pid, found)
+        if found == space.pid.map(|pid| (pid, space.reader)) {
+            return;
+        }
+        self.lose_process(space);
+        if let Some((pid, thread)) = found
             && space.bind(pid, thread)
         {
             self.publish(space);
             self.serve_waiters(space);
         }
     }
+
+    /// The process by which the space was read is gone, or is another program now: it has none until another one is
+    /// found that has its memory.
+    pub fn lose_process(&mut self, space: &mut Space) {
+        let Some(pid) = space.pid.take() else { return };
+        space.lost = Some(pid);
+        let mut managed = self.shared.managed.lock().expect("managed");
+        if managed.get(&pid).is_some_and(|known| known.space == space.id && known.owner == self.number) {
+            managed.remove(&pid);
+        }
+    }
+}
+
+/// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,
+/// and leaves.
+fn eyes(greeting: &Greeting) -> Vec<File> {
+    if !greeting.blind {
+        return Vec::new();
+    }
+    let (pagemap, tasks) = (format!("/proc/{}/pagemap", greeting.thread), format!("/proc/{}/task", greeting.pid));
+    [pagemap, tasks].iter().filter_map(|path| File::open(path).ok()).collect()
 }
 
 fn go(has_fd: bool, refused: bool) -> Message {

@@ -11,6 +11,9 @@ use uswap_sys::signal::{self, Taken};
 use crate::config::{RunConfig, exit};
 use crate::{engine, tree};
 
+/// For keeper and engine; the programs keep theirs.
+const OOM_SCORE_ADJ: i32 = -900;
+
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
 const SIGCHLD: i32 = 17;
@@ -33,8 +36,18 @@ pub fn run(config: &RunConfig) -> i32 {
     match process::fork_sharing_fds() {
         Err(error) => refuse(&format!("cannot start the engine: {error}")),
         Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask)),
-        Ok(Fork::Parent(engine)) => Keeper { engine, control: &control }.watch(),
+        Ok(Fork::Parent(engine)) => {
+            protect();
+            Keeper { engine, control: &control }.watch()
+        }
     }
+}
+
+/// Makes this process one of the last that the kernel's OOM killer would choose, where that is permitted: without
+/// keeper or engine the whole tree is lost. Called after the fork of what must not inherit it.
+pub fn protect() {
+    // Without the permission it is as likely a victim as the programs.
+    let _ = process::lower_oom_score_adj(OOM_SCORE_ADJ);
 }
 
 fn refuse(why: &str) -> i32 {

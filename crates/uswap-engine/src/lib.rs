@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
-pub mod census;
+pub mod callers;
+mod census;
 pub mod cgroup;
 pub mod config;
 pub mod control;

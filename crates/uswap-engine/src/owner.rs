@@ -219,6 +219,9 @@ impl Owner {
             } else {
                 self.with_space(id, |owner, space| {
                     space.purge_lists();
+                    if space.orphaned.is_some() {
+                        owner.find_process(space, None);
+                    }
                     owner.publish(space);
                 });
             }

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use uswap_abi::message::{AGENT_NAME, CALL_NAME};
+
 /// Anonymous memory of a process, read again and again (1.2 µs with the file kept open).
 #[derive(Debug)]
 pub struct Statm(File);
@@ -80,17 +82,28 @@ pub fn name(pid: u32) -> Option<String> {
 /// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its own, the one with
 /// its name.
 pub fn agent_thread(pid: u32, named: u32) -> u32 {
-    let is_agent = |tid: u32| name_of_thread(pid, tid).is_some_and(|name| name == "uswap-agent");
+    let is_agent = |tid: u32| name_of_thread(pid, tid).is_some_and(|name| name.as_bytes() == AGENT_NAME.to_bytes());
     if is_agent(named) {
         return named;
     }
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return pid };
-    let mut tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    tids.find(|tid| is_agent(*tid)).unwrap_or(pid)
+    threads(pid).into_iter().find(|tid| is_agent(*tid)).unwrap_or(pid)
+}
+
+/// The threads of a process.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?.trim_end().to_string())
+}
+
+/// The agent's thread of a process that waits to be fetched, and its descriptor.
+pub fn caller(pid: u32) -> Option<(u32, i32)> {
+    threads(pid)
+        .into_iter()
+        .find_map(|tid| Some((tid, name_of_thread(pid, tid)?.strip_prefix(CALL_NAME)?.parse().ok()?)))
 }
 
 /// The direct children of `pid`, of all its threads.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use uswap_core::{PageBuf, PageHasher};
 use uswap_store::{LoadError, ObjectId, Store};
 use uswap_sys::events::EventFd;
+use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::budget::Budget;
@@ -40,7 +41,9 @@ pub struct Shared {
     /// Why the tree must end, said once.
     pub verdict: Mutex<Option<Verdict>>,
     /// What the user should know, in the order it happened.
-    pub notices: Mutex<Vec<String>>,
+    pub notices: Mutex<Vec<Notice>>,
+    /// Connections of agents that could not come to the door, with their processes.
+    pub fetched: Mutex<Vec<(MessageSocket, u32)>>,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.
@@ -66,6 +69,8 @@ pub struct ManagedProcess {
     pub space: SpaceId,
     /// Owner's number.
     pub owner: usize,
+    /// An agent speaks for it.
+    pub agent: bool,
     /// Its memory is registered.
     pub active: bool,
     /// Pages believed resident, as of the last sweep.
@@ -76,6 +81,15 @@ pub struct ManagedProcess {
     pub queues: [usize; 3],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
+}
+
+/// A line for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The line.
+    pub text: String,
+    /// Data is lost or in danger: said with `-q` too.
+    pub grave: bool,
 }
 
 /// Why the tree is ended by us.
@@ -101,9 +115,18 @@ impl Shared {
         }
     }
 
-    /// Tells the user something.
+    /// Tells the user something, unless the run is quiet.
     pub fn notice(&self, text: String) {
-        self.notices.lock().expect("notices").push(text);
+        self.tell(Notice { text, grave: false });
+    }
+
+    /// Tells the user, a quiet run's too, that data is lost or in danger.
+    pub fn alarm(&self, text: String) {
+        self.tell(Notice { text, grave: true });
+    }
+
+    fn tell(&self, notice: Notice) {
+        self.notices.lock().expect("notices").push(notice);
         self.main_bell.ring();
     }
 }
@@ -154,6 +177,8 @@ pub struct Greeting {
     pub events: Option<Userfaultfd>,
     /// The staging userfaultfd.
     pub staging: Userfaultfd,
+    /// The agent cannot see its own files in /proc.
+    pub blind: bool,
 }
 
 /// What an owner is told.

@@ -89,6 +89,10 @@ pub struct Space {
     pub staging: Option<Userfaultfd>,
     /// The agent, while it lives.
     pub agent: Option<AgentLink>,
+    /// What the nonce page of this image holds, once its agent has said hello. It stays when the agent is gone.
+    pub nonce: Option<[u64; 2]>,
+    /// When its process was looked for last.
+    pub searched: Option<Instant>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
     /// Presence of pages.
@@ -103,6 +107,8 @@ pub struct Space {
     pub forks: u32,
     /// The space it was forked from.
     pub parent: Option<SpaceId>,
+    /// The process it was known by when it was lost.
+    pub lost: Option<u32>,
     /// The matcher is looking for its process.
     pub matching: bool,
     /// Page words.
@@ -178,6 +184,8 @@ impl Space {
             events,
             staging: None,
             agent: None,
+            nonce: None,
+            searched: None,
             area: 0,
             pagemap: None,
             maps: None,
@@ -185,6 +193,7 @@ impl Space {
             identity: 0,
             forks: 0,
             parent: None,
+            lost: None,
             matching: false,
             table: PageTable::default(),
             lists: Lists::default(),

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::{check, check_int};
 
@@ -152,6 +152,22 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// A copy of a descriptor of another thread (which may have a table of its own), as ptrace permits.
+///
+/// # Errors
+/// EPERM, ESRCH, EBADF; EINVAL before Linux 6.9.
+pub fn descriptor_of_thread(tid: u32, fd: RawFd) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+    // SAFETY: no pointers.
+    let pidfd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, tid as libc::pid_t, PIDFD_THREAD) })?;
+    // SAFETY: a new fd that nobody else owns.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) };
+    // SAFETY: no pointers.
+    let copy = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })?;
+    // SAFETY: as above (close-on-exec).
+    Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
+}
+
 /// Raises the soft limit of open files to the hard one: each process of a tree costs three.
 pub fn raise_open_files() -> Option<Limit> {
     let before = limit(libc::RLIMIT_NOFILE)?;
@@ -198,6 +214,70 @@ pub fn restore_open_files(before: Limit) {
 pub fn set_nice(value: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
+}
+
+/// Keeps the pages of this process in RAM, those that come as well, each from its first touch on (MCL_ONFAULT). Memory
+/// that is only reserved stays untouched.
+///
+/// # Errors
+/// EPERM: RLIMIT_MEMLOCK is not unlimited and CAP_IPC_LOCK is missing. It is not tried then: a limit that is reached
+/// later would make mmap fail.
+pub fn lock_memory() -> io::Result<()> {
+    const CAP_IPC_LOCK: u32 = 14;
+    if !has_capability(CAP_IPC_LOCK) && !raise_locked_memory() {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    // SAFETY: no pointers.
+    check_int(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) }).map(drop)
+}
+
+/// Undoes [`lock_memory`].
+pub fn unlock_memory() {
+    // SAFETY: no pointers.
+    unsafe { libc::munlockall() };
+}
+
+/// Removes the soft limit of locked memory if there is no hard one.
+fn raise_locked_memory() -> bool {
+    let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    let hard = locked_memory_limit().map_or(0, |limit| limit.hard);
+    // SAFETY: a valid structure.
+    hard == libc::RLIM_INFINITY && unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) } == 0
+}
+
+/// Whether the capability of this number is in the effective set.
+fn has_capability(number: u32) -> bool {
+    let version_3 = [0x2008_0522u32, 0];
+    let mut sets = [0u32; 6];
+    // SAFETY: the header of version 3 and its two times three words.
+    let result = unsafe { libc::syscall(libc::SYS_capget, version_3.as_ptr(), sets.as_mut_ptr()) };
+    result == 0 && sets[0] >> number & 1 == 1
+}
+
+/// Where the OOM killer looks at this process.
+const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// Makes this process a later choice of the kernel's OOM killer than it was (-1000: never, 1000: first); returns what
+/// was in force. Children inherit it.
+///
+/// # Errors
+/// EACCES: CAP_SYS_RESOURCE is missing, without which it can fall to what it was set to with that capability, mostly 0.
+pub fn lower_oom_score_adj(to: i32) -> io::Result<i32> {
+    let text = std::fs::read_to_string(OOM_SCORE_ADJ)?;
+    let before = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    if before > to {
+        let set = |value: i32| std::fs::write(OOM_SCORE_ADJ, value.to_string());
+        set(to).or_else(|error| if before > 0 { set(0) } else { Err(error) })?;
+    }
+    Ok(before)
+}
+
+/// Puts it back.
+///
+/// # Errors
+/// None where it is higher than what is in force.
+pub fn restore_oom_score_adj(before: i32) -> io::Result<()> {
+    std::fs::write(OOM_SCORE_ADJ, before.to_string())
 }
 
 /// Makes the C allocator return large blocks to the system at once, whatever was freed before.

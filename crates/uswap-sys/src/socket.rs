@@ -81,6 +81,23 @@ impl AsFd for Listener {
 }
 
 impl MessageSocket {
+    /// One end of a connection that another process made; with its process id.
+    ///
+    /// # Errors
+    /// It is no Unix socket of whole messages.
+    pub fn adopt(fd: OwnedFd) -> io::Result<(Self, u32)> {
+        let peer = peer_credentials(&fd)?.pid;
+        let mut kind: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        let (option, value) = (libc::SO_TYPE, (&raw mut kind).cast());
+        // SAFETY: an int and its length.
+        check_int(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, &raw mut length) })?;
+        if kind != libc::SOCK_SEQPACKET {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok((Self(fd), peer))
+    }
+
     /// Sends one message with up to four descriptors; does not wait.
     ///
     /// # Errors
