@@ -17,6 +17,9 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 /// How often a run that answers EAGAIN is tried before it is given back to the engine.
 const MOST_TRIES: u32 = 16;
+/// How often the processor is given up for an owner that reads events, and how long each nap is after that (µs).
+const MOST_YIELDS: u32 = 1000;
+const GATE_NAP: u32 = 200;
 /// How often the way from SA to SB is tried.
 const MOST_TRANSFERS: u32 = 10_000;
 
@@ -111,11 +114,18 @@ impl Agent {
         // SAFETY: the buffer is as long as said.
         let n = unsafe { call(syscall::READ, [self.socket as usize, bytes.as_mut_ptr() as usize, 64, 0, 0, 0]) };
         match n {
-            0 if self.ring.active.load(SeqCst) != 0 => syscall::kill_process(),
-            0 => syscall::exit_thread(),
+            0 => self.end(),
             n if n < 0 && n != -syscall::EINTR => self.leave_if_last(),
             _ => {}
         }
+    }
+
+    /// Engine and keeper are gone.
+    fn end(&self) -> ! {
+        if self.ring.active.load(SeqCst) != 0 {
+            syscall::kill_process()
+        }
+        syscall::exit_thread()
     }
 
     /// A process ends when its last thread does; the agent must not be the one that keeps it.
@@ -200,9 +210,19 @@ impl Agent {
         }
     }
 
+    /// Waits for the owner to have read its events. One that was killed meanwhile never opens the gate again.
     fn enter_gate(&self) {
+        let mut tries = 0u32;
         while !self.ring.gate.enter() {
-            syscall::yield_now();
+            tries += 1;
+            if tries < MOST_YIELDS {
+                syscall::yield_now();
+            } else {
+                syscall::sleep(GATE_NAP);
+                if syscall::is_hung_up(self.socket) {
+                    self.end();
+                }
+            }
         }
     }
 

@@ -17,6 +17,7 @@ pub const NANOSLEEP: usize = 35;
 pub const GETPID: usize = 39;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
+pub const RECVFROM: usize = 45;
 pub const SENDMSG: usize = 46;
 pub const SOCKETPAIR: usize = 53;
 pub const RECVMSG: usize = 47;
@@ -116,6 +117,14 @@ pub fn open_at(directory: i32, path: &[u8], flags: usize) -> isize {
 pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
     // SAFETY: the buffer is as long as said.
     unsafe { call(READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
+}
+
+/// Whether the other end of a socket is gone. Takes nothing out of it.
+pub fn is_hung_up(socket: i32) -> bool {
+    let mut byte = 0u8;
+    // MSG_PEEK | MSG_DONTWAIT
+    // SAFETY: a buffer of one byte, and no address is asked for.
+    unsafe { call(RECVFROM, [socket as usize, &raw mut byte as usize, 1, 0x42, 0, 0]) == 0 }
 }
 
 /// Names this thread; the kernel takes 15 bytes.

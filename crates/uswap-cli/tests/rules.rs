@@ -52,19 +52,21 @@ impl Rule {
 
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
 /// The moment is that between the reading of the event and the cancelling of the orders it touches, some microseconds;
-/// the new mapping must be made and written in it. So both sides are slowed down.
+/// the new mapping must be made and written in it. So both sides are slowed down; it is met in one run of two to
+/// six, by how busy the machine is, so that a run without it is only told.
 #[test]
 fn gate() {
     need_userfaultfd!();
     Rule {
-        off: "no-gate",
-        always: "delay-apply=5000,delay-order=1000",
+        // What waits for pending events before it evicts from fresh mappings would hide it mostly.
+        off: "no-gate,trust-fresh",
+        always: "delay-apply=5000,delay-order=1000,no-placement",
         victim: "remap_same_address",
         arguments: "--memory 96 --seconds 4 --next-to-go 1",
         timeout: 30,
-        tries: 6,
+        tries: 5,
     }
-    .is_needed();
+    .holds();
 }
 
 /// Without its own page table a child reads zeros where its parent's pages were evicted.

@@ -67,6 +67,7 @@ struct Engine {
     poller: Poller,
     keeper: std::os::fd::OwnedFd,
     command: u32,
+    command_fd: std::os::fd::OwnedFd,
     threads: Vec<JoinHandle<()>>,
     stopping: Arc<AtomicBool>,
     /// Kept open: programs load the agent through it.
@@ -76,6 +77,7 @@ struct Engine {
 const DOOR: u64 = 0;
 const BELL: u64 = 1;
 const KEEPER: u64 = 2;
+const COMMAND: u64 = 3;
 const FIRST_VISITOR: u64 = 16;
 
 fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String> {
@@ -108,12 +110,15 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
     poller.add(&listener, DOOR).map_err(say("epoll"))?;
     poller.add(&shared.main_bell, BELL).map_err(say("epoll"))?;
     poller.add(&keeper, KEEPER).map_err(say("epoll"))?;
+    let command_fd = process::pidfd(command).map_err(say("command"))?;
+    poller.add(&command_fd, COMMAND).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
     let threads = start_threads(config, &shared, channels, &stopping).map_err(say("cannot start a thread"))?;
     named.start(shared.clone()).map_err(say("cannot start a thread"))?;
     let door = Door::new(shared.clone(), listener);
     go.write_all(b"g").map_err(say("command"))?;
-    Ok(Engine { config: config.clone(), shared, door, poller, keeper, command, threads, stopping, _image: image })
+    let config = config.clone();
+    Ok(Engine { config, shared, door, poller, keeper, command, command_fd, threads, stopping, _image: image })
 }
 
 /// Where the agents' socket gets its name for a moment.
@@ -328,6 +333,8 @@ impl Engine {
                         self.shared.main_bell.clear();
                         self.open_door();
                     }
+                    // Its end is told below, once.
+                    COMMAND => self.poller.remove(&self.command_fd),
                     KEEPER => {
                         tree::kill_descendants();
                         return exit::ENGINE_DIED;

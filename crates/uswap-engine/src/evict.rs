@@ -59,7 +59,7 @@ impl Owner {
 
     /// Orders the next pages of the inactive list into a free tray.
     fn fill_tray(&mut self, space: &mut Space) -> bool {
-        if !space.is_settled() {
+        if !space.is_settled() && !self.shared.faults.trust_fresh {
             return false;
         }
         let candidates = self.candidates(space);

@@ -30,7 +30,7 @@ pub struct FaultPoints {
     pub no_gate: bool,
     /// Rule off: a fork child's table is not cloned (its evicted pages read as zeros).
     pub no_fork_clone: bool,
-    /// Rule off: a fork child is taken to have registered what its parent has.
+    /// Rule off: a fork child is taken to have registered what its parent has, and fresh registrations may be evicted.
     pub trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
     pub ignore_remove: bool,
