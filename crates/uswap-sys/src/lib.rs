@@ -5,6 +5,7 @@
 mod aligned;
 pub mod events;
 mod file;
+pub mod interrupt;
 pub mod maps;
 pub mod pagemap;
 pub mod process;
