@@ -98,8 +98,7 @@ impl Seen {
 fn ask_run(binary: &Path, name: &str) -> Option<(u64, u64)> {
     let output = Command::new(binary).args(["status", "--json", name]).stderr(Stdio::null()).output().ok()?;
     let told: Value = serde_json::from_slice(&output.stdout).ok()?;
-    let told = told.as_array().and_then(|runs| runs.first()).unwrap_or(&told);
-    let get = |name: &str| told.get(name).and_then(Value::as_u64);
+    let get = |name: &str| told["figures"][name].as_u64();
     Some((get("stored_pages")?.saturating_sub(get("same_filled_pages")?) << 12, get("pool_stored_bytes")?))
 }
 
@@ -136,7 +135,10 @@ impl Bench {
         words.extend(cell.prepared.words.iter().cloned());
         let launch = Launch {
             words,
-            environment: vec![("TMPDIR".into(), folder.clone().into_os_string())],
+            environment: vec![
+                ("TMPDIR".into(), folder.clone().into_os_string()),
+                ("USWAP_BENCH_SYSTEM".into(), (&cell.system.name).into()),
+            ],
             folder: &folder,
             group: group.as_ref(),
             timeout: cell.timeout,
@@ -252,7 +254,8 @@ impl Cell<'_> {
             system_seconds,
             limit_bytes: limit.unwrap_or(0),
             peak_bytes: group.map_or(0, Group::peak),
-            working_set_bytes: seen.working_set,
+            // What ended before it was looked at is small: then all that was charged will do.
+            working_set_bytes: if seen.working_set > 0 { seen.working_set } else { group.map_or(0, Group::peak) },
             outside_bytes: seen.zram.memory_peak,
             swap_used_bytes: seen.swap_used,
             pswpin: stat("pswpin", traffic.pswpin),

@@ -99,7 +99,7 @@ struct MatrixArguments {
     /// Begin nothing that would end after so many minutes; 0 is no end [default: 25]
     #[arg(long, value_name = "MINUTES")]
     budget: Option<u64>,
-    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 180]
+    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// About how much memory a workload takes [default: 512]

@@ -170,7 +170,7 @@ impl Matrix<'_> {
             return Ok(Err(look.outcome));
         }
         let answer = look.told["answer"].as_str().map(String::from);
-        let patience = Duration::from_secs_f64((look.wall_seconds * 12.0).clamp(20.0, 180.0));
+        let patience = Duration::from_secs_f64((look.wall_seconds * 12.0).clamp(20.0, 90.0));
         let own = look.working_set_bytes;
         let peak = workload.scale.map_or(own, |scale| *self.scales.entry(scale).or_insert(own));
         Ok(Ok(Known { prepared, answer, peak, timeout: self.plan.timeout.unwrap_or(patience) }))

@@ -8,6 +8,16 @@ use crate::report::{fractions_of, percentiles};
 use crate::results::Results;
 
 const SIZE: (u32, u32) = (720, 420);
+/// Colours that can be told apart by the colour-blind (Okabe and Ito).
+const COLORS: [RGBColor; 7] = [
+    RGBColor(0, 0, 0),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+];
 
 /// A line of a plot.
 struct Line {
@@ -22,6 +32,7 @@ struct Chart<'a> {
     up: &'a str,
     /// Names of the places on the horizontal axis, where these are no numbers.
     places: Option<&'a [&'a str]>,
+    legend: SeriesLabelPosition,
     lines: Vec<Line>,
 }
 
@@ -67,7 +78,8 @@ fn slowdown<'a>(results: &Results, workload: &str) -> Chart<'a> {
     };
     let (across, up) = ("memory, % of the working set", "time / time without a limit");
     let title = format!("{workload}: slowdown by memory");
-    Chart { title, across, up, places: None, lines: limited(results).map(line).collect() }
+    let lines = limited(results).map(line).collect();
+    Chart { title, across, up, places: None, legend: SeriesLabelPosition::UpperRight, lines }
 }
 
 fn latency<'a>(results: &Results, workload: &str) -> Chart<'a> {
@@ -80,7 +92,8 @@ fn latency<'a>(results: &Results, workload: &str) -> Chart<'a> {
     };
     let title = format!("{workload}: latency of a visit with half of the memory");
     let (across, up, places) = ("percentile", "us", Some(["p50", "p99", "p999"].as_slice()));
-    Chart { title, across, up, places, lines: results.systems.iter().map(line).collect() }
+    let lines = results.systems.iter().map(line).collect();
+    Chart { title, across, up, places, legend: SeriesLabelPosition::UpperLeft, lines }
 }
 
 fn build<'a>(results: &Results) -> Chart<'a> {
@@ -95,7 +108,8 @@ fn build<'a>(results: &Results) -> Chart<'a> {
         Line { name: system.clone(), points: jobs.into_iter().filter_map(point).collect() }
     };
     let lines = results.systems.iter().map(line).collect();
-    Chart { title: "C build with half of the memory".into(), across: "jobs", up: "seconds", places: None, lines }
+    let (title, legend) = ("C build with half of the memory".into(), SeriesLabelPosition::UpperLeft);
+    Chart { title, across: "jobs", up: "seconds", places: None, legend, lines }
 }
 
 /// The least and the most of all points, with some room, never an empty range.
@@ -136,13 +150,18 @@ fn draw(path: &Path, chart: Chart<'_>) -> Result<(), Box<dyn std::error::Error>>
         .light_line_style(WHITE)
         .draw()?;
     for (number, line) in chart.lines.iter().enumerate() {
-        let color = Palette99::pick(number).to_rgba();
+        let color = COLORS[number % COLORS.len()];
         context
             .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
             .label(&line.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }
-    context.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    context
+        .configure_series_labels()
+        .position(chart.legend)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
     root.present()?;
     Ok(())
 }

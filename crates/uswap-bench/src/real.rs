@@ -121,11 +121,11 @@ impl Program {
     pub fn about(self) -> &'static str {
         match self {
             Self::Sort => "GNU sort of lines of text, in memory",
-            Self::PythonDict => "Python: a dictionary, looked up and changed at random",
+            Self::PythonDict => "Python: a dictionary, built, partly looked up at random, read through",
             Self::Redis => "redis-server: GET and SET by zipf 1.2, values checked",
-            Self::Sqlite => "sqlite3: a table in memory, indexed, joined, updated",
-            Self::Node => "Node.js: a map of objects, looked up at random",
-            Self::Java => "Java: a map of arrays, looked up at random",
+            Self::Sqlite => "sqlite3: a table in memory, filled, indexed, updated, partly joined",
+            Self::Node => "Node.js: a map of objects, built, partly looked up at random, added up",
+            Self::Java => "Java: a map of arrays, built, partly looked up at random, added up",
             Self::PythonNumpy => "Python and numpy: sorts and permutes arrays",
         }
     }

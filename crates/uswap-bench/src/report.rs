@@ -53,13 +53,14 @@ pub fn write(results: &Results, plots: &[String]) -> String {
 
 fn introduction(text: &mut String, results: &Results) {
     put!(text, "{}.\n", results.machine.in_words());
-    put!(text, "Written by `{}` in {:.0} minutes.\n", results.command.join(" "), results.elapsed_seconds / 60.0);
+    put!(text, "Written by `{}` in {:.1} minutes.\n", results.command.join(" "), results.elapsed_seconds / 60.0);
     put!(
         text,
         "A *fraction* is the hard limit of the memory cgroup as a part of the workload's own working set without a \
          limit. uswap runs inside a cgroup of exactly that limit without kernel swap, so the engine and its pool are \
          within it. **zram's store lies outside of the cgroup and zswap's pool inside**: *sum* counts what each system \
-         really used. Times are medians, with the least and the most in brackets where there are several.\n"
+         really used. Times are medians, with the least and the most in brackets where there are several. Visits of a micro \
+         workload end by time where they are slow; its seconds are those that all its planned visits would take.\n"
     );
     for note in &results.notes {
         put!(text, "- {note}");
