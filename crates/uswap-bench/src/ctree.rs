@@ -89,8 +89,8 @@ fn generated_tree(place: &Place) -> Result<(String, String), String> {
     for file in 0..FILES {
         write(&folder.join(format!("part{file}.c")), &part(file))?;
         // Writing to a String cannot fail.
-        let _ = write!(main, "unsigned long part{file}(unsigned long);\n");
-        let _ = write!(calls, "sum += part{file}({file});\n");
+        let _ = writeln!(main, "unsigned long part{file}(unsigned long);");
+        let _ = writeln!(calls, "sum += part{file}({file});");
         sum = sum.wrapping_add((0..FUNCTIONS).fold(file, |value, function| step_of(value, file, function)));
     }
     let _ = write!(main, "int main(void) {{ unsigned long sum = 0;\n{calls}printf(\"answer %lu\\n\", sum); }}\n");
@@ -125,7 +125,7 @@ fn part(file: u64) -> String {
     }
     let _ = write!(text, "unsigned long part{file}(unsigned long v)\n{{\n");
     for function in 0..FUNCTIONS {
-        let _ = write!(text, "v = f{function}(v);\n");
+        let _ = writeln!(text, "v = f{function}(v);");
     }
     text + "return v;\n}\n"
 }

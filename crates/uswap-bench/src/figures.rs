@@ -163,8 +163,8 @@ impl Meter<'_> {
 
     /// Seconds of one fill and reading back, with the hard limit.
     fn filled(&self, system: &str, pattern: &str) -> Result<f64, Missing> {
-        let mib = (2 * LIMIT >> 20).to_string();
-        let pages = (2 * LIMIT >> 12).to_string();
+        let mib = ((2 * LIMIT) >> 20).to_string();
+        let pages = ((2 * LIMIT) >> 12).to_string();
         let own = self.own();
         let words = [&own, "memory", "--mib", &mib, "--pattern", pattern, "--operations", &pages, "--seconds", "60"];
         let prepared = Prepared::command(words);

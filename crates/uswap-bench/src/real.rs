@@ -120,7 +120,7 @@ impl Program {
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
         match self {
-            Self::Sort => "GNU sort of lines of text, in memory",
+            Self::Sort => "GNU sort of 32 sorted runs of lines, in memory",
             Self::PythonDict => "Python: a dictionary, built, partly looked up at random, read through",
             Self::Redis => "redis-server: GET and SET by zipf 1.2, values checked",
             Self::Sqlite => "sqlite3: a table in memory, filled, indexed, updated, partly joined",
@@ -170,16 +170,18 @@ impl Program {
     }
 }
 
-/// Lines of text in random order.
-fn write_lines(path: &Path, bytes: usize) -> std::io::Result<()> {
+/// Lines of text in 32 sorted runs, as logs of 32 servers one after the other: lines in random order would make every
+/// comparison a fault, under any system.
+fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
+    const RUNS: u64 = 32;
+    const LINE: u64 = 80;
     let mut file = BufWriter::new(File::create(path)?);
-    let (mut state, mut written) = (1u64, 0);
-    while written < bytes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let line =
-            format!("{:016x} a line of text that belongs to the number {:08}, and its end\n", state, written / 75);
-        file.write_all(line.as_bytes())?;
-        written += line.len();
+    let lines = bytes / LINE / RUNS;
+    for run in 0..RUNS {
+        for line in 0..lines {
+            let (key, number) = (line * RUNS + run * 11 % RUNS, run * lines + line);
+            writeln!(file, "{key:016x} a line of text that belongs to number {number:010} of a long file, its end")?;
+        }
     }
     file.flush()
 }
@@ -188,7 +190,7 @@ fn sort(place: &Place) -> Result<Prepared, String> {
     need(&["sort", "cksum"])?;
     let lines = place.folder.join("lines");
     if !lines.exists() {
-        write_lines(&lines, place.mib * (1 << 20) / 2).map_err(|error| format!("{}: {error}", lines.display()))?;
+        write_lines(&lines, (place.mib as u64) << 19).map_err(|error| format!("{}: {error}", lines.display()))?;
     }
     let buffer = place.mib * 2;
     // The temporary folder is one that is not there: a sort that does not fit in its buffer fails.

@@ -164,6 +164,6 @@ impl Client {
 
 /// A value as hexadecimal digits, half of which repeat.
 fn value(key: u64, version: u8, bytes: usize) -> String {
-    let unit = |i: u64| mix(key << 16 ^ u64::from(version) << 8 ^ i / 2);
+    let unit = |i: u64| mix((key << 16) ^ (u64::from(version) << 8) ^ (i / 2));
     (0..bytes as u64 / 16).map(|i| format!("{:016x}", unit(i))).collect()
 }
