@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -24,6 +25,17 @@ pub enum Version {
     V2,
 }
 
+/// The memory controller, switched on for child groups of version 2; off again when the last hierarchy is dropped.
+#[derive(Debug)]
+struct SwitchedOn(PathBuf);
+
+impl Drop for SwitchedOn {
+    fn drop(&mut self) {
+        // Refused while others use it by now; then it is theirs.
+        let _ = fs::write(&self.0, "-memory");
+    }
+}
+
 /// Where groups can be made.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
@@ -31,6 +43,7 @@ pub struct Hierarchy {
     memory: PathBuf,
     /// Version 1: the hierarchy that counts processor time.
     processor: Option<PathBuf>,
+    _switched_on: Option<Arc<SwitchedOn>>,
 }
 
 impl Hierarchy {
@@ -39,20 +52,31 @@ impl Hierarchy {
     /// # Errors
     /// A sentence that says why no group can be made here.
     pub fn find() -> Result<Self, String> {
-        let v1 = Path::new("/sys/fs/cgroup/memory");
+        Self::under(Path::new("/sys/fs/cgroup"))
+    }
+
+    fn under(root: &Path) -> Result<Self, String> {
+        let v1 = root.join("memory");
         if v1.join("memory.limit_in_bytes").exists() {
-            let processor = Path::new("/sys/fs/cgroup/cpuacct");
-            let processor = processor.join("cpuacct.usage_user").exists().then(|| processor.to_path_buf());
-            return Ok(Self { version: Version::V1, memory: v1.to_path_buf(), processor });
+            let processor = root.join("cpuacct");
+            let processor = processor.join("cpuacct.usage_user").exists().then_some(processor);
+            return Ok(Self { version: Version::V1, memory: v1, processor, _switched_on: None });
         }
-        let v2 = Path::new("/sys/fs/cgroup");
-        let controllers = fs::read_to_string(v2.join("cgroup.controllers")).unwrap_or_default();
-        if !controllers.split_whitespace().any(|name| name == "memory") {
+        let has = |file| {
+            let controllers = fs::read_to_string(root.join(file)).unwrap_or_default();
+            controllers.split_whitespace().any(|name| name == "memory")
+        };
+        if !has("cgroup.controllers") {
             return Err("no memory controller: neither cgroup version 1 nor version 2 offers one".into());
         }
-        fs::write(v2.join("cgroup.subtree_control"), "+memory")
-            .map_err(|error| format!("the memory controller cannot be switched on for child groups: {error}"))?;
-        Ok(Self { version: Version::V2, memory: v2.to_path_buf(), processor: None })
+        let switch = root.join("cgroup.subtree_control");
+        let mut switched_on = None;
+        if !has("cgroup.subtree_control") {
+            fs::write(&switch, "+memory")
+                .map_err(|error| format!("the memory controller cannot be switched on for child groups: {error}"))?;
+            switched_on = Some(Arc::new(SwitchedOn(switch)));
+        }
+        Ok(Self { version: Version::V2, memory: root.to_path_buf(), processor: None, _switched_on: switched_on })
     }
 
     /// Which version it is.
@@ -218,5 +242,54 @@ impl Drop for Group {
                 eprintln!("uswap-bench: {} could not be removed", folder.display());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that looks like a cgroup file system as far as reading and writing files goes.
+    fn pretended(name: &str, files: &[(&str, &str)]) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("{PREFIX}pretended-{name}-{}", std::process::id()));
+        for (file, text) in files {
+            let path = folder.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn version_2_is_switched_on_and_off_again() {
+        let files = [("cgroup.controllers", "cpu memory pids\n"), ("cgroup.subtree_control", "cpu\n")];
+        let folder = pretended("switch", &files);
+        let switch = || fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap();
+        let hierarchy = Hierarchy::under(&folder).unwrap();
+        assert_eq!((hierarchy.version(), switch()), (Version::V2, "+memory".into()));
+        let other = hierarchy.clone();
+        drop(hierarchy);
+        assert_eq!(switch(), "+memory");
+        drop(other);
+        assert_eq!(switch(), "-memory");
+        fs::write(folder.join("cgroup.controllers"), "cpu pids\n").unwrap();
+        assert!(Hierarchy::under(&folder).unwrap_err().contains("no memory controller"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn figures_of_version_2_are_read() {
+        let files = [
+            ("memory.stat", "anon 100\nfile 999\nkernel 50\nfile_mapped 10\nslab_reclaimable 20\npgmajfault 7\n"),
+            ("memory.events", "low 0\noom 3\noom_kill 2\n"),
+            ("memory.peak", "12345\n"),
+            ("cpu.stat", "usage_usec 3000000\nuser_usec 2000000\nsystem_usec 1000000\n"),
+            ("cgroup.procs", ""),
+        ];
+        let folder = pretended("figures", &files);
+        let group = Group { version: Version::V2, memory: folder.clone(), processor: None };
+        assert_eq!((group.working_set(), group.oom_kills(), group.peak(), group.major_faults()), (140, 2, 12345, 7));
+        assert_eq!(group.processor_seconds(), Some((2.0, 1.0)));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -298,14 +298,20 @@ impl MatrixArguments {
         }
     }
 
+    /// The figures come after the matrix.
+    fn wants_figures(&self) -> bool {
+        !(self.quick || self.no_figures)
+    }
+
     fn plan(&self, place: &Place) -> Result<matrix::Plan, Refusal> {
         let minutes = self.budget.unwrap_or(if self.quick { 1 } else { 25 });
+        let figures = if self.wants_figures() { figures::TAKES } else { Duration::ZERO };
         Ok(matrix::Plan {
             systems: self.systems()?,
             workloads: self.workloads()?,
             fractions: self.fractions(),
             repetitions: self.repetitions.unwrap_or(if self.quick { 2 } else { 3 }),
-            budget: (minutes > 0).then(|| Duration::from_secs(minutes * 60)),
+            budget: (minutes > 0).then(|| Duration::from_secs(minutes * 60).saturating_sub(figures)),
             timeout: self.timeout.map(Duration::from_secs),
             place: place.clone(),
         })
@@ -328,7 +334,7 @@ fn whole(arguments: &MatrixArguments) -> Result<i32, Refusal> {
     let machine = setting.machine();
     let mut done = matrix::run(&setting.bench, &plan);
     let mut figures = Vec::new();
-    if !(arguments.quick || arguments.no_figures || done.interrupted.is_some()) {
+    if arguments.wants_figures() && done.interrupted.is_none() {
         match figures::measure(&setting.bench, &setting.place) {
             Ok(measured) => figures = measured,
             Err(signal) => done.interrupted = Some(signal),

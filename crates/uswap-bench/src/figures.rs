@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cell::{Bench, Cell};
+use crate::cgroup::{Group, Limits};
 use crate::launch::{Launch, Stopped, run};
 use crate::results::{Figure, Outcome};
 use crate::statistics::{Ratio, Summary};
@@ -41,7 +42,10 @@ struct Meter<'a> {
     place: &'a Place,
 }
 
-/// Measures all figures; takes about a minute and a half.
+/// About what measuring all figures takes.
+pub const TAKES: Duration = Duration::from_secs(120);
+
+/// Measures all figures; see [`TAKES`].
 ///
 /// # Errors
 /// The signal that asked this tool to end.
@@ -70,7 +74,7 @@ pub fn measure(bench: &Bench, place: &Place) -> Result<Vec<Figure>, i32> {
 }
 
 impl Meter<'_> {
-    /// Seconds that the command takes, outside of any group, and the engine's stats.
+    /// Seconds that the command takes without a limit, and the engine's stats.
     fn time(&self, options: Option<&[&str]>, words: &[&str]) -> Result<(f64, Value), Missing> {
         let folder = self.place.folder.join("figure");
         let _ = fs::remove_dir_all(&folder);
@@ -85,7 +89,9 @@ impl Meter<'_> {
         }
         all.extend(words.iter().map(OsString::from));
         let environment = vec![("TMPDIR".into(), folder.clone().into_os_string())];
-        let launch = Launch { words: all, environment, folder: &folder, group: None, timeout: PATIENCE };
+        let unlimited = Limits { ram: None, kernel_swap: false };
+        let group = self.bench.hierarchy.as_ref().ok().map(|hierarchy| Group::new(hierarchy, unlimited)).transpose()?;
+        let launch = Launch { words: all, environment, folder: &folder, group: group.as_ref(), timeout: PATIENCE };
         let ended = run(&launch, || ()).map_err(|stopped| match stopped {
             Stopped::Interrupted(signal) => Missing::Interrupted(signal),
             Stopped::Unstartable(why) => Missing::Because(why),

@@ -91,8 +91,9 @@ pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, 
         let _ = told.send(());
         (status, elapsed, watcher.join().expect("the watcher panicked"))
     });
-    if let Some(group) = launch.group {
-        group.kill_all();
+    match launch.group {
+        Some(group) => group.kill_all(),
+        None => kill(pid, None),
     }
     let status = status.map_err(|error| Stopped::Unstartable(error.to_string()))?;
     if let Some(signal) = uswap_sys::interrupt::arrived() {
@@ -140,15 +141,25 @@ fn watch(ended: &Receiver<()>, deadline: Instant, look: &mut impl FnMut(), kill:
     }
 }
 
-/// Ends the command; what it started is in the group.
+/// Ends the command and what it started: what is in the group, or, without one, in its process group.
 fn kill(pid: u32, group: Option<&Group>) {
-    // It is not reaped before the watcher has ended, so the number is still its own.
-    let _ = uswap_sys::process::kill(pid, 9);
-    if let Some(group) = group {
-        for pid in group.processes() {
-            let _ = uswap_sys::process::kill(pid, 9);
-        }
+    for pid in group.map_or_else(|| process_group(pid), Group::processes) {
+        // Gone meanwhile is as good.
+        let _ = uswap_sys::process::kill(pid, 9);
     }
+}
+
+/// The processes of a process group.
+fn process_group(leader: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    let is_member = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // After the name, which may hold anything: state, parent, process group.
+        let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2)?.parse::<u32>().ok());
+        group == Some(leader)
+    };
+    numbers.filter(is_member).collect()
 }
 
 /// The last 64 KiB of a file as text.
@@ -189,5 +200,42 @@ impl Drop for Scratch {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("uswap-bench: {}: {error}", self.0.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_group_the_children_are_ended_too() {
+        let folder = Scratch::new(&std::env::temp_dir()).unwrap();
+        let words = ["sh", "-c", "sleep 1234.5 & echo $!; sleep 1234.5"].map(OsString::from).to_vec();
+        let timeout = Duration::from_millis(200);
+        let launch = Launch { words, environment: Vec::new(), folder: folder.path(), group: None, timeout };
+        let mut looks = 0;
+        let ended = run(&launch, || looks += 1).unwrap();
+        assert!(ended.timed_out && looks > 0 && ended.elapsed < Duration::from_secs(20), "{ended:?}");
+        let child = format!("/proc/{}/cmdline", ended.stdout.trim());
+        let gone = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !fs::read(&child).is_ok_and(|line| line.starts_with(b"sleep"))
+        });
+        assert!(gone, "{child} goes on");
+    }
+
+    #[test]
+    fn ends_are_told_in_words() {
+        let folder = Scratch::new(&std::env::temp_dir().join("uswap-bench-ends")).unwrap();
+        let outcome = |script: &str| {
+            let words = ["sh", "-c", script].map(OsString::from).to_vec();
+            let timeout = Duration::from_secs(20);
+            let launch = Launch { words, environment: Vec::new(), folder: folder.path(), group: None, timeout };
+            run(&launch, || ()).unwrap()
+        };
+        assert_eq!(outcome("echo a; echo b >&2; exit 3").in_words(), "exit status 3: b");
+        assert_eq!(outcome("kill -9 $$").in_words(), "killed by signal 9");
+        assert_eq!(outcome("kill -9 $$").code(), 137);
+        assert_eq!(last_line("x\n  \n y \n\n"), "y");
     }
 }

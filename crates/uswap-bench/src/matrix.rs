@@ -165,7 +165,8 @@ impl Matrix<'_> {
             repetition: 0,
             timeout,
         })?;
-        eprintln!("{}: first look {}, peak {} MiB", workload.name, look.outcome.short(), look.working_set_bytes >> 20);
+        let peak = look.working_set_bytes >> 20;
+        eprintln!("{}: without a limit {}, working set {peak} MiB", workload.name, look.outcome.short());
         if look.outcome != Outcome::Ok {
             return Ok(Err(look.outcome));
         }
@@ -237,7 +238,7 @@ impl Matrix<'_> {
 
     /// A row for each cell that was never run, and a note for each that was run less often.
     fn tell_what_was_cut(&mut self) {
-        let minutes = self.plan.budget.map_or(0, |budget| budget.as_secs() / 60);
+        let minutes = self.plan.budget.map_or(0, |budget| budget.as_secs().div_ceil(60));
         let mut less = BTreeMap::<(String, u32), u32>::new();
         for unit in std::mem::take(&mut self.cut) {
             let name = &self.plan.workloads[unit.workload].name;

@@ -94,55 +94,87 @@ pub fn fractions_of(results: &Results, workload: &str) -> Vec<u32> {
     list
 }
 
-/// A ratio of medians of one workload at one fraction.
+/// One workload under one uswap and one kind of kernel swap, by fraction.
 struct Comparison {
-    workload: String,
-    fraction: u32,
-    ours: String,
-    theirs: String,
-    ratio: f64,
+    names: [String; 3],
+    /// Time of uswap divided by the kernel's, and how it is shown; `None` where one of them was not run.
+    ratios: Vec<Option<(f64, String)>>,
 }
 
-fn compare(results: &Results) -> Vec<Comparison> {
-    let mut list = Vec::new();
+impl Comparison {
+    fn worst(&self) -> f64 {
+        self.ratios.iter().flatten().map(|(ratio, _)| *ratio).fold(0.0, f64::max)
+    }
+}
+
+/// The ratio of a cell. One that ended badly beside one that ended well is the worst or the best there can be.
+fn ratio(results: &Results, workload: &str, ours: &str, theirs: &str, fraction: u32) -> Option<(f64, String)> {
+    let median = |system: &str| results.median(workload, system, fraction, |sample| sample.seconds);
+    let failed = |system: &str| {
+        let bad = results.bad(workload, system, fraction).filter(|sample| sample.outcome.is_failure());
+        bad.map(|sample| sample.outcome.short())
+    };
+    match (median(ours), median(theirs)) {
+        (Some(ours), Some(theirs)) => {
+            let ratio = ours / theirs;
+            let shown = if ratio > 1.05 { format!("**{ratio:.2}**") } else { format!("{ratio:.2}") };
+            Some((ratio, shown))
+        }
+        (None, Some(_)) => failed(ours).map(|how| (f64::INFINITY, format!("**uswap {how}**"))),
+        (Some(_), None) => failed(theirs).map(|how| (0.0, format!("kernel {how}"))),
+        (None, None) => None,
+    }
+}
+
+/// All fractions that there are samples of, largest first.
+fn all_fractions(results: &Results) -> Vec<u32> {
+    let mut all: Vec<u32> = results.workloads.iter().flat_map(|w| fractions_of(results, &w.name)).collect();
+    all.sort_unstable_by_key(|fraction| std::cmp::Reverse(*fraction));
+    all.dedup();
+    all
+}
+
+fn compare(results: &Results, fractions: &[u32]) -> Vec<Comparison> {
     let (ours, theirs): (Vec<_>, Vec<_>) =
         results.systems.iter().filter(|name| *name != "none").partition(|name| name.starts_with("uswap"));
-    for workload in &results.workloads {
-        for fraction in fractions_of(results, &workload.name) {
-            for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (our, their))) {
-                let median = |system: &str| results.median(&workload.name, system, fraction, |s| s.seconds);
-                if let (Some(a), Some(b)) = (median(our), median(their)) {
-                    let (workload, ours, theirs) = (workload.name.clone(), our.to_string(), their.to_string());
-                    list.push(Comparison { workload, fraction, ours, theirs, ratio: a / b });
-                }
+    let mut list = Vec::new();
+    for workload in results.workloads.iter().map(|workload| &workload.name) {
+        for (our, their) in ours.iter().flat_map(|our| theirs.iter().map(move |their| (*our, *their))) {
+            let ratios: Vec<_> = fractions.iter().map(|f| ratio(results, workload, our, their, *f)).collect();
+            if ratios.iter().any(Option::is_some) {
+                list.push(Comparison { names: [workload.clone(), our.clone(), their.clone()], ratios });
             }
         }
     }
-    list.sort_by(|a, b| b.ratio.total_cmp(&a.ratio));
+    list.sort_by(|a, b| b.worst().total_cmp(&a.worst()));
     list
 }
 
 fn comparison(text: &mut String, results: &Results) {
-    let list = compare(results);
+    let fractions = all_fractions(results);
+    let list = compare(results, &fractions);
     if list.is_empty() {
         return;
     }
-    let rows = |list: Vec<&Comparison>| -> Vec<Vec<String>> {
-        let row = |c: &&Comparison| {
-            let fraction = format!("{} %", c.fraction);
-            vec![c.workload.clone(), fraction, c.ours.clone(), c.theirs.clone(), format!("{:.2}", c.ratio)]
-        };
-        list.iter().map(row).collect()
+    let ratios: Vec<f64> = list.iter().flat_map(|c| c.ratios.iter().flatten()).map(|(ratio, _)| *ratio).collect();
+    let count = |within: &dyn Fn(f64) -> bool| ratios.iter().filter(|ratio| within(**ratio)).count();
+    put!(text, "## uswap beside the kernel: where it is slower, where faster\n");
+    put!(
+        text,
+        "Time of uswap divided by the kernel's, by fraction; above 1 uswap is slower. Of {} comparisons uswap is slower in \
+         **{}**, equal within 5 % in {}, faster in {}. Worst first.\n",
+        ratios.len(),
+        count(&|ratio| ratio > 1.05),
+        count(&|ratio| (0.95..=1.05).contains(&ratio)),
+        count(&|ratio| ratio < 0.95),
+    );
+    let row = |comparison: &Comparison| {
+        let shown = comparison.ratios.iter().map(|cell| cell.as_ref().map_or("-".into(), |(_, shown)| shown.clone()));
+        comparison.names.iter().cloned().chain(shown).collect::<Vec<String>>()
     };
-    let columns = head(&["workload", "fraction", "uswap", "kernel", "time, uswap / kernel"]);
-    let (worse, better): (Vec<_>, Vec<_>) =
-        list.iter().filter(|c| !(0.95..=1.05).contains(&c.ratio)).partition(|c| c.ratio > 1.0);
-    put!(text, "## Where uswap is slower than the kernel\n");
-    put!(text, "{} of {} comparisons; all of them, the worst first.\n", worse.len(), list.len());
-    table(text, &columns, &rows(worse));
-    put!(text, "## Where uswap is faster than the kernel\n");
-    put!(text, "{} of {} comparisons; all of them, the best last.\n", better.len(), list.len());
-    table(text, &columns, &rows(better));
+    let mut columns = head(&["workload", "uswap", "kernel"]);
+    columns.extend(fractions.iter().map(|fraction| format!("{fraction} %")));
+    table(text, &columns, &list.iter().map(row).collect::<Vec<_>>());
 }
 
 /// A cell of the slowdown table.
@@ -165,10 +197,7 @@ fn slowdown(results: &Results, workload: &str, system: &str, fraction: u32) -> S
 
 fn slowdowns(text: &mut String, results: &Results) {
     put!(text, "## Slowdown against having the memory\n");
-    let mut all: Vec<u32> = results.workloads.iter().flat_map(|w| fractions_of(results, &w.name)).collect();
-    all.sort_unstable_by_key(|fraction| std::cmp::Reverse(*fraction));
-    all.dedup();
-    for fraction in all {
+    for fraction in all_fractions(results) {
         put!(text, "### {fraction} % of the memory\n");
         let mut rows = Vec::new();
         for workload in &results.workloads {
