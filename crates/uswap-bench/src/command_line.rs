@@ -102,10 +102,10 @@ struct MatrixArguments {
     /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// About how much memory a workload takes [default: 512]
+    /// About how much memory a workload takes [default: 384]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
     mib: Option<u32>,
-    /// Visits of a micro workload end after so many seconds [default: 2]
+    /// Visits of a micro workload end after so many seconds [default: 1.5]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// A look in under a minute: four patterns, half of the memory, uswap and zram
@@ -326,7 +326,7 @@ fn whole(arguments: &MatrixArguments) -> Result<i32, Refusal> {
     }
     // Wrong names are told before anything is touched.
     arguments.workloads()?;
-    let (mib, seconds) = if arguments.quick { (192, 1.0) } else { (512, 2.0) };
+    let (mib, seconds) = if arguments.quick { (192, 1.0) } else { (384, 1.5) };
     let (mib, seconds) = (arguments.mib.unwrap_or(mib), arguments.seconds.unwrap_or(seconds));
     let start = Instant::now();
     let setting = Setting::new(&arguments.common, mib, seconds)?;
@@ -384,7 +384,7 @@ fn write_results(folder: &Path, results: &Results) -> Result<(), Refusal> {
 }
 
 fn only_figures(common: &Common) -> Result<i32, Refusal> {
-    let setting = Setting::new(common, 512, 2.0)?;
+    let setting = Setting::new(common, 384, 1.5)?;
     match figures::measure(&setting.bench, &setting.place) {
         Ok(_) => Ok(0),
         Err(signal) => Ok(128 + signal),

@@ -87,25 +87,28 @@ fn one(
     let mut pairs = Vec::new();
     // The first pair warms up and does not count.
     for turn in 0..=plan.pairs {
-        let order = if turn % 2 == 0 { [0, 1] } else { [1, 0] };
-        let mut seconds = [0.0; 2];
-        for which in order {
-            cell.system = &systems[which];
-            cell.repetition = turn;
-            match bench.run(&cell)? {
-                Sample { outcome: Outcome::Ok, seconds: took, .. } => seconds[which] = took,
-                sample => {
-                    let who = ["base", "new"][which];
-                    return Ok(Verdict::None(format!("{who}: {}", sample.outcome.in_words())));
-                }
-            }
-        }
-        eprintln!("{}: base {:.2} s, new {:.2} s", workload.name, seconds[0], seconds[1]);
-        if turn > 0 {
-            pairs.push((seconds[0], seconds[1]));
+        cell.repetition = turn;
+        match pair(bench, &mut cell, systems)? {
+            Ok(seconds) => pairs.extend((turn > 0).then_some(seconds)),
+            Err(why) => return Ok(Verdict::None(why)),
         }
     }
     Ok(Verdict::Pairs(pairs))
+}
+
+/// Runs both builds once; seconds of base and new, or who failed and how.
+fn pair<'a>(bench: &Bench, cell: &mut Cell<'a>, systems: &'a [System; 2]) -> Result<Result<(f64, f64), String>, i32> {
+    let mut seconds = [0.0; 2];
+    let order = if cell.repetition.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+    for which in order {
+        cell.system = &systems[which];
+        match bench.run(cell)? {
+            Sample { outcome: Outcome::Ok, seconds: took, .. } => seconds[which] = took,
+            sample => return Ok(Err(format!("{}: {}", ["base", "new"][which], sample.outcome.in_words()))),
+        }
+    }
+    eprintln!("{}: base {:.2} s, new {:.2} s", cell.workload, seconds[0], seconds[1]);
+    Ok(Ok((seconds[0], seconds[1])))
 }
 
 /// The comparison as a table.

@@ -19,13 +19,10 @@ fn limited(results: &Results) -> impl Iterator<Item = &String> {
     results.systems.iter().filter(|name| *name != "none")
 }
 
-/// Pages of 4 KiB that left RAM: to a device or into a pool.
+/// Pages of 4 KiB that were swapped out: into a pool, or to a device where that is more. What a pool writes back to a
+/// device counts once.
 fn out(sample: &Sample) -> u64 {
-    sample.pswpout.max(sample.zswpout).max(if sample.system.starts_with("uswap") {
-        sample.pswpout + sample.zswpout
-    } else {
-        0
-    })
+    sample.pswpout.max(sample.zswpout)
 }
 
 /// 2017: throughput of swapping out, 32 processes that write memory in order.

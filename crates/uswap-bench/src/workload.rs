@@ -19,6 +19,17 @@ pub enum Family {
     Test,
 }
 
+/// How soon a workload comes when time is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// At half of its memory first, and its curve over fractions next.
+    Curve,
+    /// At half of its memory first; other fractions tell little more.
+    Point,
+    /// After all of those.
+    Later,
+}
+
 /// A workload by its name.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -32,6 +43,8 @@ pub struct Workload {
     pub scale: Option<&'static str>,
     /// Fractions of its own, where those of the command line say nothing.
     pub fractions: Option<&'static [u32]>,
+    /// How soon it comes.
+    pub rank: Rank,
     recipe: Recipe,
 }
 
@@ -105,47 +118,43 @@ const TESTS: [(&str, &str, Option<&str>); 6] = [
     ("test-hungry", "tail /dev/zero", None),
 ];
 
-/// All workloads, those for tests too, in the order of what they tell: under a budget the last are left out first.
-pub fn all() -> Vec<Workload> {
-    let one = |name: &str, about: &str, family, recipe| Workload {
-        name: name.into(),
-        about: about.into(),
-        family,
-        scale: None,
-        fractions: None,
-        recipe,
-    };
-    let micro = |(name, about, words): &(&str, &str, &'static [&'static str])| {
-        one(name, about, Family::Micro, Recipe::Memory(words))
-    };
-    let (first, rest) = MICRO.split_at(8);
-    let mut list: Vec<Workload> = first.iter().map(micro).collect();
-    list.extend(
-        real::PROGRAMS.map(|program| one(program.name(), program.about(), Family::Real, Recipe::Real(program))),
-    );
-    let tree = |jobs: usize| Workload {
+fn one(name: &str, about: &str, family: Family, rank: Rank, recipe: Recipe) -> Workload {
+    Workload { name: name.into(), about: about.into(), family, rank, scale: None, fractions: None, recipe }
+}
+
+fn build(jobs: usize) -> Workload {
+    let rank = if JOBS[..3].contains(&jobs) { Rank::Point } else { Rank::Later };
+    let about = format!("make -j{jobs} of {}", ctree::what());
+    Workload {
         scale: Some("cbuild"),
-        ..one(
-            &format!("cbuild-j{jobs}"),
-            &format!("make -j{jobs} of {}", ctree::what()),
-            Family::Real,
-            Recipe::Tree(jobs),
-        )
+        ..one(&format!("cbuild-j{jobs}"), &about, Family::Real, rank, Recipe::Tree(jobs))
+    }
+}
+
+fn page_fault_test(threads: usize) -> Workload {
+    let about = format!("{threads} threads touch fresh memory, far below the limit");
+    let workload = one(&format!("pft-t{threads}"), &about, Family::Micro, Rank::Point, Recipe::Pft(threads));
+    Workload { fractions: Some(&[400]), ..workload }
+}
+
+/// All workloads, those for tests too, in the order of what they tell.
+pub fn all() -> Vec<Workload> {
+    let micro = |rank| {
+        move |(name, about, words): &(&str, &str, &'static [&'static str])| {
+            one(name, about, Family::Micro, rank, Recipe::Memory(words))
+        }
     };
-    list.extend(JOBS.map(tree));
-    list.push(one("fill-p32", "32 processes fill memory, then check it", Family::Micro, Recipe::Fill));
-    let pft = |threads: usize| Workload {
-        fractions: Some(&[400]),
-        ..one(
-            &format!("pft-t{threads}"),
-            &format!("{threads} threads touch fresh memory, far below the limit"),
-            Family::Micro,
-            Recipe::Pft(threads),
-        )
-    };
-    list.extend([1, 2, 4].map(pft));
-    list.extend(rest.iter().map(micro));
-    list.extend(TESTS.map(|(name, script, answer)| one(name, script, Family::Test, Recipe::Shell(script, answer))));
+    let real =
+        |program: real::Program| one(program.name(), program.about(), Family::Real, Rank::Curve, Recipe::Real(program));
+    let test = |(name, script, answer)| one(name, script, Family::Test, Rank::Curve, Recipe::Shell(script, answer));
+    let (first, rest) = MICRO.split_at(8);
+    let mut list: Vec<Workload> = first.iter().map(micro(Rank::Curve)).collect();
+    list.extend(real::PROGRAMS.map(real));
+    list.push(one("fill-p32", "32 processes fill memory, then check it", Family::Micro, Rank::Point, Recipe::Fill));
+    list.extend([1, 2, 4].map(page_fault_test));
+    list.extend(JOBS.map(build));
+    list.extend(rest.iter().map(micro(Rank::Later)));
+    list.extend(TESTS.map(test));
     list
 }
 
