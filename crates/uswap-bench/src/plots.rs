@@ -112,33 +112,54 @@ fn build<'a>(results: &Results) -> Chart<'a> {
     Chart { title, across: "jobs", up: "seconds", places: None, legend, lines }
 }
 
-/// The least and the most of all points, with some room, never an empty range.
-fn ranges(lines: &[Line]) -> (std::ops::Range<f64>, std::ops::Range<f64>) {
+/// How values are laid along the vertical axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scale {
+    /// From zero on.
+    Linear,
+    /// By their logarithm: where they differ by more than a factor of ten.
+    Log,
+}
+
+impl Scale {
+    fn place(self, value: f64) -> f64 {
+        if self == Self::Log { value.max(1e-3).log10() } else { value }
+    }
+
+    fn label(self, place: f64) -> String {
+        let value = if self == Self::Log { 10f64.powf(place) } else { place };
+        if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    }
+}
+
+/// The ranges of both axes with some room, never empty, and the scale of the vertical one.
+fn ranges(lines: &[Line]) -> (std::ops::Range<f64>, std::ops::Range<f64>, Scale) {
     let points = || lines.iter().flat_map(|line| &line.points);
     let least = |part: fn(&(f64, f64)) -> f64| points().map(part).fold(f64::INFINITY, f64::min);
     let most = |part: fn(&(f64, f64)) -> f64| points().map(part).fold(f64::NEG_INFINITY, f64::max);
     let (x0, x1, y0, y1) = (least(|p| p.0), most(|p| p.0), least(|p| p.1), most(|p| p.1));
+    let scale = if y1 > 10.0 * y0 { Scale::Log } else { Scale::Linear };
     let room = ((x1 - x0) * 0.05).max(0.1);
-    let low = (y0 * 0.8).max(1e-3);
-    (x0 - room..x1 + room, low..(y1 * 1.25).max(low * 1.5))
+    let low = if scale == Scale::Log { scale.place(y0) - 0.1 } else { 0.0 };
+    let high = if scale == Scale::Log { scale.place(y1) + 0.2 } else { (y1 * 1.2).max(1e-3) };
+    (x0 - room..x1 + room, low..high, scale)
 }
 
 fn draw(path: &Path, chart: Chart<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let (across, up) = ranges(&chart.lines);
+    let (across, up, scale) = ranges(&chart.lines);
     let mut context = ChartBuilder::on(&root)
         .caption(&chart.title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(60)
-        .build_cartesian_2d(across, up.log_scale())?;
+        .build_cartesian_2d(across, up)?;
     let place = |x: &f64| match chart.places {
         Some(places) if x.fract().abs() < 1e-6 => places.get(x.round() as usize).copied().unwrap_or("").to_string(),
         Some(_) => String::new(),
         None => format!("{x:.0}"),
     };
-    let value = |y: &f64| if *y < 10.0 { format!("{y:.1}") } else { format!("{y:.0}") };
     let labels = chart.places.map_or(8, <[&str]>::len);
     context
         .configure_mesh()
@@ -146,13 +167,14 @@ fn draw(path: &Path, chart: Chart<'_>) -> Result<(), Box<dyn std::error::Error>>
         .y_desc(chart.up)
         .x_labels(labels)
         .x_label_formatter(&place)
-        .y_label_formatter(&value)
+        .y_label_formatter(&|place| scale.label(*place))
         .light_line_style(WHITE)
         .draw()?;
     for (number, line) in chart.lines.iter().enumerate() {
         let color = COLORS[number % COLORS.len()];
+        let points = line.points.iter().map(|(x, y)| (*x, scale.place(*y)));
         context
-            .draw_series(LineSeries::new(line.points.iter().copied(), color.stroke_width(2)).point_size(3))?
+            .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
             .label(&line.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }

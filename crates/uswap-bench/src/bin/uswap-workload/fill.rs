@@ -1,6 +1,7 @@
 //! Processes that fill memory in order, all at once, then read it back: the swap-out throughput test of 2017.
 
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
@@ -33,19 +34,20 @@ pub fn run(arguments: &FillArguments) -> Result<Value, String> {
     }
 }
 
+/// Fills, says so, and waits for the word that all others have filled too before it reads back.
 fn fill(arguments: &FillArguments, number: usize) -> Result<Value, String> {
     let pages = (arguments.mib << 20) / (WORDS * 8) / arguments.processes;
     let first = (number * pages) as u64;
     let mut memory = vec![0u64; pages * WORDS];
-    let start = Instant::now();
     for (i, page) in memory.chunks_mut(WORDS).enumerate() {
         Kind::Text.fill(page, first + i as u64, 0);
     }
-    let filled = start.elapsed().as_secs_f64();
+    println!("filled");
+    std::io::stdin().read_line(&mut String::new()).map_err(|error| error.to_string())?;
     for (i, page) in memory.chunks(WORDS).enumerate() {
         Kind::Text.check_all(page, first + i as u64, 0)?;
     }
-    Ok(json!({ "fill_seconds": filled, "seconds": start.elapsed().as_secs_f64() }))
+    Ok(json!({ "answer": "whole" }))
 }
 
 fn spread(arguments: &FillArguments) -> Result<Value, String> {
@@ -55,23 +57,38 @@ fn spread(arguments: &FillArguments) -> Result<Value, String> {
         Command::new(&program)
             .args(["fill", "--mib", &arguments.mib.to_string(), "--processes", &arguments.processes.to_string()])
             .args(["--child", &number.to_string()])
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("process {number}: {error}"))
     };
-    let children = (0..arguments.processes).map(start_one).collect::<Result<Vec<_>, _>>()?;
-    let mut longest_fill: f64 = 0.0;
-    let mut failed = Vec::new();
-    for (number, child) in children.into_iter().enumerate() {
-        let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        let told: Option<Value> = serde_json::from_slice(&output.stdout).ok();
-        match told.filter(|_| output.status.success()).and_then(|told| told["fill_seconds"].as_f64()) {
-            Some(seconds) => longest_fill = longest_fill.max(seconds),
-            None => failed.push(format!("process {number}: {}", output.status)),
+    let mut children = (0..arguments.processes).map(start_one).collect::<Result<Vec<_>, _>>()?;
+    let all_filled = children.iter_mut().all(has_filled);
+    let filled = start.elapsed().as_secs_f64();
+    let mut failed = 0;
+    let mut last = String::new();
+    // Their standard input ends here, which is the word.
+    children.iter_mut().for_each(|child| drop(child.stdin.take()));
+    for (number, mut child) in children.into_iter().enumerate() {
+        let status = child.wait().map_err(|error| error.to_string())?;
+        if !status.success() {
+            failed += 1;
+            last = format!("process {number}: {status}");
         }
     }
-    if !failed.is_empty() {
-        return Err(failed.join("; "));
+    if failed > 0 || !all_filled {
+        return Err(format!("{failed} of {} processes failed, the last one {last}", arguments.processes));
     }
-    Ok(json!({ "answer": "whole", "fill_seconds": longest_fill, "seconds": start.elapsed().as_secs_f64() }))
+    Ok(json!({ "answer": "whole", "fill_seconds": filled, "seconds": start.elapsed().as_secs_f64() }))
+}
+
+/// Waits for the line that a process has filled its memory; `false` when it ended without.
+fn has_filled(child: &mut Child) -> bool {
+    let mut line = Vec::new();
+    let Some(out) = child.stdout.as_mut() else { return false };
+    let mut byte = [0];
+    while out.read(&mut byte).is_ok_and(|n| n == 1) && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    line == b"filled"
 }
