@@ -137,13 +137,13 @@ struct CompareArguments {
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     fraction: u32,
     /// Pairs of runs
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pairs: u32,
     /// About how much memory a workload takes
-    #[arg(long, value_name = "MIB", default_value_t = 192, value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
     mib: u32,
     /// Visits of a micro workload end after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
     seconds: f64,
     #[command(flatten)]
     common: Common,

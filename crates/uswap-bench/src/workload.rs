@@ -213,9 +213,10 @@ fn memory(words: &[&str], place: &Place) -> Prepared {
     let visits: usize = words[3].parse().expect("a number");
     let operations = (visits * place.mib * 256).to_string();
     let (mib, seconds) = (place.mib.to_string(), place.seconds.to_string());
+    let check = place.seconds.min(1.0).to_string();
     let threads = words.get(4).copied().unwrap_or("1");
     let what = ["memory", "--mib", &mib, "--pattern", words[0], "--content", words[1], "--writes", words[2]];
-    let how = ["--operations", &operations, "--threads", threads, "--seconds", &seconds, "--check-seconds", "1"];
+    let how = ["--operations", &operations, "--threads", threads, "--seconds", &seconds, "--check-seconds", &check];
     own(place, &[what.as_slice(), &how].concat())
 }
 
