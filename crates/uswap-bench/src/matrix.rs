@@ -5,7 +5,7 @@
 //! what they tell: half of the memory first, then curves over the other fractions, then variants, then all again. So when
 //! the time given is over, repetitions are missing first, then variants, then fractions; what is missing is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::cell::{Bench, Cell};
@@ -253,32 +253,27 @@ impl Matrix<'_> {
         self.done
     }
 
-    /// A row for each cell that was never run, and a note for each that was run less often.
+    /// A row for each cell that was never run, and a note on those that were run less often.
     fn tell_what_was_cut(&mut self) {
-        let minutes = self.plan.budget.map_or(0, |budget| budget.as_secs().div_ceil(60));
-        let mut less = BTreeMap::<(String, u32), u32>::new();
-        for unit in std::mem::take(&mut self.cut) {
+        let (never, less): (Vec<Unit>, Vec<Unit>) =
+            std::mem::take(&mut self.cut).into_iter().partition(|unit| unit.repetition == 1);
+        for unit in never {
             let name = &self.plan.workloads[unit.workload].name;
-            if unit.repetition > 1 {
-                *less.entry((name.clone(), unit.fraction)).or_default() += 1;
-                continue;
-            }
             for system in &self.plan.systems {
                 let none = system.name == "none";
                 if none && self.done.samples.iter().any(|sample| sample.workload == *name && sample.system == "none") {
                     continue;
                 }
-                let why = Outcome::Cut(format!("the {minutes} minutes were over"));
                 let fraction = if none { 0 } else { unit.fraction };
+                let why = Outcome::Cut("the time given was over".into());
                 self.done.samples.push(Sample::of(name, &system.name, fraction, 1, why));
             }
         }
-        if !less.is_empty() {
-            let all = self.plan.repetitions;
-            let cells: Vec<String> =
-                less.iter().map(|((name, fraction), n)| format!("{name} at {fraction} % ({n} less)")).collect();
+        let cells: BTreeSet<(usize, u32)> = less.iter().map(|unit| (unit.workload, unit.fraction)).collect();
+        if !cells.is_empty() {
+            let (all, n) = (self.plan.repetitions, cells.len());
             let text =
-                format!("Fewer than {all} repetitions, because {minutes} minutes were given: {}.", cells.join(", "));
+                format!("{n} pairs of workload and fraction ran fewer than {all} times: the time given was over.");
             self.done.notes.push(text);
         }
     }
@@ -319,6 +314,6 @@ mod tests {
         let done = run(&bench, &plan(&["seq"], &[50], 3));
         assert_eq!(done.samples.len(), 1);
         assert!(matches!(done.samples[0].outcome, Outcome::Cut(_)));
-        assert!(done.notes[0].contains("seq at 50 % (2 less)"), "{}", done.notes[0]);
+        assert!(done.notes[0].starts_with("1 pairs"), "{}", done.notes[0]);
     }
 }

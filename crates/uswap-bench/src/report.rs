@@ -198,10 +198,10 @@ fn slowdown(results: &Results, workload: &str, system: &str, fraction: u32) -> S
 fn slowdowns(text: &mut String, results: &Results) {
     put!(text, "## Slowdown against having the memory\n");
     for fraction in all_fractions(results) {
-        put!(text, "### {fraction} % of the memory\n");
         let mut rows = Vec::new();
         for workload in &results.workloads {
-            if !fractions_of(results, &workload.name).contains(&fraction) {
+            let of_it = |sample: &Sample| sample.workload == workload.name && sample.fraction == fraction;
+            if !results.samples.iter().any(|sample| of_it(sample) && !matches!(sample.outcome, Outcome::Cut(_))) {
                 continue;
             }
             let peak = format!("{} MiB", workload.peak_bytes >> 20);
@@ -209,6 +209,10 @@ fn slowdowns(text: &mut String, results: &Results) {
             row.extend(results.systems.iter().map(|system| slowdown(results, &workload.name, system, fraction)));
             rows.push(row);
         }
+        if rows.is_empty() {
+            continue;
+        }
+        put!(text, "### {fraction} % of the memory\n");
         let mut columns = head(&["workload", "needs"]);
         columns.extend(results.systems.iter().cloned());
         table(text, &columns, &rows);
@@ -220,8 +224,10 @@ fn failures(text: &mut String, results: &Results) {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for sample in results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok) {
         let fraction = if sample.fraction == 0 { "-".into() } else { format!("{} %", sample.fraction) };
-        let words = sample.outcome.in_words();
-        rows.push(vec![sample.workload.clone(), fraction, sample.system.clone(), words]);
+        // What was cut was cut for all systems.
+        let cut = matches!(sample.outcome, Outcome::Cut(_));
+        let system = if cut { "all".into() } else { sample.system.clone() };
+        rows.push(vec![sample.workload.clone(), fraction, system, sample.outcome.in_words()]);
     }
     rows.dedup();
     if !rows.is_empty() {
@@ -286,10 +292,13 @@ fn details(text: &mut String, results: &Results) {
          machine. *Visits*: all timed accesses of the workload. *Faults*: accesses over 2 us, as the program sees them, \
          or what uswap says of pool and devices.\n"
     );
-    for workload in &results.workloads {
+    let ran = |name: &str| results.samples.iter().any(|sample| sample.workload == name && sample.wall_seconds > 0.0);
+    for workload in results.workloads.iter().filter(|workload| ran(&workload.name)) {
         let mut rows = vec![detail(results, &workload.name, "none", 0)];
         for fraction in fractions_of(results, &workload.name) {
             let others = results.systems.iter().filter(|name| *name != "none");
+            let others =
+                others.filter(|system| results.cell(&workload.name, system, fraction).any(|s| s.wall_seconds > 0.0));
             rows.extend(others.map(|system| detail(results, &workload.name, system, fraction)));
         }
         put!(text, "### {}\n\n{}. Working set {} MiB.\n", workload.name, workload.about, workload.peak_bytes >> 20);
