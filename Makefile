@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # A failed test says what happened; a backtrace of the test harness adds nothing to it.
 export RUST_BACKTRACE := 0
 
-.PHONY: help build demo test soak bench lint install-deps
+.PHONY: help build demo test soak bench bench-quick lint install-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -22,8 +22,11 @@ test: install-deps ## all tests that CI runs (10 to 15 minutes on two cores)
 soak: install-deps ## the long tests: minutes each (USWAP_SOAK_MINUTES, default 2)
 	cargo test --release --workspace --no-fail-fast -- --ignored --test-threads=1
 
-bench: build ## speed against plain runs and, where it is there, kernel swap
-	@if [ -x bench/run.sh ]; then bench/run.sh; else echo "bench/run.sh is not there yet"; fi
+bench: build ## uswap beside the kernel: tables and plots in bench-results (25 minutes, BENCH="--budget 90" gives more)
+	"$${CARGO_TARGET_DIR:-target}/release/uswap-bench" $(BENCH)
+
+bench-quick: build ## the same in under a minute: four patterns, half of the memory
+	"$${CARGO_TARGET_DIR:-target}/release/uswap-bench" --quick $(BENCH)
 
 lint: ## format, clippy, and cargo-deny where it is installed
 	cargo fmt --all --check

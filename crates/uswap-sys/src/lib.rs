@@ -6,6 +6,7 @@ pub mod affinity;
 mod aligned;
 pub mod events;
 mod file;
+pub mod interrupt;
 pub mod maps;
 pub mod pagemap;
 pub mod process;

@@ -1,0 +1,54 @@
+//! Workloads of `uswap-bench` that need a program of their own. Each checks what it reads, prints one line of JSON and
+//! exits with 0; what it finds wrong it tells on standard error and exits with 1. Wrong usage is 2.
+//!
+//! It is an ordinary program that knows nothing of who pages its memory.
+
+mod content;
+mod fill;
+mod memory;
+mod pattern;
+mod pft;
+mod redis;
+mod sequence;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser, Debug)]
+#[command(version, about = "Workloads of uswap-bench: each checks its own memory and prints one line of JSON")]
+struct Arguments {
+    #[command(subcommand)]
+    workload: Workload,
+}
+
+#[derive(Subcommand, Debug)]
+enum Workload {
+    /// Fills memory and visits its pages by a pattern, with the latency of each visit
+    Memory(memory::MemoryArguments),
+    /// Processes that each fill a share of the memory in order, then read it back
+    Fill(fill::FillArguments),
+    /// Page-fault test: threads touch fresh memory, give it back, and again
+    Pft(pft::PftArguments),
+    /// Load on a Redis server: SET and GET of keys by a zipf distribution
+    Redis(redis::RedisArguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().workload {
+        Workload::Memory(arguments) => memory::run(&arguments),
+        Workload::Fill(arguments) => fill::run(&arguments),
+        Workload::Pft(arguments) => pft::run(&arguments),
+        Workload::Redis(arguments) => redis::run(&arguments),
+    };
+    match outcome {
+        Ok(told) => {
+            println!("{told}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            eprintln!("uswap-workload: {wrong}");
+            ExitCode::from(1)
+        }
+    }
+}

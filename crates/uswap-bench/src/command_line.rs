@@ -1,0 +1,457 @@
+//! The command line: what users may write, and what is done with it.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::cell::Bench;
+use crate::cgroup::{Hierarchy, Version};
+use crate::launch::Scratch;
+use crate::machine::Machine;
+use crate::results::{Outcome, Results};
+use crate::system::System;
+use crate::workload::{Family, Place, Workload, all, select};
+use crate::{compare, figures, matrix, plots, real, report};
+
+/// Exit statuses.
+pub mod exit {
+    /// A row failed, or a report could not be written.
+    pub const FAILED: i32 = 1;
+    /// Wrong usage.
+    pub const USAGE: i32 = 2;
+    /// Refused: another run of this tool is under way, or something that is needed is missing.
+    pub const REFUSED: i32 = 125;
+}
+
+const AFTER: &str = "\
+Systems: none, uswap, uswap-fixed, uswap:OPTIONS, uswap@PATH[:OPTIONS], kernel-swapfile,
+kernel-zswap[:COMPRESSOR|:each], kernel-zram[:ALGORITHM|:each].
+Without root only `none` runs; the other rows say why.
+
+Exit status: 0 every row that was run is fine; 1 a row failed; 2 wrong usage; 125 refused; 128+N ended by signal N
+(swap, zram, zswap and cgroups are put back first).";
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(
+    name = "uswap-bench",
+    version,
+    about = "Runs programs in less memory than they need, by uswap and by the kernel, and writes a report",
+    after_help = AFTER,
+    args_conflicts_with_subcommands = true
+)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    matrix: MatrixArguments,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Name all workloads
+    List,
+    /// Measure the figures that have a requirement (about two minutes)
+    Figures {
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Compare two builds of uswap in pairs, with a confidence interval (under a minute as it is)
+    Compare(CompareArguments),
+    /// Write report and plots again from the results.json in a folder
+    Report {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug, Clone)]
+struct Common {
+    /// The uswap to measure (default: beside this program, then in PATH)
+    #[arg(long, value_name = "PATH")]
+    uswap: Option<PathBuf>,
+    /// Folder for inputs, swap files and output of the workloads, on a disk; cleared at the end
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    work: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct MatrixArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Name all workloads and end
+    #[arg(long)]
+    list: bool,
+    /// Workloads: a name, START*, micro, real or all. May be repeated
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Systems, see below. May be repeated
+    #[arg(long, value_name = "NAME")]
+    system: Vec<String>,
+    /// Memory in percent of what a workload needs. May be repeated
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fraction: Vec<u32>,
+    /// How often everything is run [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: Option<u32>,
+    /// Begin nothing that would end after so many minutes; 0 is no end [default: 25]
+    #[arg(long, value_name = "MINUTES")]
+    budget: Option<u64>,
+    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// About how much memory a workload takes [default: 384]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    mib: Option<u32>,
+    /// Visits of a micro workload end after so many seconds [default: 1.5]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// A look in under a minute: four patterns, half of the memory, uswap and zram
+    #[arg(long)]
+    quick: bool,
+    /// Leave out the figures that have a requirement
+    #[arg(long)]
+    no_figures: bool,
+    /// Install what the real workloads use first (apt, pip; as root)
+    #[arg(long)]
+    install: bool,
+    /// Folder for results.json, report.md and plots
+    #[arg(long, value_name = "DIR", default_value = "bench-results")]
+    out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct CompareArguments {
+    /// The build to compare with
+    #[arg(long, value_name = "PATH")]
+    base: PathBuf,
+    /// The build that is judged
+    #[arg(long, value_name = "PATH")]
+    new: PathBuf,
+    /// Workloads, as in a run of the matrix
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Memory in percent of what a workload needs
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fraction: u32,
+    /// Pairs of runs
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pairs: u32,
+    /// About how much memory a workload takes
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    mib: u32,
+    /// Visits of a micro workload end after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    seconds: f64,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The patterns of a quick look.
+const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
+/// The systems that are compared when none are named.
+const SYSTEMS: [&str; 5] = ["none", "uswap", "kernel-swapfile", "kernel-zswap", "kernel-zram"];
+
+/// A refusal: what to say and which status to exit with.
+type Refusal = (String, i32);
+
+fn usage(text: String) -> Refusal {
+    (text, exit::USAGE)
+}
+
+fn refused(text: String) -> Refusal {
+    (text, exit::REFUSED)
+}
+
+/// Does what the command line asks for; returns the exit status.
+pub fn run(line: &CommandLine) -> i32 {
+    let outcome = match &line.command {
+        _ if line.matrix.list => list(),
+        Some(Command::List) => list(),
+        Some(Command::Figures { common }) => only_figures(common),
+        Some(Command::Compare(arguments)) => comparison(arguments),
+        Some(Command::Report { folder }) => again(folder),
+        None => whole(&line.matrix),
+    };
+    outcome.unwrap_or_else(|(text, status)| {
+        eprintln!("uswap-bench: {text}");
+        status
+    })
+}
+
+fn list() -> Result<i32, Refusal> {
+    for workload in all().iter().filter(|workload| workload.family != Family::Test) {
+        println!("{:16} {}", workload.name, workload.about);
+    }
+    Ok(0)
+}
+
+/// What every measurement needs: the lock, the scratch folder, the programs.
+struct Setting {
+    bench: Bench,
+    place: Place,
+    _scratch: Scratch,
+    _lock: File,
+}
+
+impl Setting {
+    fn new(common: &Common, mib: u32, seconds: f64) -> Result<Self, Refusal> {
+        if !(seconds > 0.0 && seconds < 3600.0) {
+            return Err(usage(format!("--seconds {seconds}: more than 0 and less than an hour")));
+        }
+        let lock = lock()?;
+        uswap_sys::interrupt::remember_requests_to_end().map_err(|error| refused(error.to_string()))?;
+        let scratch = Scratch::new(&common.work).map_err(refused)?;
+        let beside = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
+        let beside = beside.parent().unwrap_or(Path::new("/")).to_path_buf();
+        let workloads = beside.join("uswap-workload");
+        if !workloads.exists() {
+            return Err(refused(format!("{} is not there: build the whole workspace", workloads.display())));
+        }
+        let folder = scratch.path().to_path_buf();
+        let bench = Bench { hierarchy: hierarchy(), uswap: find_uswap(common, &beside)?, folder: folder.clone() };
+        let place = Place { folder, workloads, mib: mib as usize, seconds };
+        Ok(Self { bench, place, _scratch: scratch, _lock: lock })
+    }
+
+    fn machine(&self) -> Machine {
+        let version = match &self.bench.hierarchy {
+            Ok(hierarchy) if hierarchy.version() == Version::V1 => "version 1".into(),
+            Ok(_) => "version 2".into(),
+            Err(why) => format!("not at all ({why})"),
+        };
+        Machine::here(&self.place.folder, &version)
+    }
+}
+
+fn hierarchy() -> Result<Hierarchy, String> {
+    if uswap_sys::process::user() != 0 {
+        return Err("not root: no cgroup and no swap can be set up".into());
+    }
+    Hierarchy::find()
+}
+
+fn find_uswap(common: &Common, beside: &Path) -> Result<Result<PathBuf, String>, Refusal> {
+    match &common.uswap {
+        Some(given) => Ok(Ok(executable(given)?)),
+        None => {
+            let built = beside.join("uswap");
+            let found = if built.is_file() { Some(built) } else { real::installed("uswap") };
+            Ok(found.ok_or_else(|| "no uswap beside this program nor in PATH; name one by --uswap".into()))
+        }
+    }
+}
+
+/// The path of a program that is there, from the root.
+fn executable(path: &Path) -> Result<PathBuf, Refusal> {
+    let found = fs::canonicalize(path).map_err(|error| usage(format!("{}: {error}", path.display())))?;
+    if found.is_file() { Ok(found) } else { Err(usage(format!("{}: not a program", path.display()))) }
+}
+
+/// zswap and the measurements of two runs at a time would disturb each other.
+fn lock() -> Result<File, Refusal> {
+    let path = std::env::temp_dir().join("uswap-bench.lock");
+    let failed = |error: std::io::Error| refused(format!("{}: {error}", path.display()));
+    let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(refused("another uswap-bench is running".into())),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+impl MatrixArguments {
+    fn workloads(&self) -> Result<Vec<Workload>, Refusal> {
+        let names = match (self.workload.is_empty(), self.quick) {
+            (false, _) => self.workload.clone(),
+            (true, true) => QUICK.map(String::from).to_vec(),
+            (true, false) => vec!["all".into()],
+        };
+        select(&names).map_err(usage)
+    }
+
+    /// The systems, with `none` first, each once.
+    fn systems(&self) -> Result<Vec<System>, Refusal> {
+        let default: Vec<String> = match self.quick {
+            true => vec!["uswap".into(), "kernel-zram".into()],
+            false => SYSTEMS.map(String::from).to_vec(),
+        };
+        let names = if self.system.is_empty() { &default } else { &self.system };
+        let mut systems = vec![System::none()];
+        for name in names {
+            for system in System::parse(name).map_err(usage)? {
+                if !systems.contains(&system) {
+                    systems.push(system);
+                }
+            }
+        }
+        Ok(systems)
+    }
+
+    fn fractions(&self) -> Vec<u32> {
+        match (self.fraction.is_empty(), self.quick) {
+            (false, _) => self.fraction.clone(),
+            (true, true) => vec![50],
+            (true, false) => vec![100, 75, 50, 25],
+        }
+    }
+
+    /// The figures come after the matrix.
+    fn wants_figures(&self) -> bool {
+        !(self.quick || self.no_figures)
+    }
+
+    fn plan(&self, place: &Place) -> Result<matrix::Plan, Refusal> {
+        let minutes = self.budget.unwrap_or(if self.quick { 1 } else { 25 });
+        let figures = if self.wants_figures() { figures::TAKES } else { Duration::ZERO };
+        Ok(matrix::Plan {
+            systems: self.systems()?,
+            workloads: self.workloads()?,
+            fractions: self.fractions(),
+            repetitions: self.repetitions.unwrap_or(if self.quick { 2 } else { 3 }),
+            budget: (minutes > 0).then(|| Duration::from_secs(minutes * 60).saturating_sub(figures)),
+            timeout: self.timeout.map(Duration::from_secs),
+            place: place.clone(),
+        })
+    }
+}
+
+fn whole(arguments: &MatrixArguments) -> Result<i32, Refusal> {
+    if arguments.install
+        && let Err(why) = real::install()
+    {
+        eprintln!("uswap-bench: --install: {why}");
+    }
+    // Wrong names are told before anything is touched.
+    arguments.workloads()?;
+    let (mib, seconds) = if arguments.quick { (192, 1.0) } else { (384, 1.5) };
+    let (mib, seconds) = (arguments.mib.unwrap_or(mib), arguments.seconds.unwrap_or(seconds));
+    let start = Instant::now();
+    let setting = Setting::new(&arguments.common, mib, seconds)?;
+    let plan = arguments.plan(&setting.place)?;
+    let machine = setting.machine();
+    let mut done = matrix::run(&setting.bench, &plan);
+    let mut figures = Vec::new();
+    if arguments.wants_figures() && done.interrupted.is_none() {
+        match figures::measure(&setting.bench, &setting.place) {
+            Ok(measured) => figures = measured,
+            Err(signal) => done.interrupted = Some(signal),
+        }
+    }
+    let results = Results {
+        machine,
+        command: command_words(),
+        systems: plan.systems.iter().map(|system| system.name.clone()).collect(),
+        workloads: done.workloads,
+        fractions: plan.fractions,
+        repetitions: plan.repetitions,
+        samples: done.samples,
+        notes: done.notes,
+        figures,
+        elapsed_seconds: start.elapsed().as_secs_f64(),
+    };
+    drop(setting);
+    write_results(&arguments.out, &results)?;
+    Ok(done.interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
+}
+
+/// The command line without the folders of this machine.
+fn command_words() -> Vec<String> {
+    std::iter::once("uswap-bench".into()).chain(std::env::args().skip(1)).collect()
+}
+
+fn status_of(results: &Results) -> i32 {
+    let failed = results.samples.iter().any(|sample| sample.outcome.is_failure());
+    if failed { exit::FAILED } else { 0 }
+}
+
+fn write_results(folder: &Path, results: &Results) -> Result<(), Refusal> {
+    let failed = |path: &Path, error: std::io::Error| (format!("{}: {error}", path.display()), exit::FAILED);
+    fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(|error| failed(&path, error))
+    };
+    let json = serde_json::to_string_pretty(results).map_err(|error| (error.to_string(), exit::FAILED))?;
+    write("results.json", &(json + "\n"))?;
+    let plots = plots::write(results, folder).map_err(|why| (why, exit::FAILED))?;
+    write("report.md", &report::write(results, &plots))?;
+    let not_ok = results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok).count();
+    println!("{}: {} samples, {not_ok} without a time", folder.join("report.md").display(), results.samples.len());
+    Ok(())
+}
+
+fn only_figures(common: &Common) -> Result<i32, Refusal> {
+    let setting = Setting::new(common, 384, 1.5)?;
+    match figures::measure(&setting.bench, &setting.place) {
+        Ok(_) => Ok(0),
+        Err(signal) => Ok(128 + signal),
+    }
+}
+
+fn comparison(arguments: &CompareArguments) -> Result<i32, Refusal> {
+    let names =
+        if arguments.workload.is_empty() { QUICK.map(String::from).to_vec() } else { arguments.workload.clone() };
+    let workloads = select(&names).map_err(usage)?;
+    let (base, new) = (executable(&arguments.base)?, executable(&arguments.new)?);
+    let setting = Setting::new(&arguments.common, arguments.mib, arguments.seconds)?;
+    setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
+    let plan = compare::Plan {
+        base: &base,
+        new: &new,
+        workloads: &workloads,
+        fraction: arguments.fraction,
+        pairs: arguments.pairs,
+        place: &setting.place,
+    };
+    match compare::run(&setting.bench, &plan) {
+        Ok(verdicts) => {
+            print!("{}", compare::in_words(&verdicts));
+            let failed = verdicts.iter().any(|(_, verdict)| matches!(verdict, compare::Verdict::None(_)));
+            Ok(if failed { exit::FAILED } else { 0 })
+        }
+        Err(signal) => Ok(128 + signal),
+    }
+}
+
+fn again(folder: &Path) -> Result<i32, Refusal> {
+    let path = folder.join("results.json");
+    let text = fs::read_to_string(&path).map_err(|error| usage(format!("{}: {error}", path.display())))?;
+    let results: Results =
+        serde_json::from_str(&text).map_err(|error| usage(format!("{}: {error}", path.display())))?;
+    write_results(folder, &results)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn none_is_always_first_and_nothing_comes_twice() {
+        let line =
+            CommandLine::parse_from(["uswap-bench", "--system", "uswap", "--system", "none", "--system", "uswap"]);
+        let names: Vec<String> = line.matrix.systems().unwrap().into_iter().map(|system| system.name).collect();
+        assert_eq!(names, ["none", "uswap"]);
+        assert_eq!(line.matrix.fractions(), [100, 75, 50, 25]);
+    }
+
+    #[test]
+    fn wrong_usage_is_told() {
+        for words in [["--fraction", "0"], ["--repetitions", "0"], ["--mib", "1"], ["--budget", "soon"]] {
+            let all = ["uswap-bench"].into_iter().chain(words);
+            assert!(CommandLine::try_parse_from(all).is_err(), "{words:?}");
+        }
+        let line = CommandLine::parse_from(["uswap-bench", "--workload", "nothing", "--system", "nobody"]);
+        assert_eq!(line.matrix.workloads().unwrap_err().1, exit::USAGE);
+        assert_eq!(line.matrix.systems().unwrap_err().1, exit::USAGE);
+    }
+}

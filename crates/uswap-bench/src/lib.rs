@@ -1,0 +1,26 @@
+//! `uswap-bench`: programs in less memory than they need, by uswap and by the kernel, in one run, with tables and plots.
+//!
+//! [`workload`] says what is run, [`system`] who runs it, [`matrix`] in which order; [`cell`] does one run, with
+//! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
+//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds.
+#![forbid(unsafe_code)]
+
+pub mod cell;
+pub mod cgroup;
+pub mod command_line;
+pub mod compare;
+pub mod ctree;
+pub mod figures;
+pub mod kernel;
+pub mod launch;
+pub mod machine;
+pub mod matrix;
+pub mod plots;
+pub mod proc_text;
+pub mod real;
+pub mod report;
+pub mod results;
+pub mod statistics;
+pub mod system;
+pub mod tables;
+pub mod workload;
