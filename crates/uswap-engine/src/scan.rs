@@ -91,7 +91,8 @@ impl Owner {
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        space.fresh.push((mapping.start, mapping.end));
+        // Only these: from the rest of the mapping pages may have been evicted.
+        space.fresh.extend_from_slice(&missing);
         for (start, end) in missing {
             self.take_present(space, start, end);
         }
