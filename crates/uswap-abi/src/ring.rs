@@ -129,6 +129,8 @@ pub struct Ring {
     pub active: AtomicU32,
     /// Fault point of tests: microseconds that the agent waits before it executes an order.
     pub order_delay: AtomicU32,
+    /// Fault point of tests: microseconds that the agent stays inside the gate before a MOVE.
+    pub move_delay: AtomicU32,
     /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
     pub forget_threads: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.

@@ -178,6 +178,7 @@ impl Agent {
                 publish(tray, index, RunResult::Cancelled);
                 return self.ring.gate.leave();
             }
+            syscall::sleep(self.ring.move_delay.load(Relaxed));
             let left = pages - next;
             let source = address + u64::from(next) * PAGE;
             let destination = base + u64::from(slot + next) * PAGE;

@@ -9,7 +9,7 @@ mod common;
 use std::ffi::OsString;
 
 use common::victims::victim;
-use common::{Launch, Outcome, not_here, plain, under};
+use common::{Launch, Outcome, installed, not_here, plain, skip, under};
 
 /// Swap for a tree of forks needs (children + 1) times the memory of one.
 const SWAP: &str = "3G";
@@ -119,6 +119,39 @@ victims! {
     alloc_fast_mmap: "alloc_fast", "--memory 192 --how mmap";
     alloc_fast_malloc: "alloc_fast", "--memory 192 --how malloc";
     alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
+}
+
+/// The agents spend most of their time inside the gate, so that stops find them there: their owner must look after the
+/// others meanwhile.
+#[test]
+fn sigstop_inside_the_gate() {
+    need_userfaultfd!();
+    let outcome = launch("64M").faults("delay-move=500").run(words("sigstop_tree", "--memory 80"));
+    outcome.expect(0).paged();
+    assert!(outcome.stat("gate_deferred") > 0, "nobody was inside: {}", outcome.account());
+}
+
+/// A tracer that follows all threads sees and holds up the agent too.
+#[test]
+fn traced_by_strace() {
+    need_userfaultfd!();
+    traced("strace", &["-f", "-qq", "-o", "/dev/null"]);
+}
+
+#[test]
+fn traced_by_gdb() {
+    need_userfaultfd!();
+    traced("gdb", &["-q", "-batch", "-ex", "run", "-ex", "quit $_exitcode", "--args"]);
+}
+
+fn traced(tracer: &str, options: &[&str]) {
+    if !installed(tracer) {
+        return skip(&format!("{tracer} is not installed"));
+    }
+    let tracer = std::iter::once(tracer).chain(options.iter().copied()).map(OsString::from);
+    let outcome = launch("64M").run(tracer.chain(words("fork_cow", "--memory 96 --scene both_write")));
+    outcome.expect(0).paged();
+    assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
 }
 
 /// In a pid namespace of its own with the /proc of another, threads have two numbers; the agent must ask by its own.

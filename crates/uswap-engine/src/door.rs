@@ -64,6 +64,7 @@ impl Door {
     fn prepare(&mut self, socket: MessageSocket) -> Option<AgentLink> {
         let ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
         ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
+        ring.move_delay.store(self.shared.faults.delay_move as u32, Relaxed);
         ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];

@@ -20,6 +20,8 @@ pub struct FaultPoints {
     pub delay_scan: u64,
     /// Microseconds an agent waits before it executes an order.
     pub delay_order: u64,
+    /// Microseconds an agent stays inside the gate before it moves pages.
+    pub delay_move: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -65,6 +67,7 @@ impl FaultPoints {
                 "delay-apply" => points.delay_apply = number,
                 "delay-scan" => points.delay_scan = number,
                 "delay-order" => points.delay_order = number,
+                "delay-move" => points.delay_move = number,
                 "delay-store" => points.delay_store = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,

@@ -13,6 +13,7 @@ use uswap_sys::events::{Poller, Ready};
 use uswap_sys::userfaultfd::Event;
 
 use crate::placement::Placement;
+use crate::procfs;
 use crate::shared::{Mailbox, Message, Shared};
 use crate::space::{Space, SpaceId};
 
@@ -219,12 +220,23 @@ impl Owner {
             } else {
                 self.with_space(id, |owner, space| {
                     space.purge_lists();
+                    owner.look_whether_stopped(space);
                     if space.orphaned.is_some() {
                         owner.find_process(space, None);
                     }
                     owner.publish(space);
                 });
             }
+        }
+    }
+
+    /// What a stopped agent was ordered to do is not under way: others must not wait for the room it would make.
+    fn look_whether_stopped(&mut self, space: &mut Space) {
+        let pending = !space.trays.filling.is_empty() || !space.trays.dropping.is_empty();
+        space.stopped = space.agent.is_some() && (pending || space.stopped) && procfs::is_stopped(space.reader);
+        if space.stopped {
+            let charged = space.trays.forgo_drops();
+            self.shared.budget.pipeline(-i64::from(charged));
         }
     }
 
@@ -251,7 +263,7 @@ impl Owner {
                 self.next_victim = id;
             }
         }
-        let filling = |owner: &Self| owner.spaces.values().any(|space| !space.trays.filling.is_empty());
+        let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
         if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(64) {
             self.press(wanted as usize);
         }

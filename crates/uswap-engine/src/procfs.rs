@@ -89,6 +89,12 @@ pub fn agent_thread(pid: u32, named: u32) -> u32 {
     threads(pid).into_iter().find(|tid| is_agent(*tid)).unwrap_or(pid)
 }
 
+/// Whether a thread is stopped, by a signal or a tracer.
+pub fn is_stopped(tid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// The threads of a process.
 pub fn threads(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };

@@ -156,6 +156,8 @@ pub struct Space {
     pub unparked: Instant,
     /// The gate is closed and the agent still inside.
     pub gate_pending: bool,
+    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it goes on.
+    pub stopped: bool,
     /// When the agent hung up while the address space went on.
     pub orphaned: Option<Instant>,
     /// Evictions so far in this space: the clock of shadows.
@@ -215,6 +217,7 @@ impl Space {
             sharing_seen: Exclusive::default(),
             unparked: Instant::now(),
             gate_pending: false,
+            stopped: false,
             orphaned: None,
             clock: 0,
             resident: 0,
@@ -282,6 +285,11 @@ impl Space {
         (self.area..self.area + AREA_BYTES).contains(&address)
     }
 
+    /// Whether orders are under way that an agent is expected to complete.
+    pub fn is_filling(&self) -> bool {
+        !self.stopped && !self.trays.filling.is_empty()
+    }
+
     /// Pages that could be reclaimed here.
     pub fn weight(&self) -> u64 {
         (self.resident + self.trays.staged_pages()).saturating_sub(self.shared_parked.len() as u64)
@@ -302,6 +310,6 @@ impl Space {
 
     /// Whether pages can be evicted from it.
     pub fn can_evict(&self) -> bool {
-        self.active && self.agent.is_some() && self.pid.is_some() && self.refusals < MOST_REFUSALS
+        self.active && self.agent.is_some() && self.pid.is_some() && !self.stopped && self.refusals < MOST_REFUSALS
     }
 }

@@ -171,6 +171,12 @@ impl Trays {
         self.staged.iter().map(|number| u64::from(self.get(*number).live.count_ones())).sum()
     }
 
+    /// The budget shall not count on trays that wait to be dropped: returns how many pages it did count there.
+    pub fn forgo_drops(&mut self) -> u32 {
+        let (trays, dropping) = (&mut self.trays, &self.dropping);
+        dropping.iter().map(|number| std::mem::take(&mut trays[*number as usize].charged)).sum()
+    }
+
     /// Pages that the budget counts as under way: ordered, staged or being stored or dropped.
     pub fn pages_under_way(&self) -> u64 {
         self.trays.iter().filter(|t| t.phase != Phase::Free).map(|t| u64::from(t.charged)).sum()
