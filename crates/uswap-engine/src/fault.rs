@@ -73,7 +73,8 @@ impl Owner {
             if let Event::Fault { address, write, thread } = event {
                 self.shared.counters.pgfault.add(1);
                 self.find_process(space, Some(thread));
-                self.placement.fault(thread, space.agent.as_ref().map_or(0, |_| space.reader));
+                let agent = space.agent.as_ref().map_or(0, |_| space.reader);
+                self.placement.fault(thread, space.pid.unwrap_or(0), agent);
                 faults.push((address & !(PAGE - 1), write));
             } else {
                 self.shared.faults.pause(self.shared.faults.delay_apply);

@@ -49,6 +49,9 @@ pub struct Placement {
     /// Where the owner may run at all; `None` switches the whole off.
     home: Option<Processors>,
     thread: u32,
+    /// The thread that was seen to be one of the program's when the window began. A program in a pid namespace of its own
+    /// tells other numbers, which may be those of strangers here.
+    known: Option<u32>,
     several: bool,
     faults: u32,
     begun: Instant,
@@ -75,6 +78,7 @@ impl Placement {
         Self {
             home: Processors::of(0).ok().filter(|home| enabled && home.count() > 1),
             thread: 0,
+            known: None,
             several: false,
             faults: 0,
             begun: Instant::now(),
@@ -86,15 +90,15 @@ impl Placement {
         }
     }
 
-    /// `thread` has faulted in the space of `agent` (0: none).
-    pub fn fault(&mut self, thread: u32, agent: u32) {
+    /// `thread` of process `pid` has faulted, whose agent is the thread `agent` (0: none).
+    pub fn fault(&mut self, thread: u32, pid: u32, agent: u32) {
         if self.home.is_none() {
             return;
         }
         self.several |= self.faults > 0 && thread != self.thread;
         (self.thread, self.faults) = (thread, self.faults + 1);
         if self.faults >= if self.is_trial() { TRIAL } else { WINDOW } {
-            self.end_window(agent);
+            self.end_window(pid, agent);
         }
     }
 
@@ -102,7 +106,7 @@ impl Placement {
         self.windows.is_multiple_of(TRIAL_EVERY)
     }
 
-    fn end_window(&mut self, agent: u32) {
+    fn end_window(&mut self, pid: u32, agent: u32) {
         if !self.several {
             let cost = self.begun.elapsed().as_nanos() as f64 / f64::from(self.faults);
             let known = &mut self.costs[self.way as usize];
@@ -110,9 +114,14 @@ impl Placement {
         }
         self.windows = self.windows.wrapping_add(1);
         self.way = if self.several { Way::Free } else { self.next_way() };
-        match procfs::processor_of(self.thread) {
+        let processor = procfs::processor_of(pid, self.thread);
+        self.known = processor.map(|_| self.thread);
+        match processor {
             Some(processor) if self.way != Way::Free => self.confine(processor, agent),
-            _ => self.let_go(),
+            _ => {
+                self.way = Way::Free;
+                self.let_go();
+            }
         }
         (self.faults, self.several, self.begun) = (0, false, Instant::now());
     }
@@ -152,7 +161,8 @@ impl Placement {
 
     /// Before the faulting thread is woken: has it wake up here. To be followed by [`Self::release`].
     pub fn hold(&self) -> Option<Held> {
-        let here = self.confined.filter(|_| self.way == Way::Held && !self.several).and_then(Processors::only)?;
+        let held = self.way == Way::Held && !self.several && self.known == Some(self.thread);
+        let here = self.confined.filter(|_| held).and_then(Processors::only)?;
         let before = Processors::of(self.thread).ok()?;
         // On a single processor by its own choice: there it stays.
         let refused = before.count() == 1 || here.confine(self.thread).is_err();
@@ -205,7 +215,7 @@ mod tests {
     fn window(placement: &mut Placement, thread: u32) {
         let windows = placement.windows;
         while placement.windows == windows {
-            placement.fault(thread, 0);
+            placement.fault(thread, std::process::id(), 0);
         }
     }
 
@@ -220,8 +230,8 @@ mod tests {
         placement.costs = [3.0e9, 1.0, 3.0e9];
         window(&mut placement, me);
         assert!(is_confined());
-        placement.fault(me, 0);
-        placement.fault(me + 1, 0);
+        placement.fault(me, std::process::id(), 0);
+        placement.fault(me + 1, std::process::id(), 0);
         window(&mut placement, me);
         assert!(!is_confined());
     }
@@ -253,6 +263,7 @@ mod tests {
         });
         let thread = told.recv().expect("thread");
         window(&mut placement, thread);
+        placement.fault(thread, std::process::id(), 0);
         let held = placement.hold().expect("held");
         assert_eq!(Processors::of(thread).expect("affinity").count(), 1);
         placement.release(held);
@@ -260,6 +271,16 @@ mod tests {
         placement.let_go();
         drop(stop);
         other.join().expect("thread");
+    }
+
+    #[test]
+    fn numbers_of_strangers_move_nobody() {
+        let Some(mut placement) = placement() else { return };
+        placement.costs = [3.0e9, 3.0e9, 1.0];
+        window(&mut placement, 1);
+        assert!(!is_confined());
+        placement.fault(1, std::process::id(), 0);
+        assert!(placement.hold().is_none());
     }
 
     #[test]

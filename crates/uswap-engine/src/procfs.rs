@@ -132,9 +132,10 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The processor that a thread ran on last (field 39 of proc_pid_stat(5)).
-pub fn processor_of(tid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+/// The processor that a thread of process `pid` ran on last (field 39 of proc_pid_stat(5)); `None`: it is not one of
+/// its threads.
+pub fn processor_of(pid: u32, tid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_whitespace().nth(36)?.parse().ok()
 }
@@ -163,7 +164,7 @@ mod tests {
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
         assert!(proportional_pages(me).is_some_and(|pages| pages > 0));
         assert_eq!(process_of_thread(me), Some(me));
-        assert!(processor_of(this_thread()).is_some_and(|number| number < 4096));
+        assert!(processor_of(me, this_thread()).is_some_and(|number| number < 4096));
         assert!(name(me).is_some_and(|name| !name.is_empty()));
     }
 }
