@@ -38,6 +38,8 @@ impl Owner {
             }
         }
         space.maps = Some(maps);
+        // Mostly no event is pending, and the list stays short.
+        space.is_settled();
     }
 
     /// Registers the staging halves, once.
