@@ -1,8 +1,8 @@
 //! The page table of one space: page words by address.
 //!
-//! Two levels: regions of 16 MiB by address in a tree, chunks of 16 pages in an array. A program may reserve terabytes
-//! and touch little: what was never seen costs nothing, and a page touched alone costs 2 KiB and 128 bytes. A program
-//! that uses its memory has few regions, so that a look-up costs two or three lines of memory.
+//! Two levels: regions of 1 MiB by address in a tree, chunks of 16 pages in an array. A program may reserve terabytes
+//! and touch little: what was never seen costs nothing, and a page touched alone costs 300 bytes, not a page. A program
+//! that uses its memory has a sixteenth as many regions as chunks, so that the tree above them stays shallow.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::word::PageWord;
 const CHUNK_PAGES: usize = 16;
 const PAGE: u64 = PAGE_SIZE as u64;
 const CHUNK_BYTES: u64 = CHUNK_PAGES as u64 * PAGE;
-const REGION_CHUNKS: usize = 256;
+const REGION_CHUNKS: usize = 16;
 const REGION_BYTES: u64 = REGION_CHUNKS as u64 * CHUNK_BYTES;
 
 type Chunk = [PageWord; CHUNK_PAGES];
