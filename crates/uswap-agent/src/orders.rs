@@ -110,10 +110,7 @@ impl Agent {
     /// Waits for the doorbell. The end of the socket means that engine and keeper are both gone: a program whose
     /// memory they held must not go on.
     fn sleep(&mut self) {
-        let mut bytes = [0u8; 64];
-        // SAFETY: the buffer is as long as said.
-        let n = unsafe { call(syscall::READ, [self.socket as usize, bytes.as_mut_ptr() as usize, 64, 0, 0, 0]) };
-        match n {
+        match syscall::read(self.socket, &mut [0; 64]) {
             0 => self.end(),
             n if n < 0 && n != -syscall::EINTR => self.leave_if_last(),
             _ => {}

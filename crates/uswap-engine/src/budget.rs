@@ -53,11 +53,12 @@ impl Budget {
             pool_measured: zero(),
             pipeline: zero(),
             peak: zero(),
-            slack: AtomicI64::new(processors as i64 * GROWTH_PAGES * REACTION),
+            slack: zero(),
             threads: processors as i64,
             exhausted: AtomicBool::new(false),
         };
         budget.set_limit(limit);
+        budget.slack.store(budget.most_slack(), Relaxed);
         budget
     }
 

@@ -348,13 +348,7 @@ impl Owner {
             pages += 1;
         }
         self.shared.faults.pause(self.shared.faults.delay_install);
-        let (result, length) =
-            shorten(pages * PAGE, |length| space.events.copy(address, &self.buffer.0[..length as usize]));
-        let served = self.finish_install(space, address, length, result);
-        let done = installed_bytes(result, length) / PAGE;
-        for index in 0..done {
-            self.came_back(space, address + index * PAGE);
-        }
+        let (served, done) = self.install_buffer(space, address, pages);
         if done > 0 {
             space.streams.advance(address, address + done * PAGE);
             self.shared.counters.pgmajfault.add(1);
@@ -401,7 +395,6 @@ impl Owner {
     /// A device read is done: install what is still wanted, neighbours together. The references taken for the read are
     /// given back.
     pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
-        self.shared.budget.charge(-(done.pages.len() as i64));
         let (mut start, mut pages) = (0, 0);
         for (address, object, result) in done.pages {
             let word = space.table.get(address);
@@ -432,18 +425,26 @@ impl Owner {
 
     /// Installs pages that a device brought into the buffer. Those that the kernel puts off are read again.
     fn install_run(&mut self, space: &mut Space, start: u64, pages: usize, since: Instant) {
-        let (result, length) =
-            shorten((pages * PAGE_SIZE) as u64, |length| space.events.copy(start, &self.buffer.0[..length as usize]));
-        let served = self.finish_install(space, start, length, result);
-        let done = installed_bytes(result, length);
-        for page in (start..start + done).step_by(PAGE_SIZE) {
-            self.came_back(space, page);
-            space.waiters.remove(&page);
+        let (served, done) = self.install_buffer(space, start, pages as u64);
+        for index in 0..done {
+            space.waiters.remove(&(start + index * PAGE));
             self.shared.latencies.record(Tier::Device, since);
         }
         if served == Served::Done {
             space.waiters.remove(&start);
         }
+    }
+
+    /// Installs stored pages whose bytes lie in the buffer. Returns how the first fared and how many are in place.
+    fn install_buffer(&mut self, space: &mut Space, address: u64, pages: u64) -> (Served, u64) {
+        let (result, length) =
+            shorten(pages * PAGE, |length| space.events.copy(address, &self.buffer.0[..length as usize]));
+        let served = self.finish_install(space, address, length, result);
+        let done = installed_bytes(result, length) / PAGE;
+        for index in 0..done {
+            self.came_back(space, address + index * PAGE);
+        }
+        (served, done)
     }
 
     /// Book-keeping of a stored page that was installed: its object becomes the kept copy.

@@ -14,7 +14,7 @@ use uswap_sys::userfaultfd::Event;
 
 use crate::placement::Placement;
 use crate::procfs;
-use crate::shared::{Mailbox, Message, Shared};
+use crate::shared::{Mailbox, Message, ReadDone, Shared};
 use crate::space::{Space, SpaceId};
 
 /// Most pages in one installation.
@@ -159,16 +159,20 @@ impl Owner {
         match message {
             Message::Hello(greeting) => self.greet(*greeting),
             Message::Evicted(done) => self.with_space_or_release(done),
-            Message::Read(done) if self.spaces.contains_key(&done.space) => {
-                self.with_space(done.space, |owner, space| owner.install_read(space, done));
-            }
-            Message::Read(done) => {
-                self.shared.budget.charge(-(done.pages.len() as i64));
-                done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
-            }
+            Message::Read(done) => self.receive_read(done),
             Message::Matched { space, found } => self.with_space(space, |owner, space| owner.matched(space, found)),
             Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
             Message::Balance | Message::Stop => {}
+        }
+    }
+
+    /// What was charged when the read was ordered is charged anew for each page that is installed.
+    fn receive_read(&mut self, done: ReadDone) {
+        self.shared.budget.charge(-(done.pages.len() as i64));
+        if self.spaces.contains_key(&done.space) {
+            self.with_space(done.space, |owner, space| owner.install_read(space, done));
+        } else {
+            done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
         }
     }
 
