@@ -90,6 +90,8 @@ counters! {
     remove_events,
     /// See `fork_events`.
     remap_events,
+    /// A change was read before one that had happened earlier.
+    misordered_events,
     /// The owner found the agent inside the gate for longer than it waits at a stretch.
     gate_deferred,
     /// A mapping was registered.

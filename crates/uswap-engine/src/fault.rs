@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const GRACE: Duration = Duration::from_millis(2);
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MOST_FAILED_READS: u32 = 2000;
+/// How often the processor is given up for a thread whose change is under way.
+const QUIET_TRIES: u32 = 32;
 /// How long the owner spins for the agent to leave the gate before it looks after others.
 const GATE_SPINS: u32 = 2000;
 
@@ -42,7 +44,8 @@ enum Served {
 }
 
 impl Owner {
-    /// Reads and applies the events of a space under the gate, then serves the faults among them.
+    /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change
+    /// is under way the gate stays closed, nothing is applied and the faults wait.
     pub fn serve(&mut self, space: &mut Space) {
         if !self.close_gate(space) {
             return self.retry_soon();
@@ -50,9 +53,14 @@ impl Owner {
         self.absorb(space);
         let mut faults = std::mem::take(&mut self.faults);
         let since = Instant::now();
-        while self.read_events(space, &mut faults) {}
-        self.shared.faults.pause(self.shared.faults.delay_gate);
-        open_gate(space);
+        let complete = self.read_changes(space, &mut faults);
+        if complete {
+            self.apply_window(space);
+            self.shared.faults.pause(self.shared.faults.delay_gate);
+            open_gate(space);
+        } else {
+            self.retry_soon();
+        }
         let held = if faults.is_empty() { None } else { self.placement.hold() };
         for (address, write) in faults.drain(..) {
             self.serve_fault(space, address, write, since);
@@ -61,7 +69,19 @@ impl Owner {
         self.faults = faults;
     }
 
-    /// Reads some events and applies them; faults are put aside. `true` when there may be more.
+    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
+    fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<(u64, bool)>) -> bool {
+        for _ in 0..QUIET_TRIES {
+            while self.read_events(space, faults) {}
+            if space.window.is_empty() || self.shared.faults.order_as_read || space.events.is_quiet(space.area) {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
     fn read_events(&mut self, space: &mut Space, faults: &mut Vec<(u64, bool)>) -> bool {
         let mut events = std::mem::take(&mut self.events);
         let more = space.events.read_events(&mut events).unwrap_or_else(|error| {
@@ -78,11 +98,28 @@ impl Owner {
                 faults.push((address & !(PAGE - 1), write));
             } else {
                 self.shared.faults.pause(self.shared.faults.delay_apply);
-                self.apply(space, event);
+                space.window.push(event);
             }
         }
         self.events = events;
         more
+    }
+
+    /// Applies the changes in the order in which they happened.
+    fn apply_window(&mut self, space: &mut Space) {
+        if space.window.is_empty() {
+            return;
+        }
+        let changes = if self.shared.faults.order_as_read {
+            space.window.take_as_read()
+        } else {
+            let (changes, misordered) = space.window.take(&space.events, &space.registered);
+            self.shared.counters.misordered_events.add(misordered);
+            changes
+        };
+        for change in changes {
+            self.apply(space, change);
+        }
     }
 
     /// Closes the gate; `false` while the agent is inside (the gate stays closed).
@@ -125,6 +162,9 @@ impl Owner {
     fn try_serve(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
         if space.area != 0 && space.in_area(address) {
             return self.serve_area(space, address);
+        }
+        if !space.window.is_empty() {
+            return Served::Wait;
         }
         if !space.is_registered(address) {
             space.learn_registered(address);
@@ -202,7 +242,7 @@ impl Owner {
             crate::event::install_identity(space);
             return Served::Done;
         }
-        self.finish_install(space, address, PAGE, space.events.zero(address, PAGE))
+        self.finish_install(space, address, PAGE, space.zero(address, PAGE))
     }
 
     /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
@@ -212,11 +252,7 @@ impl Owner {
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         let (result, length) = shorten(length, |length| {
-            if write {
-                space.events.copy(address, &self.zeros.0[..length as usize])
-            } else {
-                space.events.zero(address, length)
-            }
+            if write { space.copy(address, &self.zeros.0[..length as usize]) } else { space.zero(address, length) }
         });
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
@@ -253,7 +289,7 @@ impl Owner {
     /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
     /// it is there already and the message is old.
     fn install_stray(&mut self, space: &mut Space, address: u64) -> Served {
-        let result = space.events.copy(address, &self.zeros.0[..PAGE_SIZE]);
+        let result = space.copy(address, &self.zeros.0[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
         if result == Install::Done {
             self.shared.counters.stray_faults.add(1);
@@ -284,7 +320,7 @@ impl Owner {
         }
         space.failed_reads = 0;
         self.shared.faults.pause(self.shared.faults.delay_install);
-        let result = space.events.copy(address, &self.buffer.0[..PAGE_SIZE]);
+        let result = space.copy(address, &self.buffer.0[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
         if served == Served::Done && result == Install::Done {
             self.shared.counters.soft_faults.add(1);
@@ -437,8 +473,7 @@ impl Owner {
 
     /// Installs stored pages whose bytes lie in the buffer. Returns how the first fared and how many are in place.
     fn install_buffer(&mut self, space: &mut Space, address: u64, pages: u64) -> (Served, u64) {
-        let (result, length) =
-            shorten(pages * PAGE, |length| space.events.copy(address, &self.buffer.0[..length as usize]));
+        let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &self.buffer.0[..length as usize]));
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length) / PAGE;
         for index in 0..done {
@@ -543,7 +578,7 @@ impl Owner {
     }
 
     fn poison(&mut self, space: &mut Space, address: u64) -> Served {
-        let result = space.events.poison(address, PAGE);
+        let result = space.poison(address, PAGE);
         self.shared.budget.charge(-1);
         self.finish_install(space, address, PAGE, result)
     }

@@ -38,6 +38,8 @@ pub struct FaultPoints {
     pub ignore_remove: bool,
     /// Rule off: REMAP events are ignored.
     pub ignore_remap: bool,
+    /// Rule off: changes are applied in the order in which they were read, each at once.
+    pub order_as_read: bool,
     /// Rule off: mappings that look like stacks are managed too.
     pub manage_stacks: bool,
     /// Rule off: WIPEONFORK notes are ignored.
@@ -76,6 +78,7 @@ impl FaultPoints {
                 "trust-fresh" => points.trust_fresh = true,
                 "ignore-remove" => points.ignore_remove = true,
                 "ignore-remap" => points.ignore_remap = true,
+                "order-as-read" => points.order_as_read = true,
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
                 "no-placement" => points.no_placement = true,

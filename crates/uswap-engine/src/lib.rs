@@ -32,6 +32,7 @@ mod tray;
 mod tree;
 mod twins;
 pub mod unmanaged;
+mod window;
 mod worker;
 
 pub use greet::{EVENT_FEATURES, STAGING_FEATURES};

@@ -198,7 +198,8 @@ impl Owner {
         for id in self.ids() {
             let space = &self.spaces[&id];
             let stalled = !space.stalled.is_empty();
-            if stalled || (due && (space.gate_pending || !space.waiters.is_empty())) {
+            let pending = space.gate_pending || !space.window.is_empty() || !space.waiters.is_empty();
+            if stalled || (due && pending) {
                 self.with_space(id, |owner, space| {
                     if due {
                         owner.serve(space);

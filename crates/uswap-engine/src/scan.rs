@@ -27,7 +27,10 @@ impl Owner {
         if space.pid.is_none() || space.agent.is_none() || !self.activate(space) {
             return;
         }
-        space.needs_scan = false;
+        space.needs_scan = !space.window.is_empty();
+        if space.needs_scan {
+            return;
+        }
         space.scanned = Instant::now();
         let Some(maps) = space.maps.take() else { return };
         let mut at = 0;

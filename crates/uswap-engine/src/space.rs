@@ -13,9 +13,10 @@ use uswap_sys::maps::Maps;
 use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
-use uswap_sys::userfaultfd::Userfaultfd;
+use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 use crate::tray::Trays;
+use crate::window::Window;
 
 /// Orders in a row that an agent may fail to execute before its process is left alone.
 pub const MOST_REFUSALS: u32 = 16;
@@ -121,6 +122,8 @@ pub struct Space {
     pub first_touches: Streams,
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
+    /// Changes that were read and not applied yet.
+    pub window: Window,
     /// Ranges registered since no event was pending: a fork child whose event is still to come may not have them
     /// registered. Nothing is evicted until they are settled.
     pub fresh: Vec<(u64, u64)>,
@@ -202,6 +205,7 @@ impl Space {
             streams: Streams::default(),
             first_touches: Streams::default(),
             registered: BTreeMap::new(),
+            window: Window::default(),
             fresh: Vec::new(),
             trays: Trays::default(),
             waiters: BTreeMap::new(),
@@ -241,6 +245,25 @@ impl Space {
     /// Whether the address space still exists. The area's first guard page is never registered.
     pub fn is_alive(&self) -> bool {
         self.events.is_alive(self.area)
+    }
+
+    /// Installs `pages` at `address`; put off while changes wait: what we know of the address can be old.
+    pub fn copy(&self, address: u64, pages: &[u8]) -> Install {
+        self.unless_changing(|| self.events.copy(address, pages))
+    }
+
+    /// Installs the zero page, under the same condition.
+    pub fn zero(&self, address: u64, length: u64) -> Install {
+        self.unless_changing(|| self.events.zero(address, length))
+    }
+
+    /// Poisons pages, under the same condition.
+    pub fn poison(&self, address: u64, length: u64) -> Install {
+        self.unless_changing(|| self.events.poison(address, length))
+    }
+
+    fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
+        if self.window.is_empty() { install() } else { Install::Again(0) }
     }
 
     /// Whether every fork child to come has all that is registered here registered too.

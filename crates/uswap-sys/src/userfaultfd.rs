@@ -243,6 +243,19 @@ impl Userfaultfd {
         !matches!(self.zero(unregistered, 4096), Install::Again(_))
     }
 
+    /// Whether the page at `address` lies in a registered mapping; `None` while an event is pending or when the address
+    /// space is gone. Nothing is installed: the kernel looks for the mapping first and fails at the source afterwards
+    /// (fs/userfaultfd.c and mm/userfaultfd.c, `mfill_atomic`).
+    pub fn is_registered(&self, address: u64) -> Option<bool> {
+        let mut argument = Copy { destination: address, source: NOWHERE, length: 4096, mode: 0, copied: 0 };
+        let result = self.ioctl(UFFDIO_COPY, &mut argument);
+        match install(result, argument.copied) {
+            Install::Other(libc::EFAULT, _) | Install::Exists(_) => Some(true),
+            Install::NotRegistered(_) => Some(false),
+            _ => None,
+        }
+    }
+
     /// Reads messages in the order of the queue and appends them to `events`; `true` when more may be waiting.
     ///
     /// # Errors
@@ -289,6 +302,9 @@ pub fn open_device() -> io::Result<OwnedFd> {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").map(OwnedFd::from)
 }
 
+/// An address at which no process can have memory (below `vm.mmap_min_addr`).
+const NOWHERE: u64 = 4096;
+
 /// Messages taken by one read.
 const MOST_MESSAGES: usize = 16;
 
@@ -320,6 +336,22 @@ fn install(result: io::Result<()>, done: i64) -> Install {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two pages: present and registered, absent and registered; and one that is not registered.
+    #[test]
+    fn registration_is_seen_without_a_trace() {
+        let Ok(events) = Userfaultfd::for_this_process() else { return };
+        events.handshake(0).expect("handshake");
+        let pages = crate::AlignedBuf::zeroed(3 * 4096);
+        let start = pages.as_ptr() as u64;
+        events.register(start, 4096).expect("register");
+        assert_eq!(events.is_registered(start), Some(true));
+        assert_eq!(events.is_registered(start + 4096), Some(false));
+        assert_eq!(events.is_registered(start - (1 << 30)), Some(false));
+        events.unregister(start, 4096).expect("unregister");
+        assert_eq!(events.is_registered(start), Some(false));
+        assert!(pages.iter().all(|byte| *byte == 0));
+    }
 
     #[test]
     fn ioctl_structures_have_the_kernels_sizes() {
