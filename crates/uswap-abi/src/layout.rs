@@ -1,13 +1,15 @@
 //! Where things lie in the agent's area: one reservation of address space per process, inherited by fork.
 //!
 //! ```text
-//! guard | stack and header | guard | SA: 64 x TRAYS pages | identity | SB: 64 x TRAYS pages | nonce | guard
+//! guard | stack and header | guard | SA: 64 x TRAYS pages | identity | notice | SB: 64 x TRAYS pages | nonce | guard
 //! ```
 //! - **SA** is registered on the event userfaultfd, so that a MOVE out of the program passes that fd's fence.
 //! - **SB** is registered on the second userfaultfd, which has no events and answers a missing page with SIGBUS (EFAULT
 //!   to `process_vm_readv`): staged pages are read and dropped there.
 //! - the **identity** page is never present in a parent; the engine installs it in a fork child, whose agent
 //!   learns from it which of the engine's spaces it belongs to.
+//! - the **notice** page is registered like SA and never present: dropping it makes an event, by which the engine learns
+//!   when a note was left, in the order of all other events.
 //! - the **nonce** page is read together with every staged page: it proves that the reader looks at the image it means.
 //!
 //! The guards keep the kernel from merging the area with mappings of the program.
@@ -31,8 +33,10 @@ pub const STACK_TOP: u64 = PAGE + STACK_BYTES;
 pub const SA: u64 = STACK_TOP + PAGE;
 /// Offset of the identity page.
 pub const IDENTITY: u64 = SA + SLOTS as u64 * PAGE;
+/// Offset of the notice page.
+pub const NOTICE: u64 = IDENTITY + PAGE;
 /// Offset of SB.
-pub const SB: u64 = IDENTITY + PAGE;
+pub const SB: u64 = NOTICE + PAGE;
 /// Offset of the nonce page.
 pub const NONCE: u64 = SB + SLOTS as u64 * PAGE;
 /// Bytes of the whole area.

@@ -1,9 +1,12 @@
 //! The calls that change memory without any userfaultfd event. They are interposed: a note is left in the header page
 //! or the call is preceded by one that does send an event. A program that makes the raw system call itself passes by.
 
-use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Release, SeqCst},
+};
 
-use crate::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START};
+use crate::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START, NOTICE, PAGE};
 use crate::start;
 use crate::syscall::{self, call};
 
@@ -74,11 +77,13 @@ fn announce_remap(id: i32, address: usize) {
     }
 }
 
-/// Appends a note for the engine. When the page is full the count goes on, which tells the engine that it knows less
-/// than there is.
+/// Appends a note for the engine and announces it: the event waits in line with those of forks, and the program's call
+/// is made only after the engine has read it. When the page is full the count goes on, which tells the engine that it
+/// knows less than there is.
 fn note(address: usize, length: usize, kind: u64) {
     let Some(area) = start::area() else { return };
-    // SAFETY: the header page is ours, always present, and the index is checked against its room.
+    // SAFETY: the header page is ours, always present, and the index is checked against its room. The kind is written
+    // last: a note without one is not complete. The notice page holds nothing.
     unsafe {
         let count = &*((area + NOTES_COUNT) as *const AtomicU32);
         let index = count.fetch_add(1, SeqCst) as usize;
@@ -86,7 +91,8 @@ fn note(address: usize, length: usize, kind: u64) {
             let note = (area + NOTES_START + index as u64 * NOTE_BYTES) as *mut u64;
             note.write_volatile(address as u64);
             note.add(1).write_volatile((length as u64).next_multiple_of(4096));
-            note.add(2).write_volatile(kind);
+            (*note.add(2).cast::<AtomicU64>()).store(kind, Release);
         }
+        call(syscall::MADVISE, [(area + NOTICE) as usize, PAGE as usize, MADV_DONTNEED as usize, 0, 0, 0]);
     }
 }

@@ -3,21 +3,21 @@
 //! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one that happened is
 //! in the page table.
 
-use uswap_abi::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START, PAGE};
+use uswap_abi::layout::PAGE;
 use uswap_core::word::{PageWord, State};
 use uswap_store::ObjectId;
 use uswap_sys::userfaultfd::{Event, Userfaultfd};
-use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::owner::Owner;
 use crate::space::Space;
 use crate::tray::{Phase, bits};
+use crate::window::Held;
 
 impl Owner {
-    /// Applies one event (not a fault).
-    pub fn apply(&mut self, space: &mut Space, event: Event) {
+    /// Applies one change.
+    pub fn apply(&mut self, space: &mut Space, held: Held) {
         let counters = &self.shared.counters;
-        match event {
+        match held.event {
             Event::Fault { .. } => {}
             Event::Unmap { start, end } => {
                 counters.unmap_events.add(1);
@@ -41,7 +41,7 @@ impl Owner {
             }
             Event::Fork(child) => {
                 counters.fork_events.add(1);
-                self.fork(space, child);
+                self.fork(space, child, held.notes);
             }
         }
     }
@@ -130,9 +130,8 @@ impl Owner {
         self.wake_waiters(space, from, from + length);
     }
 
-    /// fork: the child gets a page table of its own, sharing what is stored.
-    fn fork(&mut self, parent: &mut Space, events: Userfaultfd) {
-        self.read_notes(parent);
+    /// fork: the child gets a page table of its own, sharing what is stored. `notes`: how many had been left.
+    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, notes: usize) {
         parent.forks += 1;
         parent.suspect_sharing();
         let mut child = Space::new(self.new_id(), events);
@@ -140,8 +139,7 @@ impl Owner {
         child.identity = random & !0xff | self.number as u64 | 1 << 63;
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
-        child.not_inherited = parent.not_inherited.clone();
-        child.notes_read = parent.notes_read;
+        child.notes = parent.notes[..notes].to_vec();
         child.process_name = parent.process_name.clone();
         child.clock = parent.clock;
         child.needs_scan = true;
@@ -149,7 +147,7 @@ impl Owner {
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
-        for (start, end) in self.excluded_from_fork(parent).into_iter().chain(self.fresh_at_fork(parent)) {
+        for (start, end) in self.excluded_from_fork(parent, notes).into_iter().chain(self.fresh_at_fork(parent)) {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
@@ -159,16 +157,6 @@ impl Owner {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::shared::Verdict::Broken(text));
         }
-    }
-
-    /// Ranges that the child does not inherit. The notes only say that there may be some: the mapping they meant can
-    /// have been replaced since, without an event if it was not registered; so the kernel is asked.
-    fn excluded_from_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
-        let managed = |(start, end): &(u64, u64)| parent.registered.range(..*end).any(|(_, e)| e > start);
-        if self.shared.faults.ignore_notes || !parent.not_inherited.iter().any(managed) {
-            return Vec::new();
-        }
-        crate::procfs::ranges_with_flags(parent.reader, &["wf", "dc"])
     }
 
     /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
@@ -200,34 +188,6 @@ impl Owner {
             }
             *word = word.set_in_flight(false);
         });
-    }
-
-    /// Reads the notes that the program's hooks have left since the last time.
-    pub fn read_notes(&mut self, space: &mut Space) {
-        let Some(pid) = space.pid.map(|_| space.reader) else { return };
-        let length = (NOTES_START - NOTES_COUNT) + NOTES as u64 * NOTE_BYTES;
-        let mut bytes = vec![0u8; length as usize];
-        let range = RemoteRange { start: space.area + NOTES_COUNT, length };
-        if space.area == 0 || !vmread::read(pid, &[range], &mut bytes).is_ok_and(|n| n == bytes.len()) {
-            return;
-        }
-        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect();
-        let count = words[0] as u32 as usize;
-        let first = ((NOTES_START - NOTES_COUNT) / 8) as usize;
-        for note in words[first..].as_chunks::<3>().0.iter().take(count).skip(space.notes_read) {
-            let (start, end, kind) = (note[0], note[0].saturating_add(note[1]), note[2]);
-            match kind {
-                NOTE_WIPE_ON_FORK => space.not_inherited.push((start, end)),
-                NOTE_KEEP_ON_FORK => cut_range(&mut space.not_inherited, start, end),
-                _ => {}
-            }
-        }
-        if count > NOTES && space.notes_read < NOTES {
-            let name = &space.process_name;
-            self.shared.alarm(format!("{name} (process {pid}) excludes more ranges from fork than can be noted: its forks are not safe; run it without uswap"));
-            self.shared.condemn(crate::shared::Verdict::Broken("too many ranges excluded from fork".into()));
-        }
-        space.notes_read = count.min(NOTES);
     }
 
     /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
@@ -281,12 +241,6 @@ pub fn install_identity(child: &Space) {
     page[..8].copy_from_slice(&child.identity.to_ne_bytes());
     // What fails here is tried again when the agent touches the page or says hello.
     let _ = child.events.copy(child.identity_page(), &page);
-}
-
-/// Takes `start..end` out of a list of ranges.
-fn cut_range(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) {
-    let pieces = ranges.iter().flat_map(|(s, e)| [(*s, (*e).min(start)), ((*s).max(end), *e)]);
-    *ranges = pieces.filter(|(s, e)| s < e).collect();
 }
 
 impl Space {

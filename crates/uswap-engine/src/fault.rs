@@ -98,7 +98,10 @@ impl Owner {
                 faults.push((address & !(PAGE - 1), write));
             } else {
                 self.shared.faults.pause(self.shared.faults.delay_apply);
-                space.window.push(event);
+                if matches!(event, Event::Remove { start, .. } if start == space.notice_page()) {
+                    self.read_notes(space);
+                }
+                space.window.push(event, space.notes.len());
             }
         }
         self.events = events;

@@ -20,6 +20,7 @@ mod image;
 pub mod keeper;
 pub mod latency;
 mod matcher;
+mod notes;
 mod owner;
 mod placement;
 pub mod procfs;

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use uswap_abi::layout::{AREA_BYTES, IDENTITY, PAGE, SA, SB, SLOTS};
+use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::word::State;
 use uswap_sys::maps::{Mapping, Maps};
 use uswap_sys::pagemap::PresentRun;
@@ -51,7 +51,7 @@ impl Owner {
             return true;
         }
         let Some(staging) = &space.staging else { return false };
-        let sa = space.events.register(space.area + SA, IDENTITY - SA + PAGE);
+        let sa = space.events.register(space.area + SA, NOTICE - SA + PAGE);
         let sb = staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
         if let Err(error) = sa.and(sb) {
             if space.is_alive() {
@@ -65,6 +65,8 @@ impl Owner {
             agent.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
         }
         space.active = true;
+        // Those left before came without an event.
+        self.read_notes(space);
         self.shared.counters.managed_processes.add(1);
         self.publish(space);
         self.shared.faults.pause(self.shared.faults.delay_scan);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, PAGE, SA, SB};
+use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
 use uswap_abi::ring::Ring;
 use uswap_core::lists::Lists;
 use uswap_core::readahead::Streams;
@@ -15,6 +15,7 @@ use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
+use crate::notes::Note;
 use crate::tray::Trays;
 use crate::window::Window;
 
@@ -133,10 +134,10 @@ pub struct Space {
     pub waiters: BTreeMap<u64, bool>,
     /// Pages whose fault waits for room, in order.
     pub stalled: VecDeque<(u64, bool, Instant)>,
-    /// Ranges that MADV_WIPEONFORK or MADV_DONTFORK excludes from children.
-    pub not_inherited: Vec<(u64, u64)>,
-    /// Notes of the hooks already read.
-    pub notes_read: usize,
+    /// What the program's hooks have told, in order.
+    pub notes: Vec<Note>,
+    /// It was said that there are more notes than room for them.
+    pub notes_overflow: bool,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
     /// there is nothing else to take.
     pub shared_pages: BTreeSet<u64>,
@@ -210,8 +211,8 @@ impl Space {
             trays: Trays::default(),
             waiters: BTreeMap::new(),
             stalled: VecDeque::new(),
-            not_inherited: Vec::new(),
-            notes_read: 0,
+            notes: Vec::new(),
+            notes_overflow: false,
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
             parked: Vec::new(),
@@ -298,6 +299,11 @@ impl Space {
         self.area + IDENTITY
     }
 
+    /// Address of the notice page.
+    pub fn notice_page(&self) -> u64 {
+        self.area + NOTICE
+    }
+
     /// Address of the nonce page.
     pub fn nonce_page(&self) -> u64 {
         self.area + NONCE
@@ -313,9 +319,11 @@ impl Space {
         !self.stopped && !self.trays.filling.is_empty()
     }
 
-    /// Pages that could be reclaimed here.
+    /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and
+    /// not those that relatives share.
     pub fn weight(&self) -> u64 {
-        (self.resident + self.trays.staged_pages()).saturating_sub(self.shared_parked.len() as u64)
+        let set_aside = self.parked.len() + self.shared_parked.len();
+        (self.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
     }
 
     /// From now on pages are looked at before they are taken: relatives by fork may map them too.

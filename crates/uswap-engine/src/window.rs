@@ -81,6 +81,15 @@ pub struct Entry {
     pub seen: BTreeMap<u64, bool>,
 }
 
+/// A change that was read.
+#[derive(Debug)]
+pub struct Held {
+    /// What the kernel said.
+    pub event: Event,
+    /// How many notes the program's hooks had left when it was read (see [`crate::notes`]).
+    pub notes: usize,
+}
+
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
 pub trait Kernel {
     /// Asks the space itself.
@@ -93,40 +102,40 @@ pub trait Kernel {
 #[derive(Debug, Default)]
 pub struct Window {
     entries: Vec<Entry>,
-    events: Vec<Event>,
+    held: Vec<Held>,
 }
 
 impl Window {
     /// Whether every change that was read has been applied.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.held.is_empty()
     }
 
     /// Notes a change that was just read.
-    pub fn push(&mut self, event: Event) {
+    pub fn push(&mut self, event: Event, notes: usize) {
         let mut seen = BTreeMap::new();
         if let Event::Fork(child) = &event {
             let ask = |page: u64| Some((page, child.is_registered(page)?));
             seen = pages_to_ask(&self.entries).into_iter().filter_map(ask).collect();
         }
         self.entries.push(Entry { change: Change::of(&event), seen });
-        self.events.push(event);
+        self.held.push(Held { event, notes });
     }
 
     /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
     /// only.
-    pub fn take(&mut self, space: &Userfaultfd, registered: &BTreeMap<u64, u64>) -> (Vec<Event>, u64) {
+    pub fn take(&mut self, space: &Userfaultfd, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
-        let mut events: Vec<Option<Event>> = std::mem::take(&mut self.events).into_iter().map(Some).collect();
-        let order = order(&entries, registered, &Asked { space, events: &events });
+        let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
+        let order = order(&entries, registered, &Asked { space, held: &held });
         let misordered = order.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
-        (order.into_iter().filter_map(|index| events[index].take()).collect(), misordered)
+        (order.into_iter().filter_map(|index| held[index].take()).collect(), misordered)
     }
 
     /// The same in the order of reading.
-    pub fn take_as_read(&mut self) -> Vec<Event> {
+    pub fn take_as_read(&mut self) -> Vec<Held> {
         self.entries.clear();
-        std::mem::take(&mut self.events)
+        std::mem::take(&mut self.held)
     }
 }
 
@@ -138,7 +147,7 @@ pub fn pages_to_ask(entries: &[Entry]) -> BTreeSet<u64> {
 
 struct Asked<'a> {
     space: &'a Userfaultfd,
-    events: &'a [Option<Event>],
+    held: &'a [Option<Held>],
 }
 
 impl Kernel for Asked<'_> {
@@ -147,7 +156,7 @@ impl Kernel for Asked<'_> {
     }
 
     fn child_has(&self, fork: usize, address: u64) -> Option<bool> {
-        let Some(Some(Event::Fork(child))) = self.events.get(fork) else { return None };
+        let Some(Some(Held { event: Event::Fork(child), .. })) = self.held.get(fork) else { return None };
         child.is_registered(address)
     }
 }
