@@ -12,6 +12,7 @@
 #include "ballast.h"
 
 #define MOST_THREADS 16
+#define BLOCKS 10
 #define LEAST_PAGES ((size_t)96)
 #define MOST_PAGES ((size_t)512)
 
@@ -19,16 +20,20 @@
 enum { AT_REST, LEAVING, FILLING };
 
 struct block {
-    pthread_t thread;
     uint32_t region, version;
     unsigned char *base;
     size_t pages;
     atomic_int state;
     uint64_t random;
+};
+
+struct worker {
+    pthread_t thread;
+    struct block blocks[BLOCKS]; // most of them cold at any time
     uint32_t changes;
 };
 
-static struct block blocks[MOST_THREADS];
+static struct worker workers[MOST_THREADS];
 static double end;
 static int probe[2];
 
@@ -45,11 +50,12 @@ static void renew(struct block *block)
 
 static void resize(struct block *block, size_t pages)
 {
+    size_t before = block->pages;
+    block->pages = pages < before ? pages : before; // what stays in any case
     atomic_store(&block->state, LEAVING);
-    void *got = mremap(block->base, block->pages * PAGE, pages * PAGE, MREMAP_MAYMOVE);
+    void *got = mremap(block->base, before * PAGE, pages * PAGE, MREMAP_MAYMOVE);
     MUST(got != MAP_FAILED);
     atomic_store(&block->state, FILLING);
-    size_t before = block->pages;
     block->base = got;
     block->pages = pages;
     if (pages > before)
@@ -57,26 +63,36 @@ static void resize(struct block *block, size_t pages)
     atomic_store(&block->state, AT_REST);
 }
 
+static void change(struct block *block)
+{
+    size_t choice = random_below(&block->random, 16);
+    if (choice == 0 || block->pages + 32 > MOST_PAGES)
+        renew(block);
+    else if (choice < 4 && block->pages / 2 >= LEAST_PAGES)
+        resize(block, block->pages / 2);
+    else
+        resize(block, block->pages + 1 + random_below(&block->random, 31));
+}
+
 static void *change_for_ever(void *argument)
 {
-    struct block *block = argument;
-    block->base = map_pages(LEAST_PAGES);
-    block->pages = LEAST_PAGES;
-    renew(block);
-    for (; seconds_now() < end; block->changes++) {
-        size_t choice = random_below(&block->random, 16);
-        if (choice == 0)
-            renew(block);
-        else if (choice < 4 && block->pages / 2 >= LEAST_PAGES)
-            resize(block, block->pages / 2);
-        else if (block->pages + 32 <= MOST_PAGES)
-            resize(block, block->pages + 1 + random_below(&block->random, 31));
-        else
-            renew(block);
-        size_t first = random_below(&block->random, block->pages / 2);
-        require_pages(block->base, first, block->pages / 4, block->region, block->version, "after a change");
+    struct worker *worker = argument;
+    for (int i = 0; i < BLOCKS; i++) {
+        worker->blocks[i].base = map_pages(LEAST_PAGES);
+        worker->blocks[i].pages = LEAST_PAGES;
+        renew(&worker->blocks[i]);
     }
-    require_pages(block->base, 0, block->pages, block->region, block->version, "at the end");
+    uint64_t random = worker->blocks[0].region;
+    for (; seconds_now() < end; worker->changes++) {
+        struct block *block = &worker->blocks[random_below(&random, BLOCKS)];
+        change(block);
+        if (random_below(&random, 8) == 0)
+            require_pages(block->base, 0, block->pages, block->region, block->version, "some time after a change");
+    }
+    for (int i = 0; i < BLOCKS; i++) {
+        struct block *block = &worker->blocks[i];
+        require_pages(block->base, 0, block->pages, block->region, block->version, "at the end");
+    }
     return NULL;
 }
 
@@ -95,8 +111,8 @@ static bool is_there(struct block *block)
 // In a child nothing changes any more.
 static void child_looks(int threads)
 {
-    for (int i = 0; i < threads; i++) {
-        struct block *block = &blocks[i];
+    for (int i = 0; i < threads * BLOCKS; i++) {
+        struct block *block = &workers[i / BLOCKS].blocks[i % BLOCKS];
         int state = atomic_load(&block->state);
         if (state == AT_REST && block->version > 0)
             require_pages(block->base, 0, block->pages, block->region, block->version, "at rest, in a child");
@@ -127,14 +143,17 @@ int main(int argc, char **argv)
     ballast_walk_aside();
     phase("changes");
     for (int i = 0; i < threads; i++) {
-        blocks[i] = (struct block){ .region = (uint32_t)i + 1, .random = (uint64_t)i + 1 };
-        MUST((errno = pthread_create(&blocks[i].thread, NULL, change_for_ever, &blocks[i])) == 0);
+        for (int k = 0; k < BLOCKS; k++) {
+            uint32_t region = (uint32_t)(i * BLOCKS + k + 1);
+            workers[i].blocks[k] = (struct block){ .region = region, .random = region };
+        }
+        MUST((errno = pthread_create(&workers[i].thread, NULL, change_for_ever, &workers[i])) == 0);
     }
     if (option_number("--forks", 0))
         fork_until_end(threads);
     for (int i = 0; i < threads; i++) {
-        MUST((errno = pthread_join(blocks[i].thread, NULL)) == 0);
-        changes += blocks[i].changes;
+        MUST((errno = pthread_join(workers[i].thread, NULL)) == 0);
+        changes += workers[i].changes;
     }
     ballast_rest();
     return succeed("%u changes by %d threads kept every page", changes, threads);

@@ -108,6 +108,21 @@ fn fresh_registrations() {
     .is_needed();
 }
 
+/// Applied in the order of their events, "moved there" comes before "there is nothing any more" of another thread.
+#[test]
+fn order_of_changes() {
+    need_userfaultfd!();
+    Rule {
+        off: "order-as-read",
+        always: "",
+        victim: "holes",
+        arguments: "--memory 64 --seconds 4",
+        timeout: 60,
+        tries: 5,
+    }
+    .is_needed();
+}
+
 /// After MADV_DONTNEED an evicted page must not come back.
 #[test]
 fn remove_events() {

@@ -36,8 +36,8 @@ impl Owner {
         let mut at = 0;
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
             at = mapping.end;
-            if self.is_manageable(space, &maps, &mapping) {
-                self.manage(space, &mapping);
+            if self.is_manageable(space, &maps, &mapping) && self.manage(space, &mapping) {
+                self.heal(space, &maps, &mapping);
             }
         }
         space.maps = Some(maps);
@@ -74,19 +74,23 @@ impl Owner {
     }
 
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
+        mapping.end - mapping.start >= LEAST_MAPPING && self.is_ours_to_manage(space, maps, mapping)
+    }
+
+    /// Whether the mapping may be managed, whatever its size.
+    fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
         let area = space.area..space.area + AREA_BYTES;
         let kind =
             mapping.plain_anonymous && (mapping.name.is_empty() || mapping.name == "[heap]" || is_named(mapping));
-        kind && mapping.end - mapping.start >= LEAST_MAPPING
-            && !(mapping.start < area.end && area.start < mapping.end)
+        kind && !(mapping.start < area.end && area.start < mapping.end)
             && (self.shared.faults.manage_stacks || !is_stack(maps, mapping))
     }
 
-    /// Registers what of the mapping is not registered yet and takes its pages in.
-    fn manage(&mut self, space: &mut Space, mapping: &Mapping) {
+    /// Registers what of the mapping is not registered yet and takes its pages in. Whether anything was.
+    fn manage(&mut self, space: &mut Space, mapping: &Mapping) -> bool {
         let missing = space.unregistered_parts(mapping.start, mapping.end);
         if missing.is_empty() {
-            return;
+            return false;
         }
         for (start, end) in &missing {
             // Nothing can be evicted where nothing was registered (a fault there would have taught us otherwise): what
@@ -94,7 +98,7 @@ impl Owner {
             self.release_pages(space, *start, *end);
         }
         if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {
-            return;
+            return false;
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
@@ -102,6 +106,21 @@ impl Owner {
         space.fresh.extend_from_slice(&missing);
         for (start, end) in missing {
             self.take_present(space, start, end);
+        }
+        true
+    }
+
+    /// The mapping can have been replaced by a larger one after it was read, and was cut in two by registering what it
+    /// had been: mremap would refuse it (EFAULT). Whatever continues it is registered too, which makes it one again.
+    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping) {
+        for at in [mapping.start - PAGE, mapping.end] {
+            let found = maps.covering_or_next(at).ok().flatten();
+            let continues = |other: &Mapping| other.start <= at && other.name == mapping.name;
+            if let Some(other) = found.filter(continues)
+                && self.is_ours_to_manage(space, maps, &other)
+            {
+                self.manage(space, &other);
+            }
         }
     }
 
