@@ -36,7 +36,7 @@ macro_rules! torture {
         $(#[test]
         fn $test() {
             need_userfaultfd!();
-            survives(launch().faults($faults), $arguments);
+            survives(launch().faults(concat!("audit,", $faults)), $arguments);
         })*
     };
 }

@@ -55,6 +55,12 @@ impl Lists {
         self.len() == 0
     }
 
+    /// All entries, stale ones included; `true` for those of the active list.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+        let inactive = self.inactive.iter().map(|address| (*address, false));
+        inactive.chain(self.active.iter().map(|address| (*address, true)))
+    }
+
     /// Drops the entries that `valid` refuses. To be called when stale entries outnumber the others.
     pub fn purge(&mut self, mut valid: impl FnMut(u64, bool) -> bool) {
         self.inactive.retain(|address| valid(*address, false));

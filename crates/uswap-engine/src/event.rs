@@ -73,7 +73,7 @@ impl Owner {
     }
 
     /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
-    fn cancel_orders(&mut self, space: &mut Space, start: u64, end: u64) {
+    pub fn cancel_orders(&mut self, space: &mut Space, start: u64, end: u64) {
         let filling = space.trays.filling.clone();
         for number in filling {
             let tray = space.trays.get_mut(number);
@@ -119,11 +119,13 @@ impl Owner {
                 let (tray, bit) = space.trays.of_slot(slot);
                 tray.addresses[bit as usize] = target;
             }
-            let word = word.set_in_flight(false);
-            space.table.set(target, word);
-            if word.queued() {
+            let mut word = word.set_in_flight(false);
+            if word.state() == State::Resident {
+                // Also one that was set aside: who is on no list under its new address is never found again.
+                word = word.set_queued(true);
                 space.lists.push(target, word.active());
             }
+            space.table.set(target, word);
         }
         space.move_registration(from, to, length);
         space.needs_scan = true;

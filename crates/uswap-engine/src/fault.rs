@@ -56,6 +56,7 @@ impl Owner {
         let complete = self.read_changes(space, &mut faults);
         if complete {
             self.apply_window(space);
+            self.rescue(space, &faults);
             self.shared.faults.pause(self.shared.faults.delay_gate);
             open_gate(space);
         } else {
@@ -67,6 +68,18 @@ impl Owner {
         }
         held.into_iter().for_each(|held| self.placement.release(held));
         self.faults = faults;
+    }
+
+    /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since all that was moved has
+    /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
+    /// (it touches shared pages before it moves them).
+    fn rescue(&mut self, space: &mut Space, faults: &[(u64, bool)]) {
+        let waiting = faults.iter().map(|(address, _)| *address).chain(space.waiters.keys().copied());
+        let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
+        let stray: Vec<u64> = waiting.filter(|address| ordered(space.table.get(*address))).collect();
+        for address in stray {
+            self.cancel_orders(space, address, address + PAGE);
+        }
     }
 
     /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.

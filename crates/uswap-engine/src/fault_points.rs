@@ -48,6 +48,8 @@ pub struct FaultPoints {
     pub forget_threads: bool,
     /// Rule off: the nonce is not compared.
     pub no_nonce: bool,
+    /// Not a rule: the books of every space are checked ten times a second.
+    pub audit: bool,
     /// Not a rule: owners and agents are left where the kernel puts them, for comparison.
     pub no_placement: bool,
     draws: AtomicU64,
@@ -81,6 +83,7 @@ impl FaultPoints {
                 "order-as-read" => points.order_as_read = true,
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
+                "audit" => points.audit = true,
                 "no-placement" => points.no_placement = true,
                 "forget-threads" => points.forget_threads = true,
                 "no-nonce" => points.no_nonce = true,

@@ -123,6 +123,7 @@ impl Owner {
             resident: space.resident,
             staged: space.trays.staged_pages(),
             queues: [space.lists.len(), space.trays.filling.len(), space.waiters.len() + space.stalled.len()],
+            set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
         };
         self.shared.managed.lock().expect("managed").insert(pid, process);

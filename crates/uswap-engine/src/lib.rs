@@ -1,6 +1,7 @@
 //! The pager: fault path, reclaim, event handling, and the processes of `uswap run`.
 #![forbid(unsafe_code)]
 
+mod audit;
 pub mod budget;
 pub mod callers;
 mod census;

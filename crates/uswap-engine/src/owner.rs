@@ -230,6 +230,9 @@ impl Owner {
                         owner.find_process(space, None);
                     }
                     owner.publish(space);
+                    if owner.shared.faults.audit {
+                        owner.audit(space);
+                    }
                 });
             }
         }

@@ -42,7 +42,8 @@ pub fn figures(shared: &Shared) -> Value {
     let processes = shared.managed.lock().expect("managed");
     let list = processes.iter().map(|(pid, process)| {
         json!({ "pid": pid, "name": process.name, "managed": process.active, "forked": process.forked,
-            "resident_pages": process.resident, "staged_pages": process.staged, "queues": process.queues })
+            "resident_pages": process.resident, "staged_pages": process.staged, "queues": process.queues,
+            "unmovable_pages": process.set_aside[0], "shared_pages": process.set_aside[1] })
     });
     all.insert("processes".into(), list.collect());
     let unmanaged = shared.unmanaged.lock().expect("unmanaged");

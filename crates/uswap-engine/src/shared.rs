@@ -79,6 +79,8 @@ pub struct ManagedProcess {
     pub staged: u64,
     /// Entries on the lists, trays being filled, faults waiting.
     pub queues: [usize; 3],
+    /// Pages set aside: those that could not be moved when they were tried last, those that relatives share.
+    pub set_aside: [usize; 2],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
 }

@@ -160,6 +160,11 @@ impl Trays {
         &mut self.trays[number as usize]
     }
 
+    /// Every tray that was ever used, with the number of its first slot.
+    pub fn with_first_slots(&self) -> impl Iterator<Item = (u32, &Tray)> {
+        self.trays.iter().enumerate().map(|(number, tray)| (number as u32 * TRAY_PAGES, tray))
+    }
+
     /// Tray and bit of a slot.
     pub fn of_slot(&mut self, slot: u16) -> (&mut Tray, u32) {
         let slot = u32::from(slot);

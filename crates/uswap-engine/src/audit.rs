@@ -1,0 +1,73 @@
+//! The audit: whether everything a space knows fits together. Done now and then under the fault point `audit`, by tests;
+//! it looks at every page.
+
+use std::collections::HashSet;
+
+use uswap_core::word::State;
+
+use crate::owner::Owner;
+use crate::shared::Verdict;
+use crate::space::Space;
+use crate::tray::{Phase, bits};
+
+impl Owner {
+    /// Ends the run with a sentence if the books of a space are wrong.
+    pub fn audit(&self, space: &mut Space) {
+        if let Err(finding) = space.audit() {
+            let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
+            let text = format!("audit of {name} (process {pid}): {finding}");
+            self.shared.alarm(text.clone());
+            self.shared.condemn(Verdict::Broken(text));
+        }
+    }
+}
+
+impl Space {
+    /// Every resident page can be found by reclaim or is set aside or ordered; every staged page lies in a live slot and
+    /// every live slot holds a staged page.
+    fn audit(&mut self) -> Result<(), String> {
+        let listed: HashSet<(u64, bool)> = self.lists.iter().collect();
+        let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
+        let (mut resident, mut staged) = (0, HashSet::new());
+        for (address, word) in self.table.iter() {
+            match word.state() {
+                State::Resident => {
+                    resident += 1;
+                    let found = match (word.queued(), word.in_flight()) {
+                        (true, false) => listed.contains(&(address, word.active())),
+                        (false, true) => true,
+                        (false, false) => aside.contains(&address) || self.orphaned.is_some(),
+                        (true, true) => false,
+                    };
+                    if !found {
+                        return Err(format!("resident page {address:#x} is lost to reclaim: {word:?}"));
+                    }
+                }
+                State::Staged(slot) => {
+                    staged.insert((slot, address));
+                }
+                _ => {}
+            }
+        }
+        if resident != self.resident {
+            return Err(format!("{resident} pages are resident, {} are counted", self.resident));
+        }
+        self.audit_trays(&mut staged)?;
+        staged.iter().next().map_or(Ok(()), |(slot, address)| {
+            Err(format!("page {address:#x} is said to lie staged in slot {slot}, which is not live"))
+        })
+    }
+
+    /// Takes the pages of live slots out of `staged`.
+    fn audit_trays(&self, staged: &mut HashSet<(u16, u64)>) -> Result<(), String> {
+        for (first, tray) in self.trays.with_first_slots() {
+            for bit in bits(tray.live) {
+                let (slot, address) = ((first + bit) as u16, tray.addresses[bit as usize]);
+                if tray.phase == Phase::Free || !staged.remove(&(slot, address)) {
+                    return Err(format!("slot {slot} is live for page {address:#x}, which is not staged there"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
