@@ -42,13 +42,13 @@ pub const NONCE: u64 = SB + SLOTS as u64 * PAGE;
 /// Bytes of the whole area.
 pub const AREA_BYTES: u64 = NONCE + 2 * PAGE;
 
-/// Notes the header page has room for.
+/// Notes the header page has room for: a ring.
 pub const NOTES: usize = 128;
-/// Offset of the count of notes in the header page.
+/// Offset of the count of notes ever left, in the header page.
 pub const NOTES_COUNT: u64 = HEADER + 64;
 /// Offset of the first note.
 pub const NOTES_START: u64 = HEADER + 128;
-/// Bytes of a note: start, length, kind.
+/// Bytes of a note: start, length, kind (8 bits) and number.
 pub const NOTE_BYTES: u64 = 24;
 /// Note kind: the program asked for MADV_WIPEONFORK or MADV_DONTFORK on the range.
 pub const NOTE_WIPE_ON_FORK: u64 = 1;

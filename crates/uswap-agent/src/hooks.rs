@@ -2,7 +2,7 @@
 //! or the call is preceded by one that does send an event. A program that makes the raw system call itself passes by.
 
 use core::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicU64,
     Ordering::{Release, SeqCst},
 };
 
@@ -77,22 +77,20 @@ fn announce_remap(id: i32, address: usize) {
     }
 }
 
-/// Appends a note for the engine and announces it: the event waits in line with those of forks, and the program's call
-/// is made only after the engine has read it. When the page is full the count goes on, which tells the engine that it
-/// knows less than there is.
+/// Leaves a note for the engine and announces it: the event waits in line with those of forks, and the program's call
+/// is made only after the engine has read it. The notes form a ring; while nothing is registered there is no event, and
+/// the engine may find later that it has missed some.
 fn note(address: usize, length: usize, kind: u64) {
     let Some(area) = start::area() else { return };
-    // SAFETY: the header page is ours, always present, and the index is checked against its room. The kind is written
-    // last: a note without one is not complete. The notice page holds nothing.
+    // SAFETY: the header page is ours, always present, and the index is kept within its room. The kind is written last,
+    // with the note's number: another number means another note. The notice page holds nothing.
     unsafe {
-        let count = &*((area + NOTES_COUNT) as *const AtomicU32);
-        let index = count.fetch_add(1, SeqCst) as usize;
-        if index < NOTES {
-            let note = (area + NOTES_START + index as u64 * NOTE_BYTES) as *mut u64;
-            note.write_volatile(address as u64);
-            note.add(1).write_volatile((length as u64).next_multiple_of(4096));
-            (*note.add(2).cast::<AtomicU64>()).store(kind, Release);
-        }
+        let count = &*((area + NOTES_COUNT) as *const AtomicU64);
+        let number = count.fetch_add(1, SeqCst);
+        let note = (area + NOTES_START + number % NOTES as u64 * NOTE_BYTES) as *mut u64;
+        note.write_volatile(address as u64);
+        note.add(1).write_volatile((length as u64).next_multiple_of(4096));
+        (*note.add(2).cast::<AtomicU64>()).store(number << 8 | kind, Release);
         call(syscall::MADVISE, [(area + NOTICE) as usize, PAGE as usize, MADV_DONTNEED as usize, 0, 0, 0]);
     }
 }

@@ -133,7 +133,7 @@ impl Owner {
     }
 
     /// fork: the child gets a page table of its own, sharing what is stored. `notes`: how many had been left.
-    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, notes: usize) {
+    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, notes: u64) {
         parent.forks += 1;
         parent.suspect_sharing();
         let mut child = Space::new(self.new_id(), events);
@@ -141,7 +141,7 @@ impl Owner {
         child.identity = random & !0xff | self.number as u64 | 1 << 63;
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
-        child.notes = parent.notes[..notes].to_vec();
+        child.notes = parent.notes.inherited(notes);
         child.process_name = parent.process_name.clone();
         child.clock = parent.clock;
         child.needs_scan = true;

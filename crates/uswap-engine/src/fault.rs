@@ -114,7 +114,7 @@ impl Owner {
                 if matches!(event, Event::Remove { start, .. } if start == space.notice_page()) {
                     self.read_notes(space);
                 }
-                space.window.push(event, space.notes.len());
+                space.window.push(event, space.notes.count());
             }
         }
         self.events = events;
@@ -136,6 +136,7 @@ impl Owner {
         for change in changes {
             self.apply(space, change);
         }
+        space.notes.fold();
     }
 
     /// Closes the gate; `false` while the agent is inside (the gate stays closed).

@@ -14,8 +14,9 @@ use crate::census::Census;
 use crate::procfs::{self, Memory, Statm};
 use crate::shared::{ManagedProcess, Message, Shared};
 
-/// Processes with less anonymous memory stay unmanaged (pages: 4 MiB).
-const LEAST_MANAGED: i64 = 1024;
+/// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
+/// so that all that stays unmanaged is a quarter of it. In pages.
+const LEAST_MANAGED: (i64, i64) = (128, 1024);
 /// How often the tree is walked for processes that no agent has announced.
 const CENSUS: Duration = Duration::from_millis(100);
 /// How often the proportional share of a process is read while it matters, and how long that may take at a stretch.
@@ -156,6 +157,11 @@ impl Governor {
         }
     }
 
+    fn least_managed(&self) -> i64 {
+        let share = self.shared.budget.limit() / 4 / self.watched.len().max(1) as i64;
+        share.clamp(LEAST_MANAGED.0, LEAST_MANAGED.1)
+    }
+
     /// Pages counted more than once because a fork left them shared. Proportional shares are read in turn, for a fifth
     /// of the time at most; a process that was never looked at is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
@@ -166,6 +172,7 @@ impl Governor {
         }
         let allowed = (self.shares_at.elapsed() / 5).min(MOST_SHARES);
         let begun = Instant::now();
+        let least = self.least_managed();
         self.shares_at = begun;
         let mut turn: Vec<u32> = self.watched.keys().copied().collect();
         turn.sort_by_key(|pid| self.watched[pid].shares_read);
@@ -176,9 +183,7 @@ impl Governor {
             }
             watched.shares_read = Some(Instant::now());
             watched.shared = match procfs::proportional_pages(pid) {
-                Some(proportional) if watched.memory.anonymous >= LEAST_MANAGED => {
-                    watched.memory.anonymous - proportional
-                }
+                Some(proportional) if watched.memory.anonymous >= least => watched.memory.anonymous - proportional,
                 _ => 0,
             };
         }
@@ -191,12 +196,13 @@ impl Governor {
         if self.shared.budget.usage() <= self.shared.budget.activation() {
             return;
         }
+        let least = self.least_managed();
         for (pid, process) in managed {
             let Some(watched) = self.watched.get_mut(pid) else { continue };
             let age = watched.scanned_at.map(|at| at.elapsed());
             let grown = watched.memory.size != watched.scanned.size;
             let due = match age {
-                None => watched.memory.anonymous >= LEAST_MANAGED,
+                None => watched.memory.anonymous >= least,
                 Some(age) => age >= RESCAN || (grown && age >= LEAST_RESCAN),
             };
             if due {

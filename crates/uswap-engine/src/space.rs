@@ -15,7 +15,7 @@ use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
-use crate::notes::Note;
+use crate::notes::Notes;
 use crate::tray::Trays;
 use crate::window::Window;
 
@@ -134,10 +134,8 @@ pub struct Space {
     pub waiters: BTreeMap<u64, bool>,
     /// Pages whose fault waits for room, in order.
     pub stalled: VecDeque<(u64, bool, Instant)>,
-    /// What the program's hooks have told, in order.
-    pub notes: Vec<Note>,
-    /// It was said that there are more notes than room for them.
-    pub notes_overflow: bool,
+    /// What the program's hooks have told.
+    pub notes: Notes,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
     /// there is nothing else to take.
     pub shared_pages: BTreeSet<u64>,
@@ -211,8 +209,7 @@ impl Space {
             trays: Trays::default(),
             waiters: BTreeMap::new(),
             stalled: VecDeque::new(),
-            notes: Vec::new(),
-            notes_overflow: false,
+            notes: Notes::default(),
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
             parked: Vec::new(),

@@ -87,7 +87,7 @@ pub struct Held {
     /// What the kernel said.
     pub event: Event,
     /// How many notes the program's hooks had left when it was read (see [`crate::notes`]).
-    pub notes: usize,
+    pub notes: u64,
 }
 
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
@@ -112,7 +112,7 @@ impl Window {
     }
 
     /// Notes a change that was just read.
-    pub fn push(&mut self, event: Event, notes: usize) {
+    pub fn push(&mut self, event: Event, notes: u64) {
         let mut seen = BTreeMap::new();
         if let Event::Fork(child) = &event {
             let ask = |page: u64| Some((page, child.is_registered(page)?));
