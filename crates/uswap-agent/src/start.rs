@@ -11,6 +11,9 @@ use crate::syscall::{self, call};
 static AREA: AtomicU64 = AtomicU64::new(NO_AREA);
 const NO_AREA: u64 = 1;
 
+/// Of the agent's thread, where it is allowed: what it does makes room, and it sleeps otherwise.
+const NICENESS: isize = -10;
+
 /// CLONE_VM | CLONE_SIGHAND | CLONE_THREAD. Without CLONE_FILES (fds of its own), CLONE_FS (setns keeps working) and
 /// CLONE_SYSVSEM.
 const THREAD_FLAGS: usize = 0x100 | 0x800 | 0x10000;
@@ -132,6 +135,7 @@ extern "C" fn thread_main(argument: u64) -> ! {
     // SAFETY: the fds closed are those of this thread's own table.
     unsafe { call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]) };
     syscall::name_thread(crate::message::AGENT_NAME);
+    syscall::hurry(NICENESS);
     let inherited = argument & 1 == 1;
     match crate::link::connect(argument & !1, inherited) {
         Some(mut agent) => agent.run(),

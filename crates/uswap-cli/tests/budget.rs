@@ -125,6 +125,23 @@ fn automatic_in_256m() {
     automatic(256 * MIB, "512");
 }
 
+/// Many processes, each too small to be worth managing alone, want twice the limit together.
+#[test]
+fn automatic_with_many_small_processes() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let limit = 160 * MIB;
+    let group = need_group!("auto-many", limit);
+    let script = "for i in $(seq 32); do \"$0\" --memory 8 --threads 1 --how mmap --timeout 140 & all=\"$all $!\"; done; \
+                  for one in $all; do wait $one || exit 3; done";
+    let program = victim("alloc_fast").display().to_string();
+    let words = ["bash", "-c", script, program.as_str()];
+    let outcome = under("auto").wrapper(group.wrapper()).swap_file("2G").deadline(150).run(words);
+    assert_eq!(group.oom_kills(), 0, "the kernel killed a process of the group: {}", outcome.account());
+    outcome.expect(0);
+    tell("32 processes of 8 MiB, auto in 160 MiB", &group, &outcome, outcome.stat("ram_limit_bytes"));
+}
+
 /// The group really kills what does not fit: the same program without us.
 #[test]
 fn without_us_it_is_killed() {

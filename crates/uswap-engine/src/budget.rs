@@ -23,7 +23,7 @@ use std::time::Duration;
 /// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
 const GROWTH_PAGES: i64 = 480;
 /// Poll and reaction near the limit, in milliseconds.
-const REACTION: i64 = 3;
+const REACTION: i64 = 4;
 
 /// Shared by the governor and all owners. Everything is in pages of 4 KiB.
 #[derive(Debug)]

@@ -143,26 +143,30 @@ impl Balance {
         usage.saturating_sub(stat.anonymous + stat.file) + stat.shmem
     }
 
-    /// The new budget in bytes, if it is time for one. `pages`: what the tree and the engine use by their own count.
+    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count. To be called often: what
+    /// processes take that have not been met yet shows in the cgroup's usage at once.
     pub fn steer(&mut self, pages: i64) -> Option<u64> {
-        if self.looked.elapsed() < PERIOD {
-            return None;
+        let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
+        if self.looked.elapsed() >= PERIOD {
+            self.looked = Instant::now();
+            self.make_room_for_files(stat.refaults);
         }
-        self.looked = Instant::now();
-        let stat = self.cgroup.stat()?;
-        let refaulted = stat.refaults.saturating_sub(self.refaults);
-        self.refaults = stat.refaults;
+        // What is neither file nor counted by us: kernel memory, and processes outside the tree.
+        let ours = (pages.max(0) as u64) << 12;
+        let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
+        let fixed = self.file_room + SAFETY + others;
+        Some(self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4))
+    }
+
+    /// File pages that are read again want more room; when none are they give some back.
+    fn make_room_for_files(&mut self, refaults: u64) {
+        let refaulted = refaults.saturating_sub(self.refaults);
+        self.refaults = refaults;
         let most = self.cgroup.limit / 2;
         if refaulted > MANY_REFAULTS {
             self.file_room = (self.file_room + self.file_room / 8).min(most);
         } else if refaulted == 0 {
             self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(most));
         }
-        let usage = self.cgroup.usage()?;
-        // What is neither file nor counted by us: kernel memory, and processes outside the tree.
-        let ours = (pages.max(0) as u64) << 12;
-        let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
-        let fixed = self.file_room + SAFETY + others;
-        Some(self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4))
     }
 }

@@ -113,10 +113,15 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
     let command_fd = process::pidfd(command).map_err(say("command"))?;
     poller.add(&command_fd, COMMAND).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
-    let threads = start_threads(config, &shared, channels, &stopping).map_err(say("cannot start a thread"))?;
-    named.start(shared.clone()).map_err(say("cannot start a thread"))?;
-    let door = Door::new(shared.clone(), listener);
+    // The command loads while our threads start; its agent waits at the socket for a moment.
     go.write_all(b"g").map_err(say("command"))?;
+    let started = start_threads(config, &shared, channels, &stopping)
+        .and_then(|threads| named.start(shared.clone()).map(|()| threads))
+        .map_err(say("cannot start a thread"));
+    let threads = started.inspect_err(|_| {
+        tree::kill_descendants();
+    })?;
+    let door = Door::new(shared.clone(), listener);
     let config = config.clone();
     Ok(Engine { config, shared, door, poller, keeper, command, command_fd, threads, stopping, _image: image })
 }

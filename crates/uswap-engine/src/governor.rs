@@ -83,6 +83,8 @@ impl Governor {
 
     /// Measures until told to stop.
     pub fn run(&mut self, stop: &AtomicBool) {
+        // What grows while this thread waits for a processor is seen too late. Where it is not allowed niceness must do.
+        uswap_sys::process::run_first();
         while !stop.load(SeqCst) {
             self.measure();
             self.wake_owners();

@@ -216,6 +216,14 @@ pub fn set_nice(value: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
 }
 
+/// Lets this thread run before all ordinary ones (SCHED_RR, lowest rank, not inherited by children); `false` where that
+/// is not allowed. For threads that work for microseconds at a time only.
+pub fn run_first() -> bool {
+    let parameter = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure lives for the call; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const parameter) == 0 }
+}
+
 /// Keeps the pages of this process in RAM, those that come as well, each from its first touch on (MCL_ONFAULT). Memory
 /// that is only reserved stays untouched.
 ///
