@@ -68,7 +68,15 @@ pub fn find(name: &str) -> Result<Run, String> {
 /// # Errors
 /// For the user: the run does not answer, or refuses.
 pub fn status(run: &Run) -> Result<Value, String> {
-    let answer = ask(run, &json!({ "request": "status" }));
+    ask_for(run, &json!({ "request": "status" }))
+}
+
+/// Sends a request.
+///
+/// # Errors
+/// For the user: the run does not answer, or refuses.
+pub fn ask_for(run: &Run, request: &Value) -> Result<Value, String> {
+    let answer = ask(run, request);
     let answer = answer.map_err(|error| format!("run {:?} does not answer: {error}", run.name))?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(format!("run {:?}: {error}", run.name)),

@@ -4,6 +4,7 @@ mod client;
 mod doctor;
 mod host;
 mod manual;
+mod orders;
 mod probe;
 mod run;
 mod status;
@@ -31,6 +32,12 @@ enum Command {
     Status(status::StatusArguments),
     /// Show the status of a run once a second; q ends
     Top(top::TopArguments),
+    /// Give a run another swap file or device
+    Swapon(orders::SwaponArguments),
+    /// Empty a swap file or device of a run and let it go
+    Swapoff(orders::SwapoffArguments),
+    /// Change the budget of a run
+    Limit(orders::LimitArguments),
     /// Tell what works here, and how to get what does not
     Doctor(doctor::DoctorArguments),
     /// Print shell completions
@@ -46,6 +53,9 @@ fn main() {
         Command::Run(arguments) => run::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Swapon(arguments) => orders::swapon(&arguments),
+        Command::Swapoff(arguments) => orders::swapoff(&arguments),
+        Command::Limit(arguments) => orders::limit(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => manual::print_completions(&arguments),
         Command::Man => manual::print_man_page(),

@@ -10,11 +10,9 @@ use uswap_core::size::{Size, human};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, exit};
 use uswap_engine::control::check_name;
+use uswap_engine::swaps::LEAST_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
-
-/// The engine, its stacks and buffers, and a working set that makes progress.
-const LEAST_BUDGET: u64 = 16 << 20;
 
 #[derive(Args, Debug)]
 pub struct RunArguments {

@@ -128,16 +128,18 @@ fn budget(figures: &Value) -> Table {
 }
 
 fn devices(figures: &Value) -> Table {
-    let mut table = Table::new(&["<SWAP", "USED", "SIZE", "ERRORS", "<STATE"]);
+    let mut table = Table::new(&["<SWAP", "USED", "SIZE", "PRIO", "ERRORS", "<STATE"]);
     for device in array(&figures["devices"]) {
         let errors = number(&device["read_errors"]) + number(&device["write_errors"]);
-        let state = match (device["latched_off"] == true, device["out_of_room"] == true) {
-            (true, _) => "off after write errors",
-            (_, true) => "no room on its file system",
+        let state = match ["draining", "latched_off", "out_of_room"].map(|name| device[name] == true) {
+            [true, ..] => "being emptied",
+            [_, true, _] => "off after write errors",
+            [.., true] => "no room on its file system",
             _ => "in use",
         };
         let (used, size) = (bytes(&device["used_bytes"]), bytes(&device["size_bytes"]));
-        table.row([text(&device["name"]), used, size, errors.to_string(), state.into()]);
+        let priority = device["priority"].as_i64().unwrap_or(0).to_string();
+        table.row([text(&device["name"]), used, size, priority, errors.to_string(), state.into()]);
     }
     table
 }

@@ -19,8 +19,8 @@ use uswap_sys::process::user;
 use uswap_sys::socket::peer_credentials;
 
 use crate::config::RunConfig;
-use crate::report;
 use crate::shared::Shared;
+use crate::{report, swaps};
 
 /// A caller gets this long, all in all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,10 +30,18 @@ const LONGEST_REQUEST: usize = 4096;
 const LONGEST_NAME: usize = 64;
 
 /// What a caller can ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Who the run is, and all figures: `{"request":"status"}`.
     Status,
+    /// Another device: `{"request":"swapon","spec":"PATH,prio=N,size=SIZE"}`; the path is absolute.
+    Swapon(String),
+    /// Empty a device and let it go: `{"request":"swapoff","device":"NAME"}`, by its name in the status.
+    Swapoff(String),
+    /// Stop a swapoff: `{"request":"swapoff-stop"}`.
+    SwapoffStop,
+    /// Another budget in bytes: `{"request":"limit","bytes":N}`.
+    Limit(u64),
 }
 
 /// Reads a request.
@@ -42,8 +50,19 @@ pub enum Request {
 /// What is wrong with it, for the caller.
 pub fn parse_request(line: &[u8]) -> Result<Request, String> {
     let value: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
+    let text = |name: &str| {
+        let found = value.get(name).and_then(Value::as_str).map(str::to_owned);
+        found.ok_or_else(|| format!("not a request: {name:?} is missing"))
+    };
     match value.get("request").and_then(Value::as_str) {
         Some("status") => Ok(Request::Status),
+        Some("swapon") => text("spec").map(Request::Swapon),
+        Some("swapoff") => text("device").map(Request::Swapoff),
+        Some("swapoff-stop") => Ok(Request::SwapoffStop),
+        Some("limit") => match value.get("bytes").and_then(Value::as_u64) {
+            Some(bytes) => Ok(Request::Limit(bytes)),
+            None => Err("not a request: \"bytes\" is missing".into()),
+        },
         Some(other) => Err(format!("unknown request {other:?}")),
         None => Err("not a request: \"request\" is missing".into()),
     }
@@ -113,7 +132,7 @@ impl Control {
         thread.spawn(move || self.serve(&shared)).map(drop)
     }
 
-    fn serve(&self, shared: &Shared) {
+    fn serve(&self, shared: &Arc<Shared>) {
         loop {
             match self.listener.accept() {
                 // A caller that is gone has no use for an answer.
@@ -124,19 +143,30 @@ impl Control {
         }
     }
 
-    fn answer(&self, stream: &UnixStream, shared: &Shared) -> io::Result<()> {
+    fn answer(&self, stream: &UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let caller = peer_credentials(stream)?.user;
         let reply = if caller != 0 && caller != user() {
             json!({ "error": "this run belongs to another user" })
         } else {
             let line = read_line(stream, LONGEST_REQUEST, deadline)?;
-            match parse_request(&line) {
-                Ok(Request::Status) => self.status(shared),
-                Err(error) => json!({ "error": error }),
-            }
+            parse_request(&line)
+                .and_then(|request| self.obey(request, shared))
+                .unwrap_or_else(|e| json!({ "error": e }))
         };
+        // What was ordered can have taken its time.
+        let deadline = deadline.max(Instant::now() + PATIENCE / 4);
         write_all(stream, format!("{reply}\n").as_bytes(), deadline)
+    }
+
+    fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<Value, String> {
+        match request {
+            Request::Status => Ok(self.status(shared)),
+            Request::Swapon(spec) => swaps::swapon(shared, &spec),
+            Request::Swapoff(device) => swaps::swapoff(shared, &device),
+            Request::SwapoffStop => swaps::stop_swapoff(shared),
+            Request::Limit(bytes) => swaps::limit(shared, bytes),
+        }
     }
 
     fn status(&self, shared: &Shared) -> Value {
@@ -207,6 +237,12 @@ mod tests {
     #[test]
     fn only_known_requests_are_understood() {
         assert_eq!(parse_request(br#"{"request":"status","more":1}"#), Ok(Request::Status));
+        let swapon = br#"{"request":"swapon","spec":"/swap,prio=3"}"#;
+        assert_eq!(parse_request(swapon), Ok(Request::Swapon("/swap,prio=3".into())));
+        assert_eq!(parse_request(br#"{"request":"limit","bytes":1048576}"#), Ok(Request::Limit(1 << 20)));
+        for bad in [&br#"{"request":"swapon"}"#[..], br#"{"request":"limit","bytes":-1}"#] {
+            assert!(parse_request(bad).is_err(), "{bad:?}");
+        }
         for bad in [&b""[..], b"status", b"[]", b"{}", br#"{"request":1}"#, br#"{"request":"x"}"#, b"\xff\xfe"] {
             assert!(parse_request(bad).is_err(), "{bad:?}");
         }

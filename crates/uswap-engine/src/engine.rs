@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use uswap_core::PageHasher;
-use uswap_device::{Device, FileDevice, IoBackend, RamDevice};
+use uswap_device::{Device, FileDevice, IoBackend};
 use uswap_store::{Store, StoreConfig, WritebackScratch};
 use uswap_sys::events::{EventFd, Poller};
 use uswap_sys::process::{self, Change, Fork};
@@ -216,6 +216,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
+        orders: Default::default(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: Mutex::default(),
         unmanaged: Mutex::default(),
@@ -223,24 +224,16 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
     Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs, matches: match_jobs }))
 }
 
-fn open_devices(config: &RunConfig) -> Result<Vec<Box<dyn Device>>, String> {
+/// Devices with their priorities.
+type Devices = Vec<(Box<dyn Device>, i32)>;
+
+fn open_devices(config: &RunConfig) -> Result<Devices, String> {
     if config.swap.is_empty() {
-        return default_device(config).map(|device| vec![device]);
+        return default_device(config).map(|device| vec![(device, 0)]);
     }
-    let open = |spec: &crate::config::SwapSpec| -> Result<Box<dyn Device>, String> {
-        let size = spec.size.unwrap_or(4 * config.limit);
-        Ok(match &spec.place {
-            SwapPlace::UnnamedIn(directory) => {
-                Box::new(FileDevice::unnamed(directory, size, IoBackend::Auto).map_err(|e| e.to_string())?)
-            }
-            SwapPlace::Path(path) => {
-                Box::new(FileDevice::open(path, spec.size.or(Some(size)), IoBackend::Auto).map_err(|e| e.to_string())?)
-            }
-            SwapPlace::Ram => {
-                let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
-                Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("--swap ram: {e}"))?)
-            }
-        })
+    let open = |spec: &crate::config::SwapSpec| {
+        let device = crate::swaps::open_device(spec, 4 * config.limit).map_err(|error| format!("--swap {error}"))?;
+        Ok((device, spec.priority))
     };
     config.swap.iter().map(open).collect()
 }

@@ -115,7 +115,9 @@ impl Governor {
         self.measure_shares(&managed, engine + tree);
         let pages = engine + tree - self.shared_pages;
         self.shared.budget.end_measurement(begun, pages);
-        if let Some(balance) = &mut self.automatic
+        // An order takes the place of the balance, until the next one.
+        if self.shared.orders.limit.load(SeqCst) == 0
+            && let Some(balance) = &mut self.automatic
             && let Some(limit) = balance.steer(pages)
         {
             self.shared.budget.set_limit(limit);

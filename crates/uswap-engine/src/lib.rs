@@ -30,6 +30,7 @@ pub mod report;
 mod scan;
 pub mod shared;
 mod space;
+pub mod swaps;
 mod tray;
 mod tree;
 mod twins;

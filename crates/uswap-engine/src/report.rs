@@ -38,6 +38,7 @@ pub fn figures(shared: &Shared) -> Value {
         all.insert(name.into(), value.into());
     }
     all.insert("devices".into(), store.devices.iter().map(device).collect());
+    all.insert("swapoff".into(), shared.orders.swapoff_figures());
     all.insert("fault_latency".into(), latencies(&shared.latencies));
     let processes = shared.managed.lock().expect("managed");
     let list = processes.iter().map(|(pid, process)| {
@@ -65,6 +66,8 @@ fn unmanaged_program(program: &Unmanaged) -> Value {
 fn device(device: &uswap_store::DeviceStatus) -> Value {
     json!({
         "name": device.name,
+        "priority": device.priority,
+        "draining": device.draining,
         "used_bytes": device.slots_used << 12,
         "size_bytes": device.slots_total << 12,
         "out_of_room": device.out_of_room,

@@ -44,6 +44,8 @@ pub struct Shared {
     pub notices: Mutex<Vec<Notice>>,
     /// Connections of agents that could not come to the door, with their processes.
     pub fetched: Mutex<Vec<(MessageSocket, u32)>>,
+    /// What was ordered while the tree runs.
+    pub orders: crate::swaps::Orders,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.

@@ -13,8 +13,9 @@ pub struct StoreConfig {
     pub pool_reserve_bytes: u64,
     /// Computes the hashes given to `put`, and verifies what is loaded.
     pub hasher: PageHasher,
-    /// Where pages go that the pool does not take, highest priority first. May be empty.
-    pub devices: Vec<Box<dyn Device>>,
+    /// Where pages go that the pool does not take, with priorities: higher is used first, equal ones take turns. May be
+    /// empty.
+    pub devices: Vec<(Box<dyn Device>, i32)>,
 }
 
 /// Names a stored page for as long as it has references.

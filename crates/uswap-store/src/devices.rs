@@ -1,9 +1,15 @@
-//! The swap devices of a store in order of priority: slots, writes that fall through to the next one, error latches.
+//! The swap devices of a store: slots, the order in which they are used, error latches, coming and going.
+//!
+//! Pages go to the device of the highest priority that takes them; those of equal priority take turns, batch by batch,
+//! so that neighbours stay together. A device keeps its number for the life of the store, since objects name it; one
+//! that has gone leaves its place empty.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use uswap_core::{PAGE_SIZE, RankedMutex, Run, Slots};
-use uswap_device::{Device, Errno};
+use uswap_device::{Device, Errno, ReadRequest};
 
 use crate::rank;
 use crate::stats::DeviceStatus;
@@ -15,9 +21,17 @@ const KEEP_DIRTY: u32 = 4;
 /// Clusters discarded per trim: the rest waits for the next one.
 const TRIM_CLUSTERS: u32 = 8;
 
+/// Devices in the life of a store, at most.
+pub(crate) const MOST_DEVICES: usize = 255;
+
 /// A device with its slots and its record.
 pub(crate) struct Bay {
-    pub device: Box<dyn Device>,
+    /// `None` once it has gone. Cloned for each transfer: it is closed when the last one has ended.
+    device: RwLock<Option<Arc<dyn Device>>>,
+    pub name: String,
+    pub priority: i32,
+    /// No page goes to it any more.
+    draining: AtomicBool,
     slots: RankedMutex<Slots>,
     errors_in_a_row: AtomicU32,
     latched: AtomicBool,
@@ -30,10 +44,13 @@ pub(crate) struct Bay {
 pub(crate) type Spot = (u8, u32);
 
 impl Bay {
-    pub fn new(device: Box<dyn Device>) -> Self {
+    pub fn new(device: Box<dyn Device>, priority: i32) -> Self {
         let slots = Slots::new(device.slots());
         Self {
-            device,
+            name: device.name().to_owned(),
+            device: RwLock::new(Some(device.into())),
+            priority,
+            draining: AtomicBool::new(false),
             slots: RankedMutex::new(rank::SLOTS, slots),
             errors_in_a_row: AtomicU32::new(0),
             latched: AtomicBool::new(false),
@@ -43,9 +60,26 @@ impl Bay {
         }
     }
 
+    fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.read().expect("device").clone()
+    }
+
+    /// Whether it still is there.
+    pub fn is_open(&self) -> bool {
+        self.device.read().expect("device").is_some()
+    }
+
     /// Reads one page.
     pub fn read(&self, slot: u32, page: &mut [u8]) -> Result<(), Errno> {
-        self.device.read(slot, page).inspect_err(|_| self.note_read_error())
+        let Some(device) = self.device() else { return Err(Errno::IO) };
+        device.read(slot, page).inspect_err(|_| self.note_read_error())
+    }
+
+    /// Serves several reads; those of a device that has gone keep their error.
+    pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        if let Some(device) = self.device() {
+            device.read_many(requests);
+        }
     }
 
     pub fn note_read_error(&self) {
@@ -56,15 +90,49 @@ impl Bay {
         self.slots.lock().free(Run { first: slot, count: 1 });
     }
 
-    fn usable(&self) -> bool {
-        !self.latched.load(Relaxed)
+    pub fn usable(&self) -> bool {
+        !self.latched.load(Relaxed) && !self.draining.load(SeqCst)
+    }
+
+    /// Begins or ends draining.
+    pub fn set_draining(&self, draining: bool) {
+        self.draining.store(draining, SeqCst);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(SeqCst)
+    }
+
+    pub fn slots_used(&self) -> u32 {
+        self.slots.lock().used()
+    }
+
+    /// Slots that could still be handed out.
+    pub fn slots_free(&self) -> u32 {
+        let slots = self.slots.lock();
+        if self.usable() && !slots.is_frozen() { slots.total() - slots.used() } else { 0 }
+    }
+
+    /// Lets the device go; `false`, and nothing is changed, while a slot is in use.
+    pub fn close(&self) -> bool {
+        let slots = self.slots.lock();
+        let empty = slots.used() == 0 && self.is_draining();
+        if empty {
+            self.device.write().expect("device").take();
+        }
+        empty
     }
 
     /// Writes pages from the start of `bytes` into slots of this device until all are written or one write failed;
     /// the slots are appended to `slots`.
     fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<Run>) {
         runs.clear();
-        self.slots.lock().allocate((bytes.len() / PAGE_SIZE) as u32, runs);
+        let mut free = self.slots.lock();
+        // Under the lock: who drains looks at the use after it has said so.
+        if self.usable() {
+            free.allocate((bytes.len() / PAGE_SIZE) as u32, runs);
+        }
+        drop(free);
         let mut rest = bytes;
         let mut failed = false;
         for &run in runs.iter() {
@@ -82,7 +150,8 @@ impl Bay {
 
     /// Writes one run; on failure its slots are given back or set aside.
     fn write_run(&self, run: Run, bytes: &[u8]) -> bool {
-        let result = if self.usable() { self.device.write(run.first, bytes) } else { Err(Errno::IO) };
+        let device = self.device().filter(|_| !self.latched.load(Relaxed));
+        let result = device.map_or(Err(Errno::IO), |device| device.write(run.first, bytes));
         match result {
             Ok(()) => self.errors_in_a_row.store(0, Relaxed),
             Err(errno) if errno.is_no_room() => {
@@ -106,7 +175,7 @@ impl Bay {
         for _ in 0..TRIM_CLUSTERS {
             let Some(run) = self.slots.lock().take_trimmable(KEEP_DIRTY) else { break };
             // A device that cannot discard loses nothing but room.
-            let _ = self.device.discard(run.first, run.count);
+            let _ = self.device().map(|device| device.discard(run.first, run.count));
             self.slots.lock().trimmed(run);
             discarded += run.count;
         }
@@ -116,7 +185,9 @@ impl Bay {
     fn status(&self) -> DeviceStatus {
         let slots = self.slots.lock();
         DeviceStatus {
-            name: self.device.name().to_owned(),
+            name: self.name.clone(),
+            priority: self.priority,
+            draining: self.is_draining(),
             slots_used: slots.used() as u64,
             slots_total: slots.total() as u64,
             out_of_room: slots.is_frozen(),
@@ -133,19 +204,60 @@ impl Bay {
 pub(crate) struct WriteLists {
     slots: Vec<u32>,
     runs: Vec<Run>,
+    turns: Vec<u8>,
 }
 
-/// All devices, highest priority first.
+/// All devices that ever were.
 pub(crate) struct Devices {
-    pub bays: Vec<Bay>,
+    bays: Box<[OnceLock<Bay>]>,
+    turn: AtomicU32,
 }
 
 impl Devices {
+    pub fn new() -> Self {
+        Self { bays: (0..MOST_DEVICES).map(|_| OnceLock::new()).collect(), turn: AtomicU32::new(0) }
+    }
+
+    /// Adds a device; `None` when there were too many.
+    pub fn add(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
+        let mut bay = Bay::new(device, priority);
+        for (index, place) in self.bays.iter().enumerate() {
+            match place.set(bay) {
+                Ok(()) => return Some(index as u8),
+                Err(back) => bay = back,
+            }
+        }
+        None
+    }
+
+    /// The device of this number.
+    pub fn bay(&self, index: u8) -> &Bay {
+        self.bays[index as usize].get().expect("a device that was added")
+    }
+
+    /// Number and bay of each that has not gone.
+    pub fn open(&self) -> impl Iterator<Item = (u8, &Bay)> {
+        let added = self.bays.iter().map_while(OnceLock::get).enumerate();
+        added.filter(|(_, bay)| bay.is_open()).map(|(index, bay)| (index as u8, bay))
+    }
+
+    /// The devices in the order in which they are used now.
+    fn turns(&self, turns: &mut Vec<u8>) {
+        let turn = self.turn.fetch_add(1, Relaxed);
+        turns.clear();
+        turns.extend(self.open().map(|(index, _)| index));
+        let count = turns.len().max(1) as u32;
+        turns.sort_unstable_by_key(|index| (Reverse(self.bay(*index).priority), (u32::from(*index) + turn) % count));
+    }
+
     /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and appends where each
     /// went to `spots`: a prefix of the pages, all of them when there was room.
     pub fn write_pages(&self, bytes: &[u8], spots: &mut Vec<Spot>, lists: &mut WriteLists) {
         let mut written = 0;
-        for (index, bay) in self.bays.iter().enumerate() {
+        let mut turns = std::mem::take(&mut lists.turns);
+        self.turns(&mut turns);
+        for &index in &turns {
+            let bay = self.bay(index);
             // The second try is for a device that just found out that it has no new room: freed slots own theirs.
             for _ in 0..2 {
                 if written == bytes.len() || !bay.usable() {
@@ -153,30 +265,34 @@ impl Devices {
                 }
                 lists.slots.clear();
                 bay.write_pages(&bytes[written..], &mut lists.slots, &mut lists.runs);
-                spots.extend(lists.slots.iter().map(|&slot| (index as u8, slot)));
+                spots.extend(lists.slots.iter().map(|&slot| (index, slot)));
                 written += lists.slots.len() * PAGE_SIZE;
             }
         }
+        lists.turns = turns;
     }
 
     /// Whether a device might take a page.
     pub fn has_room(&self) -> bool {
-        self.bays.iter().any(|bay| bay.usable() && bay.slots.lock().has_room())
+        self.open().any(|(_, bay)| bay.usable() && bay.slots.lock().has_room())
     }
 
     pub fn thaw(&self) {
-        self.bays.iter().for_each(|bay| bay.slots.lock().thaw());
+        self.open().for_each(|(_, bay)| bay.slots.lock().thaw());
     }
 
     pub fn free(&self, (device, slot): Spot) {
-        self.bays[device as usize].free(slot);
+        self.bay(device).free(slot);
     }
 
     pub fn trim(&self) -> u32 {
-        self.bays.iter().map(Bay::trim).sum()
+        // What leaves is not trimmed: a reader may still be at a slot that was freed a moment ago.
+        self.open().filter(|(_, bay)| !bay.is_draining()).map(|(_, bay)| bay.trim()).sum()
     }
 
     pub fn status(&self) -> Vec<DeviceStatus> {
-        self.bays.iter().map(Bay::status).collect()
+        let mut all: Vec<DeviceStatus> = self.open().map(|(_, bay)| bay.status()).collect();
+        all.sort_by_key(|device| Reverse(device.priority));
+        all
     }
 }

@@ -28,6 +28,7 @@ mod codec;
 mod compact;
 mod config;
 mod devices;
+mod drain;
 mod load;
 mod put;
 mod stats;
@@ -36,6 +37,7 @@ mod table;
 mod writeback;
 
 pub use config::{Load, LoadError, ObjectId, PutError, StoreConfig, StoreError};
+pub use drain::{Drain, DrainRefusal, DrainReport};
 pub use put::Scratch;
 pub use stats::{DeviceStatus, StoreStats};
 pub use store::Store;

@@ -56,12 +56,16 @@ impl Store {
             let Some(wanted) = self.load_memory(id, out)? else { return Ok(()) };
             let bay = self.bay(wanted.device);
             let page = &mut scratch.io[..PAGE_SIZE];
-            let name = || bay.device.name().to_owned();
-            bay.read(wanted.slot, page).map_err(|e| LoadError::Io { device: name(), slot: wanted.slot, errno: e.0 })?;
-            if self.accept(&wanted, page, out) {
-                return Ok(());
+            let name = bay.name.clone();
+            last = match bay.read(wanted.slot, page) {
+                Ok(()) if self.accept(&wanted, page, out) => return Ok(()),
+                Ok(()) => LoadError::Checksum { device: Some(name), slot: wanted.slot },
+                Err(errno) => LoadError::Io { device: name, slot: wanted.slot, errno: errno.0 },
+            };
+            // Of a device that went meanwhile the second look finds the page elsewhere.
+            if matches!(last, LoadError::Io { .. }) && bay.is_open() {
+                return Err(last);
             }
-            last = LoadError::Checksum { device: Some(name()), slot: wanted.slot };
         }
         Err(last)
     }
@@ -111,7 +115,7 @@ impl Store {
             requests.push(ReadRequest::new(run[0].slot, part));
             room = rest;
         }
-        bay.device.read_many(&mut requests);
+        bay.read_many(&mut requests);
         let pages = requests.iter().flat_map(|r| r.buf.chunks(PAGE_SIZE).map(move |page| (page, r.result)));
         for ((w, good), (page, result)) in batch.iter().zip(&mut good).zip(pages) {
             *good = result.is_ok() && self.accept(w, page, &mut outs[w.position]);
@@ -120,7 +124,7 @@ impl Store {
     }
 
     fn bay(&self, device: u8) -> &Bay {
-        &self.devices.bays[device as usize]
+        self.devices.bay(device)
     }
 
     /// Expands a page as read from its slot and verifies it.

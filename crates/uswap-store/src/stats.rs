@@ -58,6 +58,10 @@ pub struct StoreStats {
 pub struct DeviceStatus {
     /// Its name.
     pub name: String,
+    /// Higher is used first.
+    pub priority: i32,
+    /// It is being emptied (`swapoff`) and takes no more pages.
+    pub draining: bool,
     /// Gauge: slots in use.
     pub slots_used: u64,
     /// Slots there are.

@@ -7,7 +7,7 @@ use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex};
 use uswap_sys::Reservation;
 
 use crate::config::{ObjectId, StoreConfig, StoreError};
-use crate::devices::{Bay, Devices};
+use crate::devices::Devices;
 use crate::rank;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
@@ -80,8 +80,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Reserve`] when the address space is not to be had.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
-        if config.devices.len() > 255 {
-            return Err(StoreError::TooManyDevices);
+        let devices = Devices::new();
+        for (device, priority) in config.devices {
+            devices.add(device, priority).ok_or(StoreError::TooManyDevices)?;
         }
         // Where address space is rationed (RLIMIT_AS, strict overcommit), as much as the limit needs will do.
         let reservation = Reservation::new(config.pool_reserve_bytes as usize)
@@ -93,7 +94,7 @@ impl Store {
             shards: (0..SHARDS).map(|_| RankedMutex::new(rank::SHARD, Shard::new())).collect(),
             pool_limit: AtomicU64::new(pool.limit_bytes()),
             pool: RankedMutex::new(rank::POOL, pool),
-            devices: Devices { bays: config.devices.into_iter().map(Bay::new).collect() },
+            devices,
             counters: Counters::default(),
             pool_used: AtomicU64::new(0),
             writing_back: AtomicBool::new(false),

@@ -80,7 +80,7 @@ impl Entry {
         PageHash(a << 96 | b << 64 | c << 32 | d)
     }
 
-    fn all_cached(&self) -> bool {
+    pub fn all_cached(&self) -> bool {
         self.refs > 0 && self.refs == self.cached
     }
 
@@ -153,6 +153,21 @@ impl Shard {
 
     fn at(&mut self, index: u32) -> &mut Entry {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    /// Objects whose copy lies on `device`, among the entries from `from` on: at most `most` of them, from at most
+    /// `looks` entries. Returns where to go on, `None` at the end.
+    pub fn on_device(&self, device: u8, from: u32, most: usize, looks: u32, found: &mut Vec<u32>) -> Option<u32> {
+        let end = (self.chunks.len() * CHUNK) as u32;
+        for index in from..end.min(from + looks) {
+            if matches!(self.entry(index).place, Place::Device { device: its, .. } if its == device) {
+                found.push(index);
+                if found.len() == most {
+                    return Some(index + 1);
+                }
+            }
+        }
+        Some(from + looks).filter(|next| *next < end)
     }
 
     /// Changes the copy of an object and hangs it where it belongs now.

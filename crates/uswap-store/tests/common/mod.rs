@@ -15,6 +15,8 @@ pub fn hasher() -> PageHasher {
 
 /// A store whose pool has `slabs` slabs.
 pub fn store(slabs: u64, devices: Vec<Box<dyn Device>>) -> Store {
+    // Used in the order given.
+    let devices = devices.into_iter().zip((0..).step_by(1)).map(|(device, place)| (device, -place)).collect();
     let config = StoreConfig { pool_limit_bytes: slabs * SLAB, pool_reserve_bytes: 1 << 30, hasher: hasher(), devices };
     Store::new(config).expect("address space")
 }

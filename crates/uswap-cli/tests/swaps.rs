@@ -1,0 +1,115 @@
+//! Devices that come and go, and a budget that changes, while a program runs that checks each of its pages.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::victims::victim;
+use common::{Running, Scratch, under};
+use serde_json::Value;
+
+fn uswap(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_uswap")).args(words).output().expect("uswap runs")
+}
+
+fn says(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn succeeds(words: &[&str]) -> String {
+    let output = uswap(words);
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", says(&output));
+    says(&output)
+}
+
+fn is_refused(words: &[&str], why: &str) {
+    let output = uswap(words);
+    assert_eq!(output.status.code(), Some(125), "{words:?}: {}", says(&output));
+    assert!(says(&output).contains(why), "{words:?}: {}", says(&output));
+}
+
+fn figures(name: &str) -> Value {
+    let told: Value = serde_json::from_slice(&uswap(&["status", name, "--json"]).stdout).unwrap_or_default();
+    told["figures"].clone()
+}
+
+fn used(name: &str, device: &Path) -> u64 {
+    let figures = figures(name);
+    let devices = figures["devices"].as_array().cloned().unwrap_or_default();
+    let its = devices.iter().find(|known| known["name"].as_str() == device.to_str());
+    its.map_or(0, |known| known["used_bytes"].as_u64().unwrap_or(0))
+}
+
+/// The torture program with a swap file, named, once something lies on the file.
+fn torture(name: &str, first: &Path, arguments: &str) -> Running {
+    let spec = format!("{},size=1G", first.display());
+    let launch = under("64M").deadline(120).option("--name", name).option("--pool", "10").option("--swap", &spec);
+    let mut words = vec![victim("torture").into_os_string()];
+    words.extend(arguments.split_whitespace().map(Into::into));
+    let running = launch.faults("audit").start(words);
+    running.until("pages on the first device", || (used(name, first) > 8 << 20).then_some(()));
+    running
+}
+
+fn name_of(test: &str) -> String {
+    format!("swaps-{test}-{}", std::process::id())
+}
+
+#[test]
+fn one_device_after_the_other_takes_over() {
+    need_userfaultfd!();
+    let (name, folder) = (name_of("turns"), Scratch::new());
+    let files: Vec<_> = (0..4).map(|i| folder.path(&format!("swap-{i}"))).collect();
+    let running = torture(&name, &files[0], "--seed 31 --seconds 14 --memory 128 --timeout 100");
+    for pair in files.windows(2) {
+        let (old, new) = (pair[0].to_str().expect("a path"), pair[1].to_str().expect("a path"));
+        succeeds(&["swapon", &name, &format!("{new},size=1G")]);
+        assert!(succeeds(&["swapoff", &name, old]).contains("off"));
+        assert_eq!(used(&name, &pair[0]), 0);
+        running.until("pages on the next device", || (used(&name, &pair[1]) > 1 << 20).then_some(()));
+    }
+    let outcome = running.wait();
+    outcome.expect(0).paged();
+    assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
+}
+
+#[test]
+fn the_limit_falls_and_rises_while_the_program_runs() {
+    need_userfaultfd!();
+    let (name, folder) = (name_of("limit"), Scratch::new());
+    let running =
+        torture(&name, &folder.path("swap"), "--seed 32 --seconds 9 --memory 128 --processes 0 --timeout 100");
+    for limit in ["48M", "96M", "64M"] {
+        let told = succeeds(&["limit", &name, limit]);
+        let number = limit.trim_end_matches('M');
+        assert!(told.contains(&format!("{number}.0 MiB")), "{told}");
+        assert_eq!(figures(&name)["ram_limit_bytes"], number.parse::<u64>().expect("a number") << 20);
+    }
+    is_refused(&["limit", &name, "1M"], "the least that works");
+    is_refused(&["limit", &name, "much"], "much");
+    running.wait().expect(0).paged();
+}
+
+#[test]
+fn wrong_orders_change_nothing() {
+    need_userfaultfd!();
+    let (name, folder) = (name_of("wrong"), Scratch::new());
+    let swap = folder.path("swap");
+    let running = torture(&name, &swap, "--seed 33 --seconds 5 --memory 128 --processes 0 --timeout 100");
+    let path = swap.to_str().expect("a path");
+    std::fs::write(folder.path("precious"), "data").expect("a file");
+    let precious = folder.path("precious");
+    is_refused(&["swapon", &name, path], "in use");
+    is_refused(&["swapon", &name, "/"], "directory");
+    is_refused(&["swapon", &name, precious.to_str().expect("a path")], "holds data");
+    is_refused(&["swapon", &name, &format!("{path}-small,size=1M")], "less than 2 MiB");
+    is_refused(&["swapon", &name, &format!("{path},prio=high")], "prio");
+    is_refused(&["swapoff", &name, "/no/such/file"], path);
+    is_refused(&["swapoff", &name, path], "add another one first");
+    is_refused(&["swapoff", "no-such-run", path], "no-such-run");
+    assert_eq!(std::fs::read(&precious).expect("still there"), b"data");
+    let devices = figures(&name)["devices"].clone();
+    assert_eq!((devices.as_array().map(Vec::len), &devices[0]["draining"]), (Some(1), &Value::Bool(false)));
+    running.wait().expect(0).paged();
+}

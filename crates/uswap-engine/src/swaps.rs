@@ -1,0 +1,204 @@
+//! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the budget is set anew
+//! (`uswap limit`). Every order comes through the control socket; a swapoff goes on in a thread of its own, and callers
+//! watch it in the figures.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uswap_core::size::human;
+use uswap_device::{Device, FileDevice, IoBackend, RamDevice};
+use uswap_store::{Drain, DrainRefusal};
+
+use crate::config::{SwapPlace, SwapSpec};
+use crate::shared::Shared;
+
+/// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
+pub const LEAST_BUDGET: u64 = 16 << 20;
+
+/// What is ordered, and what became of it. Part of [`Shared`].
+#[derive(Default)]
+pub struct Orders {
+    /// The budget that was ordered, in bytes; 0: as the run was started.
+    pub limit: AtomicU64,
+    swapoff: Mutex<Option<Arc<Swapoff>>>,
+}
+
+/// One swapoff, under way or over.
+struct Swapoff {
+    device: String,
+    pages: u64,
+    left: AtomicU64,
+    stop: AtomicBool,
+    /// `Some` once it is over: what went wrong, if anything.
+    outcome: Mutex<Option<Result<(), String>>>,
+}
+
+impl Orders {
+    /// The last swapoff, for the figures.
+    pub fn swapoff_figures(&self) -> Value {
+        let last = self.swapoff.lock().expect("swapoff").clone();
+        let Some(last) = last else { return Value::Null };
+        let outcome = last.outcome.lock().expect("outcome");
+        json!({
+            "device": last.device,
+            "pages": last.pages,
+            "pages_left": last.left.load(SeqCst),
+            "running": outcome.is_none(),
+            "error": outcome.as_ref().and_then(|outcome| outcome.as_ref().err()),
+        })
+    }
+}
+
+/// Opens what a spec names; a file without a size gets `usual` bytes.
+///
+/// # Errors
+/// For the user: why it cannot be swapped to.
+pub fn open_device(spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, String> {
+    let size = spec.size.unwrap_or(usual);
+    Ok(match &spec.place {
+        SwapPlace::UnnamedIn(directory) => {
+            Box::new(FileDevice::unnamed(directory, size, IoBackend::Auto).map_err(|e| e.to_string())?)
+        }
+        SwapPlace::Path(path) => {
+            Box::new(FileDevice::open(path, Some(size), IoBackend::Auto).map_err(|e| e.to_string())?)
+        }
+        SwapPlace::Ram => {
+            let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
+            Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
+        }
+    })
+}
+
+/// `uswap swapon`: adds a device. Answers with its name and size.
+///
+/// # Errors
+/// For the user; nothing is changed then.
+pub fn swapon(shared: &Shared, spec: &str) -> Result<Value, String> {
+    let spec: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
+    let device = open_device(&spec, 4 * ((shared.budget.limit() as u64) << 12))?;
+    let (name, size) = (device.name().to_owned(), u64::from(device.slots()) << 12);
+    shared.store.add_device(device, spec.priority).ok_or("this run has had 255 swap devices, which is the most")?;
+    shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority));
+    Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority }))
+}
+
+/// `uswap swapoff`: begins to empty a device.
+///
+/// # Errors
+/// For the user: it is not there, is being emptied, or the others have no room. Nothing is changed then.
+pub fn swapoff(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
+    let mut slot = shared.orders.swapoff.lock().expect("swapoff");
+    if let Some(running) = slot.as_ref().filter(|job| job.outcome.lock().expect("outcome").is_none()) {
+        return Err(format!("{} is being emptied; one after the other", running.device));
+    }
+    let drain = shared.store.begin_drain(device).map_err(|refusal| refused(device, &refusal))?;
+    let pages = shared.store.left_to_drain(&drain);
+    let job = Arc::new(Swapoff {
+        device: device.to_owned(),
+        pages,
+        left: AtomicU64::new(pages),
+        stop: AtomicBool::new(false),
+        outcome: Mutex::default(),
+    });
+    let (for_thread, its) = (shared.clone(), job.clone());
+    let thread = std::thread::Builder::new().name("swapoff".into()).stack_size(256 << 10);
+    thread.spawn(move || empty(&for_thread, &its, drain)).map_err(|error| format!("no thread for it: {error}"))?;
+    *slot = Some(job);
+    Ok(json!({ "device": device, "pages": pages }))
+}
+
+/// Has a swapoff under way stop; its device is used again.
+///
+/// # Errors
+/// For the user: there is none.
+pub fn stop_swapoff(shared: &Shared) -> Result<Value, String> {
+    let slot = shared.orders.swapoff.lock().expect("swapoff");
+    let running = slot.as_ref().filter(|job| job.outcome.lock().expect("outcome").is_none());
+    let job = running.ok_or("no device is being emptied")?;
+    job.stop.store(true, SeqCst);
+    Ok(json!({ "device": job.device }))
+}
+
+/// `uswap limit`: another budget from now on.
+///
+/// # Errors
+/// For the user: too little.
+pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
+    if bytes < LEAST_BUDGET {
+        return Err(format!("{} is too little: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
+    }
+    shared.orders.limit.store(bytes, SeqCst);
+    shared.budget.set_limit(bytes);
+    Ok(json!({ "ram_limit_bytes": bytes, "ram_bytes": (shared.budget.usage().max(0) as u64) << 12 }))
+}
+
+fn refused(device: &str, refusal: &DrainRefusal) -> String {
+    match refusal {
+        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
+        DrainRefusal::Unknown(known) => {
+            format!("{device} is no swap device of this run; there is: {}", known.join(", "))
+        }
+        DrainRefusal::Busy => format!("{device} is being emptied already"),
+        DrainRefusal::NoRoom { pages, room } => format!(
+            "{device} holds {}, and the pool and the other devices have room for {}; add another one first",
+            human(pages << 12),
+            human(room << 12)
+        ),
+    }
+}
+
+/// Empties the device, until it has gone or it is clear that it will not.
+fn empty(shared: &Shared, job: &Swapoff, mut drain: Drain) {
+    let outcome = work(shared, job, &mut drain);
+    match &outcome {
+        Ok(()) => shared.notice(format!("swap off {}", job.device)),
+        Err(error) => shared.notice(format!("swapoff of {}: {error}", job.device)),
+    }
+    *job.outcome.lock().expect("outcome") = Some(outcome);
+}
+
+fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
+    let store = &shared.store;
+    let (mut unreadable, mut refused, mut progressed) = (0, 0, Instant::now());
+    loop {
+        let left = store.left_to_drain(drain);
+        job.left.store(left, SeqCst);
+        if left == 0 && store.end_drain(drain) {
+            return Ok(());
+        }
+        if job.stop.load(SeqCst) {
+            store.cancel_drain(drain);
+            return Err(format!("interrupted; {} are still there, and it is used again", human(left << 12)));
+        }
+        let report = store.drain_step(drain);
+        shared.budget.set_pool(store.pool_bytes());
+        unreadable += report.unreadable;
+        refused += report.refused;
+        if report.moved > 0 {
+            progressed = Instant::now();
+        }
+        if !report.round_done {
+            continue;
+        }
+        if progressed.elapsed() > PATIENCE {
+            return Err(give_up(shared, drain, unreadable, refused));
+        }
+        (unreadable, refused) = (0, 0);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Nothing moved for a while. A device whose pages cannot be read gets no more; one that others have no room for is
+/// used again.
+fn give_up(shared: &Shared, drain: &Drain, unreadable: u32, refused: u32) -> String {
+    let left = human(shared.store.left_to_drain(drain) << 12);
+    if refused > 0 || unreadable == 0 {
+        shared.store.cancel_drain(drain);
+        return format!("nobody has room for the last {left}; it is used again");
+    }
+    format!("{unreadable} pages cannot be read; the device stays with {left} and gets no more pages")
+}

@@ -1,0 +1,277 @@
+//! Draining: everything leaves a device while programs run (`swapoff`).
+//!
+//! The device takes no more pages. Each object on it is read, verified and put into the pool if it is compressed and
+//! there is room, else on another device; copies that are only cached are given up. Then its entry is changed, if it
+//! still names the slot that was read: a slot freed meanwhile cannot have been given to another object, because nothing
+//! is allocated here. A reader that looked the object up before reads the old slot, whose bytes stay; once the device
+//! has been closed it looks again and finds the new place.
+//!
+//! What cannot be read stays where it is: the device can then not be closed, and its other pages are safe.
+
+use uswap_core::{PAGE_SIZE, PageBuf, PageHash};
+use uswap_device::{Device, ReadRequest};
+use uswap_sys::AlignedBuf;
+
+use crate::codec::{MAX_COMPRESSED, TAG, expand};
+use crate::config::ObjectId;
+use crate::devices::{Spot, WriteLists};
+use crate::store::{SHARDS, Store, join, split};
+use crate::table::Place;
+
+/// Objects of one step.
+const BATCH: usize = 64;
+/// Entries looked at per lock of a shard.
+const LOOKS: u32 = 8192;
+
+/// Why a device is not drained.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DrainRefusal {
+    /// There is no device of that name; these are there.
+    Unknown(Vec<String>),
+    /// It is being drained already.
+    Busy,
+    /// So many pages lie on it, and the others have room for fewer.
+    NoRoom {
+        /// Pages on the device.
+        pages: u64,
+        /// Pages that pool and other devices could take.
+        room: u64,
+    },
+}
+
+/// What one step did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DrainReport {
+    /// Pages that lie elsewhere now, were given up, or freed meanwhile.
+    pub moved: u32,
+    /// Pages that could not be read or were damaged.
+    pub unreadable: u32,
+    /// Pages that nobody took.
+    pub refused: u32,
+    /// All objects have been looked at once since the cursor was new or this was said last.
+    pub round_done: bool,
+}
+
+/// How far a drain has come, and its working memory (512 KiB).
+pub struct Drain {
+    device: u8,
+    shard: usize,
+    index: u32,
+    found: Vec<u32>,
+    pages: Vec<Leaving>,
+    io: AlignedBuf,
+    out: AlignedBuf,
+    spots: Vec<Spot>,
+    lists: WriteLists,
+}
+
+#[derive(Clone, Copy)]
+struct Leaving {
+    id: ObjectId,
+    slot: u32,
+    length: u16,
+    hash: PageHash,
+    good: bool,
+}
+
+impl Leaving {
+    fn place(&self, device: u8) -> Place {
+        Place::Device { device, length: self.length, slot: self.slot }
+    }
+}
+
+impl Drain {
+    /// The device's number.
+    pub fn device(&self) -> u8 {
+        self.device
+    }
+}
+
+impl Store {
+    /// Adds a device; those of higher priority are used first. `None` when there were too many in the life of the store.
+    pub fn add_device(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
+        let added = self.devices.add(device, priority);
+        self.unstall();
+        added
+    }
+
+    /// Begins to drain the device of this name: it takes no more pages.
+    ///
+    /// # Errors
+    /// [`DrainRefusal`]; then nothing is changed.
+    pub fn begin_drain(&self, name: &str) -> Result<Drain, DrainRefusal> {
+        let named = self.devices.open().find(|(_, bay)| bay.name == name);
+        let Some((device, bay)) = named else {
+            return Err(DrainRefusal::Unknown(self.devices.open().map(|(_, bay)| bay.name.clone()).collect()));
+        };
+        if bay.is_draining() {
+            return Err(DrainRefusal::Busy);
+        }
+        let pages = u64::from(bay.slots_used());
+        let others = self.devices.open().filter(|(index, _)| *index != device);
+        let free: u64 = others.map(|(_, bay)| u64::from(bay.slots_free())).sum();
+        let room = free + self.pool_room() / PAGE_SIZE as u64;
+        if pages > room {
+            return Err(DrainRefusal::NoRoom { pages, room });
+        }
+        bay.set_draining(true);
+        Ok(Drain {
+            device,
+            shard: 0,
+            index: 0,
+            found: Vec::with_capacity(BATCH),
+            pages: Vec::with_capacity(BATCH),
+            io: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
+            out: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
+            spots: Vec::with_capacity(BATCH),
+            lists: WriteLists::default(),
+        })
+    }
+
+    fn pool_room(&self) -> u64 {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.pool_limit.load(Relaxed).saturating_sub(self.pool_used.load(Relaxed))
+    }
+
+    /// Pages that still lie on the device.
+    pub fn left_to_drain(&self, drain: &Drain) -> u64 {
+        u64::from(self.devices.bay(drain.device).slots_used())
+    }
+
+    /// The device is used again.
+    pub fn cancel_drain(&self, drain: &Drain) {
+        self.devices.bay(drain.device).set_draining(false);
+        self.unstall();
+    }
+
+    /// Lets the device go; `false` while something still lies on it.
+    pub fn end_drain(&self, drain: &Drain) -> bool {
+        self.devices.bay(drain.device).close()
+    }
+
+    /// Moves some pages. May wait for devices.
+    pub fn drain_step(&self, drain: &mut Drain) -> DrainReport {
+        let mut report = DrainReport::default();
+        self.find_leaving(drain, &mut report);
+        if drain.pages.is_empty() {
+            return report;
+        }
+        self.read_leaving(drain, &mut report);
+        drain.pages.retain(|page| page.good);
+        self.move_to_pool(drain, &mut report);
+        self.move_to_devices(drain, &mut report);
+        report
+    }
+
+    /// The next objects on the device. Copies that are only cached are given up on the way.
+    fn find_leaving(&self, drain: &mut Drain, report: &mut DrainReport) {
+        drain.found.clear();
+        drain.pages.clear();
+        let mut shard = self.shards[drain.shard].lock();
+        let next = shard.on_device(drain.device, drain.index, BATCH, LOOKS, &mut drain.found);
+        for index in &drain.found {
+            let entry = *shard.entry(*index);
+            let Place::Device { slot, length, .. } = entry.place else { continue };
+            if entry.all_cached() {
+                shard.set_place(*index, Place::Gone);
+                self.free_copy(Some(entry.place));
+                report.moved += 1;
+            } else {
+                let id = join(drain.shard, *index);
+                drain.pages.push(Leaving { id, slot, length, hash: entry.hash(), good: false });
+            }
+        }
+        drop(shard);
+        match next {
+            Some(next) => drain.index = next,
+            None => {
+                (drain.shard, drain.index) = ((drain.shard + 1) % SHARDS as usize, 0);
+                report.round_done = drain.shard == 0;
+            }
+        }
+    }
+
+    /// Reads them, neighbours together, and verifies what was read.
+    fn read_leaving(&self, drain: &mut Drain, report: &mut DrainReport) {
+        drain.pages.sort_unstable_by_key(|page| page.slot);
+        let mut requests = Vec::with_capacity(drain.pages.len());
+        let mut room = &mut drain.io[..drain.pages.len() * PAGE_SIZE];
+        for run in drain.pages.chunk_by(|a, b| a.slot + 1 == b.slot) {
+            let (part, rest) = room.split_at_mut(run.len() * PAGE_SIZE);
+            requests.push(ReadRequest::new(run[0].slot, part));
+            room = rest;
+        }
+        self.devices.bay(drain.device).read_many(&mut requests);
+        let results: Vec<bool> =
+            requests.iter().flat_map(|r| std::iter::repeat_n(r.result.is_ok(), r.buf.len() / PAGE_SIZE)).collect();
+        drop(requests);
+        let mut whole: PageBuf = [0; PAGE_SIZE];
+        for (i, (page, read)) in drain.pages.iter_mut().zip(results).enumerate() {
+            let bytes = &drain.io[i * PAGE_SIZE..][..page.length as usize];
+            page.good = read && expand(bytes, &mut whole) && self.hasher.hash(&whole) == page.hash;
+            report.unreadable += u32::from(!page.good);
+        }
+        close_ranks(&drain.pages, &mut drain.io);
+    }
+
+    fn move_to_pool(&self, drain: &mut Drain, report: &mut DrainReport) {
+        let mut kept = 0;
+        for i in 0..drain.pages.len() {
+            let page = drain.pages[i];
+            let bytes = &drain.io[i * PAGE_SIZE..][..PAGE_SIZE];
+            let place = if page.length as usize <= MAX_COMPRESSED { self.place_in_pool(&page, bytes) } else { None };
+            if let Some(place) = place {
+                self.settle_moved(drain.device, &page, place);
+                report.moved += 1;
+            } else {
+                drain.out[kept * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(bytes);
+                drain.pages[kept] = page;
+                kept += 1;
+            }
+        }
+        drain.pages.truncate(kept);
+    }
+
+    fn place_in_pool(&self, page: &Leaving, bytes: &[u8]) -> Option<Place> {
+        let mut tagged = [0; TAG + MAX_COMPRESSED];
+        let length = TAG + page.length as usize;
+        tagged[..TAG].copy_from_slice(&page.id.to_bits().to_ne_bytes());
+        tagged[TAG..length].copy_from_slice(&bytes[..page.length as usize]);
+        self.with_pool(|pool| pool.alloc(&tagged[..length])).map(Place::pool)
+    }
+
+    fn move_to_devices(&self, drain: &mut Drain, report: &mut DrainReport) {
+        drain.spots.clear();
+        let bytes = drain.pages.len() * PAGE_SIZE;
+        self.write_pages(&drain.out[..bytes], &mut drain.spots, &mut drain.lists);
+        for (page, (device, slot)) in drain.pages.iter().zip(&drain.spots) {
+            let place = Place::Device { device: *device, length: page.length, slot: *slot };
+            self.settle_moved(drain.device, page, place);
+        }
+        report.moved += drain.spots.len() as u32;
+        report.refused += (drain.pages.len() - drain.spots.len()) as u32;
+    }
+
+    /// The page lies in `new` too. Its entry changes over if it still names the old slot; else the object was freed
+    /// meanwhile, or its copy given up.
+    fn settle_moved(&self, device: u8, page: &Leaving, new: Place) {
+        let (shard, index) = split(page.id);
+        let mut guard = self.shards[shard].lock();
+        let old = page.place(device);
+        let same = guard.entry(index).place == old;
+        if same {
+            guard.set_place(index, new);
+        }
+        drop(guard);
+        self.free_copy(Some(if same { old } else { new }));
+    }
+}
+
+/// Moves the buffers of good pages to the front, in order.
+fn close_ranks(pages: &[Leaving], io: &mut AlignedBuf) {
+    for (to, (from, _)) in pages.iter().enumerate().filter(|(_, page)| page.good).enumerate() {
+        if to != from {
+            io.copy_within(from * PAGE_SIZE..(from + 1) * PAGE_SIZE, to * PAGE_SIZE);
+        }
+    }
+}
