@@ -19,9 +19,9 @@ pub struct RunArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
     #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
-    pool: f64,
+    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost
+    #[arg(long, value_name = "PERCENT|auto", default_value = "auto")]
+    pool: String,
     /// Where pages go that do not fit: PATH, a block device, or ram; with [,prio=N][,size=SIZE]. May be repeated
     #[arg(long, value_name = "SPEC")]
     swap: Vec<String>,
@@ -66,9 +66,7 @@ fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
     let program = find_program(&arguments.command[0])?;
     check_userfaultfd().map_err(refuse)?;
     let (ram, limit) = budget(&arguments.ram).map_err(refuse)?;
-    if !(0.0..=90.0).contains(&arguments.pool) {
-        return Err(refuse(format!("--pool {}: between 0 and 90 percent of the budget", arguments.pool)));
-    }
+    let pool_percent = pool_share(&arguments.pool).map_err(refuse)?;
     let parse = |spec: &String| spec.parse().map_err(|error| format!("--swap {spec}: {error}"));
     let mut swap: Vec<SwapSpec> = arguments.swap.iter().map(parse).collect::<Result<_, _>>().map_err(refuse)?;
     swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
@@ -76,7 +74,7 @@ fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
     Ok(RunConfig {
         ram,
         limit,
-        pool_percent: arguments.pool,
+        pool_percent,
         swap,
         stats: arguments.stats.clone(),
         name,
@@ -139,6 +137,18 @@ fn check_userfaultfd() -> Result<(), String> {
     }
     let staging = Userfaultfd::for_this_process().map_err(|error| error.to_string())?;
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
+}
+
+/// `None`: auto.
+fn pool_share(text: &str) -> Result<Option<f64>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let percent: Option<f64> = text.trim_end_matches('%').parse().ok();
+    match percent.filter(|percent| (0.0..=90.0).contains(percent)) {
+        Some(percent) => Ok(Some(percent)),
+        None => Err(format!("--pool {text}: auto, or between 0 and 90 percent of the budget")),
+    }
 }
 
 /// What `--ram auto` begins with, in bytes.

@@ -3,7 +3,7 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use common::victims::victim;
 use common::{Running, Scratch, under};
@@ -42,12 +42,12 @@ fn used(name: &str, device: &Path) -> u64 {
 }
 
 /// The torture program with a swap file, named, once something lies on the file.
-fn torture(name: &str, first: &Path, arguments: &str) -> Running {
+fn torture(name: &str, first: &Path, faults: &str, arguments: &str) -> Running {
     let spec = format!("{},size=1G", first.display());
     let launch = under("64M").deadline(120).option("--name", name).option("--pool", "10").option("--swap", &spec);
     let mut words = vec![victim("torture").into_os_string()];
     words.extend(arguments.split_whitespace().map(Into::into));
-    let running = launch.faults("audit").start(words);
+    let running = launch.faults(faults).start(words);
     running.until("pages on the first device", || (used(name, first) > 8 << 20).then_some(()));
     running
 }
@@ -61,7 +61,7 @@ fn one_device_after_the_other_takes_over() {
     need_userfaultfd!();
     let (name, folder) = (name_of("turns"), Scratch::new());
     let files: Vec<_> = (0..4).map(|i| folder.path(&format!("swap-{i}"))).collect();
-    let running = torture(&name, &files[0], "--seed 31 --seconds 14 --memory 128 --timeout 100");
+    let running = torture(&name, &files[0], "audit", "--seed 31 --seconds 14 --memory 128 --timeout 100");
     for pair in files.windows(2) {
         let (old, new) = (pair[0].to_str().expect("a path"), pair[1].to_str().expect("a path"));
         succeeds(&["swapon", &name, &format!("{new},size=1G")]);
@@ -79,7 +79,7 @@ fn the_limit_falls_and_rises_while_the_program_runs() {
     need_userfaultfd!();
     let (name, folder) = (name_of("limit"), Scratch::new());
     let running =
-        torture(&name, &folder.path("swap"), "--seed 32 --seconds 9 --memory 128 --processes 0 --timeout 100");
+        torture(&name, &folder.path("swap"), "audit", "--seed 32 --seconds 9 --memory 128 --processes 0 --timeout 100");
     for limit in ["48M", "96M", "64M"] {
         let told = succeeds(&["limit", &name, limit]);
         let number = limit.trim_end_matches('M');
@@ -96,7 +96,7 @@ fn wrong_orders_change_nothing() {
     need_userfaultfd!();
     let (name, folder) = (name_of("wrong"), Scratch::new());
     let swap = folder.path("swap");
-    let running = torture(&name, &swap, "--seed 33 --seconds 5 --memory 128 --processes 0 --timeout 100");
+    let running = torture(&name, &swap, "audit", "--seed 33 --seconds 5 --memory 128 --processes 0 --timeout 100");
     let path = swap.to_str().expect("a path");
     std::fs::write(folder.path("precious"), "data").expect("a file");
     let precious = folder.path("precious");
@@ -111,5 +111,28 @@ fn wrong_orders_change_nothing() {
     assert_eq!(std::fs::read(&precious).expect("still there"), b"data");
     let devices = figures(&name)["devices"].clone();
     assert_eq!((devices.as_array().map(Vec::len), &devices[0]["draining"]), (Some(1), &Value::Bool(false)));
+    running.wait().expect(0).paged();
+}
+
+/// Ctrl-C reaches the run: the device is used again, and the program has noticed nothing.
+#[test]
+fn an_interrupted_swapoff_leaves_the_device_in_use() {
+    need_userfaultfd!();
+    let (name, folder) = (name_of("interrupted"), Scratch::new());
+    let (swap, other) = (folder.path("swap"), folder.path("other"));
+    let running = torture(&name, &swap, "delay-drain=100000", "--seed 34 --seconds 6 --memory 128 --timeout 100");
+    succeeds(&["swapon", &name, &format!("{},size=1G,prio=-1", other.display())]);
+    let words = ["swapoff", &name, swap.to_str().expect("a path")];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
+    let swapoff = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("uswap runs");
+    let draining = || (figures(&name)["swapoff"]["running"] == true).then_some(());
+    running.until("the swapoff under way", draining);
+    is_refused(&["swapoff", &name, other.to_str().expect("a path")], "one after the other");
+    common::procs::kill(swapoff.id(), 2);
+    let output = swapoff.wait_with_output().expect("an end");
+    assert_eq!(output.status.code(), Some(130), "{}", says(&output));
+    assert!(says(&output).contains("interrupted"), "{}", says(&output));
+    let told = figures(&name);
+    assert_eq!((&told["swapoff"]["running"], &told["devices"][0]["draining"]), (&false.into(), &false.into()));
     running.wait().expect(0).paged();
 }

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// File pages are left at least this much room.
-const LEAST_FILE: u64 = 16 << 20;
+/// File pages are left at least this much room, and so much to begin with in small cgroups.
+const LEAST_FILE: u64 = 8 << 20;
 /// Never to be touched: what page tables, stacks and sockets take at once.
 const SAFETY: u64 = 6 << 20;
 /// How often the balance is looked at.
@@ -125,10 +125,10 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// A balance that leaves files an eighth to begin with.
+    /// A balance that leaves files a thirty-second to begin with: if they need more it shows within 50 ms.
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
-        let file_room = (cgroup.limit / 8).max(LEAST_FILE);
+        let file_room = (cgroup.limit / 32).max(LEAST_FILE);
         Self { cgroup, file_room, refaults, looked: Instant::now() }
     }
 

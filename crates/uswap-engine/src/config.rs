@@ -81,8 +81,8 @@ pub struct RunConfig {
     pub ram: Ram,
     /// The budget in bytes to begin with.
     pub limit: u64,
-    /// Most of the budget for the pool, in percent.
-    pub pool_percent: f64,
+    /// Most of the budget for the pool, in percent; `None`: by what faults cost.
+    pub pool_percent: Option<f64>,
     /// Devices, highest priority first; none: an unnamed file in $TMPDIR or /var/tmp.
     pub swap: Vec<SwapSpec>,
     /// Where to write the counters at the end.

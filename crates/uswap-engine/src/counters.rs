@@ -38,6 +38,8 @@ counters! {
     pgfault,
     /// A fault was answered with a page from the pool or a device.
     pgmajfault,
+    /// Of `pgmajfault`: the page was read from a device.
+    pgmajfault_device,
     /// A fault found its page staged and got it back.
     soft_faults,
     /// A fault on a page believed resident with nothing under way: answered with zeros.

@@ -29,6 +29,7 @@ use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
 use crate::image::AgentImage;
 use crate::owner::Owner;
+use crate::share::Share;
 use crate::shared::{Mailbox, Message, Shared, Verdict};
 use crate::{evict, keeper, procfs, reader, report, tree, worker};
 
@@ -187,7 +188,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
     let store = Store::new(StoreConfig {
-        pool_limit_bytes: (config.limit as f64 * config.pool_percent / 100.0) as u64,
+        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_percent).percent() / 100.0) as u64,
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
         devices: open_devices(config)?,

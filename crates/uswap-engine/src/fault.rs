@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use uswap_core::PAGE_SIZE;
 use uswap_core::word::{PageWord, State};
 use uswap_store::{Load, LoadError, ObjectId};
+use uswap_sys::memory::Memory;
 use uswap_sys::userfaultfd::{Event, Install};
 use uswap_sys::vmread::{self, RemoteRange};
 
@@ -362,8 +363,13 @@ impl Owner {
         self.lost(space, address, "its staging slot cannot be read")
     }
 
-    /// Reads nonce and page together into the first page of the buffer.
+    /// Reads nonce and page together into the first page of the buffer. A fork child whose agent has not come yet has no
+    /// nonce: it is read by way of the memory that was bound.
     fn read_staged(&mut self, space: &Space, from: u64) -> bool {
+        if space.nonce.is_none() {
+            let read = |memory: &Memory| memory.read(from, &mut self.buffer.0[..PAGE_SIZE]).is_ok();
+            return space.memory.as_ref().is_some_and(read);
+        }
         let pid = space.reader;
         let mut bytes = [0u8; 16 + PAGE_SIZE];
         let nonce = RemoteRange { start: space.nonce_page(), length: 16 };
@@ -430,6 +436,7 @@ impl Owner {
         }
         space.streams.advance(address, address + pages.len() as u64 * PAGE);
         self.shared.counters.pgmajfault.add(1);
+        self.shared.counters.pgmajfault_device.add(1);
         // Charged from now on, so that the reads under way have room when they arrive.
         self.shared.budget.charge(pages.len() as i64);
         let job = ReadJob { space: space.id, owner: self.number, pages, since };

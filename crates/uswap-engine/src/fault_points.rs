@@ -24,6 +24,8 @@ pub struct FaultPoints {
     pub delay_move: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
+    /// Microseconds between two steps of a swapoff.
+    pub delay_drain: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
     pub again: u64,
     /// One in N trays finds the store full.
@@ -73,6 +75,7 @@ impl FaultPoints {
                 "delay-order" => points.delay_order = number,
                 "delay-move" => points.delay_move = number,
                 "delay-store" => points.delay_store = number,
+                "delay-drain" => points.delay_drain = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
                 "no-gate" => points.no_gate = true,

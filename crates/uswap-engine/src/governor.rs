@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::callers::Callers;
 use crate::census::Census;
+use crate::latency::Tier;
 use crate::procfs::{self, Memory, Statm};
+use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
@@ -48,7 +50,7 @@ pub struct Governor {
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
     callers: Callers,
-    pool_percent: f64,
+    share: Share,
     swap_in_ram: bool,
 }
 
@@ -60,7 +62,7 @@ impl Governor {
     pub fn new(
         shared: Arc<Shared>,
         automatic: Option<crate::cgroup::Balance>,
-        pool_percent: f64,
+        pool_percent: Option<f64>,
         swap_in_ram: bool,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
@@ -76,7 +78,7 @@ impl Governor {
             automatic,
             census: Census::default(),
             callers: Callers::default(),
-            pool_percent,
+            share: Share::new(pool_percent),
             swap_in_ram,
         })
     }
@@ -126,16 +128,33 @@ impl Governor {
         self.scan_grown(&managed);
     }
 
+    /// Gives the share what it judges by.
+    fn judge_share(&mut self) {
+        let shared = &self.shared;
+        let (store, faults) = (shared.store.stats(), shared.counters.pgmajfault.get());
+        let from_devices = shared.counters.pgmajfault_device.get();
+        self.share.judge(Figures {
+            faults: [faults.saturating_sub(from_devices), from_devices],
+            pages: [store.stored_pages, store.devices.iter().map(|device| device.slots_used).sum()],
+            costs: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
+            pool_memory: store.pool_bytes >> 12,
+        });
+    }
+
     /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
-    fn limit_pool(&self, used: i64) {
+    fn limit_pool(&mut self, used: i64) {
         let budget = &self.shared.budget;
         if used <= budget.activation() {
             return;
         }
+        if self.share.is_due() {
+            self.judge_share();
+        }
+        let budget = &self.shared.budget;
         let pool = (self.shared.store.pool_bytes() >> 12) as i64;
         let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
         let fixed = (used - pool - manageable).max(0);
-        let share = (budget.limit() - fixed).max(0) as f64 * self.pool_percent / 100.0;
+        let share = (budget.limit() - fixed).max(0) as f64 * self.share.percent() / 100.0;
         self.shared.store.set_pool_limit((share as u64) << 12);
     }
 

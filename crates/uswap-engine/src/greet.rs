@@ -157,11 +157,13 @@ impl Owner {
             return;
         }
         self.lose_process(space);
-        if let Some((pid, thread)) = found
-            && space.bind(pid, thread)
-        {
+        let bound = found.is_some_and(|(pid, thread)| space.bind(pid, thread));
+        // It may have executed another program since it was looked at.
+        if bound && (space.nonce.is_some() || space.is_bound_to_identity()) {
             self.publish(space);
             self.serve_waiters(space);
+        } else {
+            space.pid = None;
         }
     }
 

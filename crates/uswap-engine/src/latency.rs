@@ -30,6 +30,11 @@ impl Latencies {
         self.tiers[tier as usize].record(since.elapsed().as_nanos() as u64);
     }
 
+    /// Half of the faults of this tier took at most so many nanoseconds.
+    pub fn median_ns(&self, tier: Tier) -> u64 {
+        self.tiers[tier as usize].snapshot().p50_ns
+    }
+
     /// Name and histogram of each tier.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         Self::NAMES.into_iter().zip(&self.tiers)

@@ -28,6 +28,7 @@ pub mod procfs;
 mod reader;
 pub mod report;
 mod scan;
+mod share;
 pub mod shared;
 mod space;
 pub mod swaps;

@@ -10,6 +10,7 @@ use uswap_core::lists::Lists;
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
 use uswap_sys::maps::Maps;
+use uswap_sys::memory::Memory;
 use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
@@ -101,6 +102,8 @@ pub struct Space {
     pub pagemap: Option<Pagemap>,
     /// Mappings.
     pub maps: Option<Maps>,
+    /// Its memory as such, also when the process executes another program.
+    pub memory: Option<Memory>,
     /// Memory is registered (or was inherited registered).
     pub active: bool,
     /// What a fork child's identity page holds; 0 for an image that was not forked managed.
@@ -193,6 +196,7 @@ impl Space {
             area: 0,
             pagemap: None,
             maps: None,
+            memory: None,
             active: false,
             identity: 0,
             forks: 0,
@@ -236,8 +240,16 @@ impl Space {
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
         self.process_name = crate::procfs::name(pid).unwrap_or_default();
         (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
+        self.memory = Memory::open(reader).ok();
         self.reader = reader;
         true
+    }
+
+    /// Whether the memory that was bound is that of the fork child: its identity page says so, until its agent has come.
+    pub fn is_bound_to_identity(&self) -> bool {
+        let mut word = [0; 8];
+        let read = self.memory.as_ref().is_some_and(|memory| memory.read(self.identity_page(), &mut word).is_ok());
+        read && u64::from_ne_bytes(word) == self.identity
     }
 
     /// Whether the address space still exists. The area's first guard page is never registered.

@@ -174,6 +174,7 @@ fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String>
             store.cancel_drain(drain);
             return Err(format!("interrupted; {} are still there, and it is used again", human(left << 12)));
         }
+        shared.faults.pause(shared.faults.delay_drain);
         let report = store.drain_step(drain);
         shared.budget.set_pool(store.pool_bytes());
         unreadable += report.unreadable;

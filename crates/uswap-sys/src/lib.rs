@@ -8,6 +8,7 @@ pub mod events;
 mod file;
 pub mod interrupt;
 pub mod maps;
+pub mod memory;
 pub mod pagemap;
 pub mod process;
 mod reservation;

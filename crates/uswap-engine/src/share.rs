@@ -1,0 +1,156 @@
+//! How much of the budget is compressed pool, and how much is left to pages as they are.
+//!
+//! A page of memory given to the pool holds `ratio` pages of which each would otherwise cost a device read; taken from
+//! the resident pages it makes one page more cost a decompression. So with
+//!
+//! * `d_device`, faults per page on the devices, and `d_pool`, faults per page in the pool, in the last period,
+//! * `c_device` and `c_pool`, what such a fault costs (the medians of the fault latencies),
+//!
+//! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds `d_pool * c_pool`, and less while
+//! it is the other way round. The share goes in small steps towards where both are equal, within its limits; it stays
+//! while they differ by less than a quarter, or while too little happens to judge by. Memory that is touched at random
+//! and compresses ends with a large pool (nearly everything fits in RAM somehow); a small hot set above much cold
+//! memory ends with a small one.
+//!
+//! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
+//! sees it in the faults, and the share turns round; a step is small enough that little is lost.
+//!
+//! A share that the user gave is the most that is taken, as ever, and stays.
+
+use std::time::{Duration, Instant};
+
+/// How often it is judged.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Least and most of the budget, and where it begins, in percent.
+const LEAST: f64 = 20.0;
+const MOST: f64 = 90.0;
+const BEGIN: f64 = 50.0;
+/// One step, in percent of the budget.
+const STEP: f64 = 2.0;
+/// Faults in a period that are enough to judge by.
+const ENOUGH: u64 = 50;
+/// Gain and loss that differ by less than this factor are equal.
+const MARGIN: f64 = 1.25;
+
+/// What is known at one time. Faults count from the beginning of the run.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// Faults that were answered from the pool, and from devices.
+    pub faults: [u64; 2],
+    /// Pages there.
+    pub pages: [u64; 2],
+    /// Nanoseconds that such a fault takes.
+    pub costs: [u64; 2],
+    /// Memory that the pool takes, in pages.
+    pub pool_memory: u64,
+}
+
+/// The pool's share of the budget.
+#[derive(Debug)]
+pub struct Share {
+    percent: f64,
+    fixed: bool,
+    before: [u64; 2],
+    judged: Instant,
+}
+
+impl Share {
+    /// A share that the user has given, or one that follows from what faults cost.
+    pub fn new(given: Option<f64>) -> Self {
+        Self { percent: given.unwrap_or(BEGIN), fixed: given.is_some(), before: [0; 2], judged: Instant::now() }
+    }
+
+    /// The share now.
+    pub fn percent(&self) -> f64 {
+        self.percent
+    }
+
+    /// Whether it is time for [`Share::judge`].
+    pub fn is_due(&self) -> bool {
+        !self.fixed && self.judged.elapsed() >= PERIOD
+    }
+
+    /// Takes a step, if there is reason for one.
+    pub fn judge(&mut self, now: Figures) {
+        self.judged = Instant::now();
+        let faults = [0, 1].map(|tier| now.faults[tier].saturating_sub(self.before[tier]));
+        if faults[0] + faults[1] < ENOUGH {
+            return;
+        }
+        self.before = now.faults;
+        let density = |tier: usize| faults[tier] as f64 / now.pages[tier].max(1) as f64;
+        let [pool_cost, device_cost] = now.costs.map(|cost| cost as f64);
+        let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
+        let gain = ratio * density(1) * (device_cost - pool_cost).max(0.0);
+        let loss = density(0) * pool_cost;
+        if gain > MARGIN * loss {
+            self.percent = (self.percent + STEP).min(MOST);
+        } else if loss > MARGIN * gain {
+            self.percent = (self.percent - STEP).max(LEAST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: [u64; 2] = [20_000, 160_000];
+
+    /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
+    /// compress by `ratio`; every page has its place by how often it is touched. Returns the share after some time.
+    fn settles(all: f64, hot: f64, heat: f64, budget: f64, ratio: f64) -> f64 {
+        let mut share = Share::new(None);
+        let mut faults = [0.0f64; 2];
+        for _ in 0..200 {
+            let pool_memory = budget * share.percent() / 100.0;
+            let resident = budget - pool_memory;
+            let pool = (pool_memory * ratio).min(all - resident);
+            let device = (all - resident - pool).max(0.0);
+            // The hottest are resident, the next in the pool.
+            let weight = |from: f64, to: f64| heat * (to.min(hot) - from.min(hot)) + (to.max(hot) - from.max(hot));
+            let total = weight(0.0, all);
+            faults[0] += 10_000.0 * weight(resident, resident + pool) / total;
+            faults[1] += 10_000.0 * weight(resident + pool, all) / total;
+            share.judge(Figures {
+                faults: faults.map(|n| n as u64),
+                pages: [pool as u64, device as u64],
+                costs: COSTS,
+                pool_memory: (pool / ratio) as u64,
+            });
+        }
+        share.percent()
+    }
+
+    #[test]
+    fn random_touches_of_memory_that_compresses_want_a_large_pool() {
+        assert!(settles(100_000.0, 0.0, 1.0, 40_000.0, 2.5) > 75.0);
+    }
+
+    #[test]
+    fn a_hot_set_that_fits_beside_cold_memory_wants_a_small_one() {
+        assert!(settles(100_000.0, 30_000.0, 100_000.0, 40_000.0, 2.5) < 30.0);
+    }
+
+    #[test]
+    fn a_given_share_stays_and_a_quiet_period_changes_nothing() {
+        let share = Share::new(Some(35.0));
+        assert!(!share.is_due() && share.percent() == 35.0);
+        let mut share = Share::new(None);
+        share.judge(Figures { faults: [10, 10], pages: [100, 100], costs: COSTS, pool_memory: 50 });
+        assert_eq!(share.percent(), BEGIN);
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        let mut share = Share::new(None);
+        for round in 1..100 {
+            share.judge(Figures { faults: [0, 1000 * round], pages: [10, 10], costs: COSTS, pool_memory: 5 });
+        }
+        assert_eq!(share.percent(), MOST);
+        for round in 1..100 {
+            share.judge(Figures { faults: [1000 * round, 99_000], pages: [10, 10], costs: COSTS, pool_memory: 5 });
+        }
+        assert_eq!(share.percent(), LEAST);
+    }
+}
