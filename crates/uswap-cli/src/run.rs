@@ -19,8 +19,8 @@ pub struct RunArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
     #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost
-    #[arg(long, value_name = "PERCENT|auto", default_value = "auto")]
+    /// Most of the budget for the compressed pool, in percent; auto (an experiment): between 20 and 90, by what faults cost
+    #[arg(long, value_name = "PERCENT|auto", default_value = "50")]
     pool: String,
     /// Where pages go that do not fit: PATH, a block device, or ram; with [,prio=N][,size=SIZE]. May be repeated
     #[arg(long, value_name = "SPEC")]

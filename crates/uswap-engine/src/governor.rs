@@ -26,6 +26,10 @@ const SHARES: Duration = Duration::from_millis(20);
 const MOST_SHARES: Duration = Duration::from_millis(4);
 /// A process that is managed is looked at again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
+/// How long memory that a process has let go of may take to be free: exit and exec give it back after they are seen.
+const LEAVING: Duration = Duration::from_millis(50);
+/// What is worth remembering of that, in pages.
+const LEAST_LEAVING: i64 = 256;
 /// And at most this often.
 const LEAST_RESCAN: Duration = Duration::from_millis(2);
 
@@ -50,6 +54,8 @@ pub struct Governor {
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
     callers: Callers,
+    /// Pages that processes have let go of, and when.
+    leaving: Vec<(Instant, i64)>,
     share: Share,
     swap_in_ram: bool,
 }
@@ -78,6 +84,7 @@ impl Governor {
             automatic,
             census: Census::default(),
             callers: Callers::default(),
+            leaving: Vec::new(),
             share: Share::new(pool_percent),
             swap_in_ram,
         })
@@ -99,12 +106,15 @@ impl Governor {
         self.take_census(&managed);
         let begun = self.shared.budget.begin_measurement();
         let before = self.watched.len();
-        self.watched.retain(|_, watched| match watched.statm.read() {
-            Ok(memory) if memory.size > 0 => {
-                watched.memory = memory;
-                true
+        let leaving = &mut self.leaving;
+        self.watched.retain(|_, watched| {
+            let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
+            let gone = watched.memory.anonymous - memory.anonymous;
+            if gone > LEAST_LEAVING {
+                leaving.push((Instant::now(), gone));
             }
-            _ => false,
+            watched.memory = memory;
+            memory.size > 0
         });
         if self.watched.len() < before {
             // What was shared with those that ended may be shared no more.
@@ -117,10 +127,12 @@ impl Governor {
         self.measure_shares(&managed, engine + tree);
         let pages = engine + tree - self.shared_pages;
         self.shared.budget.end_measurement(begun, pages);
+        self.leaving.retain(|(at, _)| at.elapsed() < LEAVING);
+        let leaving: i64 = self.leaving.iter().map(|(_, pages)| pages).sum();
         // An order takes the place of the balance, until the next one.
         if self.shared.orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
-            && let Some(limit) = balance.steer(pages)
+            && let Some(limit) = balance.steer(pages + leaving)
         {
             self.shared.budget.set_limit(limit);
         }

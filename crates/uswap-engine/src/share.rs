@@ -15,6 +15,10 @@
 //! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
 //! sees it in the faults, and the share turns round; a step is small enough that little is lost.
 //!
+//! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
+//! wait for processors it costs more than that, and a large pool makes a parallel build slower. So this is not the
+//! default.
+//!
 //! A share that the user gave is the most that is taken, as ever, and stays.
 
 use std::time::{Duration, Instant};
