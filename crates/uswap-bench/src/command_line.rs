@@ -357,9 +357,17 @@ fn whole(arguments: &MatrixArguments) -> Result<i32, Refusal> {
     Ok(done.interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
 }
 
-/// The command line without the folders of this machine.
+/// The command line without the folders of this machine: a report is read elsewhere.
 fn command_words() -> Vec<String> {
-    std::iter::once("uswap-bench".into()).chain(std::env::args().skip(1)).collect()
+    std::iter::once("uswap-bench".into()).chain(std::env::args().skip(1).map(|word| without_folders(&word))).collect()
+}
+
+/// `uswap@/build/uswap:--pool 30` becomes `uswap@uswap:--pool 30`.
+fn without_folders(word: &str) -> String {
+    let begin = word.find('@').map_or(0, |at| at + 1);
+    let end = word[begin..].find(':').map_or(word.len(), |at| begin + at);
+    let name = word[begin..end].rsplit('/').next().unwrap_or_default();
+    format!("{}{name}{}", &word[..begin], &word[end..])
 }
 
 fn status_of(results: &Results) -> i32 {
@@ -442,6 +450,13 @@ mod tests {
         let names: Vec<String> = line.matrix.systems().unwrap().into_iter().map(|system| system.name).collect();
         assert_eq!(names, ["none", "uswap"]);
         assert_eq!(line.matrix.fractions(), [100, 75, 50, 25]);
+    }
+
+    #[test]
+    fn a_report_names_no_folders() {
+        let shown =
+            ["/a/b/out", "uswap@/x/uswap:--pool 30", "--budget", "kernel-zswap:lzo", "out"].map(without_folders);
+        assert_eq!(shown, ["out", "uswap@uswap:--pool 30", "--budget", "kernel-zswap:lzo", "out"]);
     }
 
     #[test]

@@ -40,13 +40,12 @@ const EXHAUSTION: Duration = Duration::from_secs(5);
 
 /// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
 pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) -> i32 {
-    match start(config, keeper, mask) {
+    match start(config, control, keeper, mask) {
         Err(reason) => {
             eprintln!("uswap: {reason}");
             finish(control, exit::REFUSED)
         }
         Ok(mut engine) => {
-            control.command.store(engine.command, SeqCst);
             let status = engine.supervise(control);
             engine.stop();
             finish(control, status)
@@ -81,7 +80,7 @@ const KEEPER: u64 = 2;
 const COMMAND: u64 = 3;
 const FIRST_VISITOR: u64 = 16;
 
-fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String> {
+fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) -> Result<Engine, String> {
     let say = |what: &str| {
         let what = what.to_string();
         move |error: std::io::Error| format!("{what}: {error}")
@@ -114,7 +113,9 @@ fn start(config: &RunConfig, keeper: u32, mask: &Mask) -> Result<Engine, String>
     let command_fd = process::pidfd(command).map_err(say("command"))?;
     poller.add(&command_fd, COMMAND).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
-    // The command loads while our threads start; its agent waits at the socket for a moment.
+    // The command loads while our threads start; its agent waits at the socket for a moment. From now on it can be sent
+    // signals.
+    control.command.store(command, SeqCst);
     go.write_all(b"g").map_err(say("command"))?;
     let started = start_threads(config, &shared, channels, &stopping)
         .and_then(|threads| named.start(shared.clone()).map(|()| threads))
