@@ -123,11 +123,19 @@ impl Keeper<'_> {
         }
     }
 
+    /// A signal that comes before there is a command waits for it, for a second at most.
     fn to_command(&self, signal: i32) {
-        let command = self.control.command.load(SeqCst);
-        if command != 0 {
-            // A command that has ended has no use for it.
-            let _ = process::kill(command, signal);
+        for _ in 0..1000 {
+            let command = self.control.command.load(SeqCst);
+            if command != 0 {
+                // A command that has ended has no use for it.
+                let _ = process::kill(command, signal);
+                return;
+            }
+            if self.control.finished.load(SeqCst) != 0 {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 }
