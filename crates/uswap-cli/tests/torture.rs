@@ -18,7 +18,7 @@ fn words(arguments: &str) -> Vec<OsString> {
 }
 
 fn launch() -> Launch {
-    under("64M").deadline(90).swap_file("2G")
+    under("64M").deadline(90).swap_file("2G").faults("audit")
 }
 
 /// Runs it; it must verify every page it read, and pages must have been evicted.
