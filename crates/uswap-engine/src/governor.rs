@@ -155,8 +155,7 @@ impl Governor {
 
     /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
     fn limit_pool(&mut self, used: i64) {
-        let budget = &self.shared.budget;
-        if used <= budget.activation() {
+        if used <= self.shared.budget.activation() {
             return;
         }
         if self.share.is_due() {

@@ -37,6 +37,12 @@ struct Swapoff {
     outcome: Mutex<Option<Result<(), String>>>,
 }
 
+impl Swapoff {
+    fn is_running(&self) -> bool {
+        self.outcome.lock().expect("outcome").is_none()
+    }
+}
+
 impl Orders {
     /// The last swapoff, for the figures.
     pub fn swapoff_figures(&self) -> Value {
@@ -92,7 +98,7 @@ pub fn swapon(shared: &Shared, spec: &str) -> Result<Value, String> {
 /// For the user: it is not there, is being emptied, or the others have no room. Nothing is changed then.
 pub fn swapoff(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
     let mut slot = shared.orders.swapoff.lock().expect("swapoff");
-    if let Some(running) = slot.as_ref().filter(|job| job.outcome.lock().expect("outcome").is_none()) {
+    if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
     }
     let drain = shared.store.begin_drain(device).map_err(|refusal| refused(device, &refusal))?;
@@ -117,7 +123,7 @@ pub fn swapoff(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
 /// For the user: there is none.
 pub fn stop_swapoff(shared: &Shared) -> Result<Value, String> {
     let slot = shared.orders.swapoff.lock().expect("swapoff");
-    let running = slot.as_ref().filter(|job| job.outcome.lock().expect("outcome").is_none());
+    let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
     job.stop.store(true, SeqCst);
     Ok(json!({ "device": job.device }))

@@ -75,11 +75,20 @@ impl Bay {
         device.read(slot, page).inspect_err(|_| self.note_read_error())
     }
 
-    /// Serves several reads; those of a device that has gone keep their error.
-    pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
-        if let Some(device) = self.device() {
-            device.read_many(requests);
+    /// Reads pages of rising slots into `io`, one after the other, contiguous ones in one request. Says which were read:
+    /// none of a device that has gone.
+    pub fn read_slots(&self, slots: &[u32], io: &mut [u8]) -> Vec<bool> {
+        let mut requests = Vec::with_capacity(slots.len());
+        let mut room = io;
+        for run in slots.chunk_by(|a, b| a + 1 == *b) {
+            let (part, rest) = room.split_at_mut(run.len() * PAGE_SIZE);
+            requests.push(ReadRequest::new(run[0], part));
+            room = rest;
         }
+        if let Some(device) = self.device() {
+            device.read_many(&mut requests);
+        }
+        requests.iter().flat_map(|r| std::iter::repeat_n(r.result.is_ok(), r.buf.len() / PAGE_SIZE)).collect()
     }
 
     pub fn note_read_error(&self) {

@@ -9,10 +9,10 @@
 //! What cannot be read stays where it is: the device can then not be closed, and its other pages are safe.
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHash};
-use uswap_device::{Device, ReadRequest};
+use uswap_device::Device;
 use uswap_sys::AlignedBuf;
 
-use crate::codec::{MAX_COMPRESSED, TAG, expand};
+use crate::codec::{MAX_COMPRESSED, TAG};
 use crate::config::ObjectId;
 use crate::devices::{Spot, WriteLists};
 use crate::store::{SHARDS, Store, join, split};
@@ -52,7 +52,7 @@ pub struct DrainReport {
     pub round_done: bool,
 }
 
-/// How far a drain has come, and its working memory (512 KiB).
+/// How far a drain has come, and its working memory (256 KiB).
 pub struct Drain {
     device: u8,
     shard: usize,
@@ -60,7 +60,6 @@ pub struct Drain {
     found: Vec<u32>,
     pages: Vec<Leaving>,
     io: AlignedBuf,
-    out: AlignedBuf,
     spots: Vec<Spot>,
     lists: WriteLists,
 }
@@ -71,7 +70,6 @@ struct Leaving {
     slot: u32,
     length: u16,
     hash: PageHash,
-    good: bool,
 }
 
 impl Leaving {
@@ -122,7 +120,6 @@ impl Store {
             found: Vec::with_capacity(BATCH),
             pages: Vec::with_capacity(BATCH),
             io: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
-            out: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
             spots: Vec::with_capacity(BATCH),
             lists: WriteLists::default(),
         })
@@ -156,9 +153,10 @@ impl Store {
         if drain.pages.is_empty() {
             return report;
         }
-        self.read_leaving(drain, &mut report);
-        drain.pages.retain(|page| page.good);
-        self.move_to_pool(drain, &mut report);
+        drain.pages.sort_unstable_by_key(|page| page.slot);
+        let slots: Vec<u32> = drain.pages.iter().map(|page| page.slot).collect();
+        let read = self.devices.bay(drain.device).read_slots(&slots, &mut drain.io);
+        self.move_to_pool(drain, &read, &mut report);
         self.move_to_devices(drain, &mut report);
         report
     }
@@ -178,7 +176,7 @@ impl Store {
                 report.moved += 1;
             } else {
                 let id = join(drain.shard, *index);
-                drain.pages.push(Leaving { id, slot, length, hash: entry.hash(), good: false });
+                drain.pages.push(Leaving { id, slot, length, hash: entry.hash() });
             }
         }
         drop(shard);
@@ -191,40 +189,20 @@ impl Store {
         }
     }
 
-    /// Reads them, neighbours together, and verifies what was read.
-    fn read_leaving(&self, drain: &mut Drain, report: &mut DrainReport) {
-        drain.pages.sort_unstable_by_key(|page| page.slot);
-        let mut requests = Vec::with_capacity(drain.pages.len());
-        let mut room = &mut drain.io[..drain.pages.len() * PAGE_SIZE];
-        for run in drain.pages.chunk_by(|a, b| a.slot + 1 == b.slot) {
-            let (part, rest) = room.split_at_mut(run.len() * PAGE_SIZE);
-            requests.push(ReadRequest::new(run[0].slot, part));
-            room = rest;
-        }
-        self.devices.bay(drain.device).read_many(&mut requests);
-        let results: Vec<bool> =
-            requests.iter().flat_map(|r| std::iter::repeat_n(r.result.is_ok(), r.buf.len() / PAGE_SIZE)).collect();
-        drop(requests);
+    /// Verifies what was read. What the pool does not take moves to the front of `pages` and `io`.
+    fn move_to_pool(&self, drain: &mut Drain, read: &[bool], report: &mut DrainReport) {
         let mut whole: PageBuf = [0; PAGE_SIZE];
-        for (i, (page, read)) in drain.pages.iter_mut().zip(results).enumerate() {
-            let bytes = &drain.io[i * PAGE_SIZE..][..page.length as usize];
-            page.good = read && expand(bytes, &mut whole) && self.hasher.hash(&whole) == page.hash;
-            report.unreadable += u32::from(!page.good);
-        }
-        close_ranks(&drain.pages, &mut drain.io);
-    }
-
-    fn move_to_pool(&self, drain: &mut Drain, report: &mut DrainReport) {
         let mut kept = 0;
-        for i in 0..drain.pages.len() {
+        for (i, read) in read.iter().enumerate() {
             let page = drain.pages[i];
-            let bytes = &drain.io[i * PAGE_SIZE..][..PAGE_SIZE];
-            let place = if page.length as usize <= MAX_COMPRESSED { self.place_in_pool(&page, bytes) } else { None };
-            if let Some(place) = place {
+            let bytes = &drain.io[i * PAGE_SIZE..][..page.length as usize];
+            if !read || !self.expand_whole(bytes, page.hash, &mut whole) {
+                report.unreadable += 1;
+            } else if let Some(place) = self.place_in_pool(&page, bytes) {
                 self.settle_moved(drain.device, &page, place);
                 report.moved += 1;
             } else {
-                drain.out[kept * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(bytes);
+                drain.io.copy_within(i * PAGE_SIZE..(i + 1) * PAGE_SIZE, kept * PAGE_SIZE);
                 drain.pages[kept] = page;
                 kept += 1;
             }
@@ -232,18 +210,22 @@ impl Store {
         drain.pages.truncate(kept);
     }
 
+    /// A copy of compressed bytes in the pool, if there is room; of others none.
     fn place_in_pool(&self, page: &Leaving, bytes: &[u8]) -> Option<Place> {
         let mut tagged = [0; TAG + MAX_COMPRESSED];
-        let length = TAG + page.length as usize;
+        let length = TAG + bytes.len();
+        if length > tagged.len() {
+            return None;
+        }
         tagged[..TAG].copy_from_slice(&page.id.to_bits().to_ne_bytes());
-        tagged[TAG..length].copy_from_slice(&bytes[..page.length as usize]);
+        tagged[TAG..length].copy_from_slice(bytes);
         self.with_pool(|pool| pool.alloc(&tagged[..length])).map(Place::pool)
     }
 
     fn move_to_devices(&self, drain: &mut Drain, report: &mut DrainReport) {
         drain.spots.clear();
         let bytes = drain.pages.len() * PAGE_SIZE;
-        self.write_pages(&drain.out[..bytes], &mut drain.spots, &mut drain.lists);
+        self.write_pages(&drain.io[..bytes], &mut drain.spots, &mut drain.lists);
         for (page, (device, slot)) in drain.pages.iter().zip(&drain.spots) {
             let place = Place::Device { device: *device, length: page.length, slot: *slot };
             self.settle_moved(drain.device, page, place);
@@ -264,14 +246,5 @@ impl Store {
         }
         drop(guard);
         self.free_copy(Some(if same { old } else { new }));
-    }
-}
-
-/// Moves the buffers of good pages to the front, in order.
-fn close_ranks(pages: &[Leaving], io: &mut AlignedBuf) {
-    for (to, (from, _)) in pages.iter().enumerate().filter(|(_, page)| page.good).enumerate() {
-        if to != from {
-            io.copy_within(from * PAGE_SIZE..(from + 1) * PAGE_SIZE, to * PAGE_SIZE);
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! Loading pages: from memory at once, from devices by one read or a batch of reads, every page verified.
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHash};
-use uswap_device::ReadRequest;
 
 use crate::codec::{MAX_COMPRESSED, TAG, expand, fill};
 use crate::config::{Load, LoadError, ObjectId};
@@ -108,17 +107,11 @@ impl Store {
     fn read_batch(&self, batch: &[Wanted], outs: &mut [Box<PageBuf>], scratch: &mut Scratch) -> [bool; IO_PAGES] {
         let bay = self.bay(batch[0].device);
         let mut good = [false; IO_PAGES];
-        let mut requests = Vec::with_capacity(batch.len());
-        let mut room = &mut scratch.io[..];
-        for run in batch.chunk_by(|a, b| a.slot + 1 == b.slot) {
-            let (part, rest) = room.split_at_mut(run.len() * PAGE_SIZE);
-            requests.push(ReadRequest::new(run[0].slot, part));
-            room = rest;
-        }
-        bay.read_many(&mut requests);
-        let pages = requests.iter().flat_map(|r| r.buf.chunks(PAGE_SIZE).map(move |page| (page, r.result)));
-        for ((w, good), (page, result)) in batch.iter().zip(&mut good).zip(pages) {
-            *good = result.is_ok() && self.accept(w, page, &mut outs[w.position]);
+        let slots: Vec<u32> = batch.iter().map(|w| w.slot).collect();
+        let read = bay.read_slots(&slots, &mut scratch.io);
+        let pages = read.into_iter().zip(scratch.io.chunks(PAGE_SIZE));
+        for ((w, good), (read, page)) in batch.iter().zip(&mut good).zip(pages) {
+            *good = read && self.accept(w, page, &mut outs[w.position]);
         }
         good
     }
@@ -127,10 +120,15 @@ impl Store {
         self.devices.bay(device)
     }
 
+    /// Expands a page; `false` when it is not the one of that hash.
+    pub(crate) fn expand_whole(&self, bytes: &[u8], hash: PageHash, out: &mut PageBuf) -> bool {
+        expand(bytes, out) && self.hasher.hash(out) == hash
+    }
+
     /// Expands a page as read from its slot and verifies it.
     fn accept(&self, wanted: &Wanted, page: &[u8], out: &mut PageBuf) -> bool {
         add(&self.counters.pswpin, 1);
-        let right = expand(&page[..wanted.length as usize], out) && self.hasher.hash(out) == wanted.hash;
+        let right = self.expand_whole(&page[..wanted.length as usize], wanted.hash, out);
         add(&self.counters.checksum_errors, !right as u64);
         right
     }
@@ -143,7 +141,7 @@ impl Store {
             Found::Device(wanted) => return Ok(Some(wanted)),
             Found::Filled(word) => fill(out, word),
             Found::Compressed { length, hash } => {
-                if !expand(&bytes[..length], out) || self.hasher.hash(out) != hash {
+                if !self.expand_whole(&bytes[..length], hash, out) {
                     add(&self.counters.checksum_errors, 1);
                     return Err(LoadError::Checksum { device: None, slot: 0 });
                 }
