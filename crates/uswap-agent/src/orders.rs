@@ -209,6 +209,7 @@ impl Agent {
     }
 
     /// Waits for the owner to have read its events. One that was killed meanwhile never opens the gate again.
+    /// (Doorbells are taken out on the way: the queue is looked at again before the agent sleeps.)
     fn enter_gate(&self) {
         let mut tries = 0u32;
         while !self.ring.gate.enter() {

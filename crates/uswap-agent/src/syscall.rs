@@ -120,12 +120,18 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
     unsafe { call(READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
 }
 
-/// Whether the other end of a socket is gone. Takes nothing out of it.
+/// Whether the other end of a socket is gone. Takes out what was sent before: the end of a socket is seen only behind
+/// it.
 pub fn is_hung_up(socket: i32) -> bool {
-    let mut byte = 0u8;
-    // MSG_PEEK | MSG_DONTWAIT
-    // SAFETY: a buffer of one byte, and no address is asked for.
-    unsafe { call(RECVFROM, [socket as usize, &raw mut byte as usize, 1, 0x42, 0, 0]) == 0 }
+    let mut bytes = [0u8; 64];
+    loop {
+        // MSG_DONTWAIT
+        // SAFETY: the buffer is as long as said, and no address is asked for.
+        let n = unsafe { call(RECVFROM, [socket as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0x40, 0, 0]) };
+        if n <= 0 {
+            return n == 0;
+        }
+    }
 }
 
 /// Gives this thread another niceness; a lower one needs a privilege and is refused without it.

@@ -62,14 +62,17 @@ fn keeper_is_killed() {
     }
 }
 
-/// Nobody is left to kill the programs: each agent does it for its own.
+/// Nobody is left to kill the programs: each agent does it for its own, also when it waits at a gate that the engine
+/// had closed, with a doorbell in its socket that it has not taken out.
 #[test]
 fn keeper_and_engine_are_killed() {
     need_userfaultfd!();
-    for moment in [1000, 2500] {
+    let quick = [1000, 2500].map(|moment| (moment, ""));
+    let at_the_gate = [500, 610, 720, 830, 940, 1050, 1160, 1270].map(|moment| (moment, "delay-gate=20000"));
+    for (moment, faults) in quick.into_iter().chain(at_the_gate) {
         let words = ["160", "seq", "--reads", "100"].map(Into::into);
         let words = [victim("fill_twice").into_os_string()].into_iter().chain(words);
-        let run = under("64M").deadline(60).start(words);
+        let run = under("64M").faults(faults).deadline(60).start(words);
         let engine = run.engine();
         std::thread::sleep(Duration::from_millis(moment));
         let keeper = run.pid();
