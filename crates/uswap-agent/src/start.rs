@@ -13,6 +13,8 @@ const NO_AREA: u64 = 1;
 
 /// Of the agent's thread, where it is allowed: what it does makes room, and it sleeps otherwise.
 const NICENESS: isize = -10;
+/// How long it runs at a time, in nanoseconds.
+const TURN: u64 = 100_000;
 
 /// CLONE_VM | CLONE_SIGHAND | CLONE_THREAD. Without CLONE_FILES (fds of its own), CLONE_FS (setns keeps working) and
 /// CLONE_SYSVSEM.
@@ -136,6 +138,7 @@ extern "C" fn thread_main(argument: u64) -> ! {
     unsafe { call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]) };
     syscall::name_thread(crate::message::AGENT_NAME);
     syscall::hurry(NICENESS);
+    syscall::set_turn(TURN);
     let inherited = argument & 1 == 1;
     match crate::link::connect(argument & !1, inherited) {
         Some(mut agent) => agent.run(),

@@ -52,11 +52,16 @@ fn fast_growth(how: &str, threads: &str) {
     need_userfaultfd!();
     let _alone = alone();
     let budget = 128 * MIB;
-    let group = need_group!(how, budget + budget / 20 + 32 * MIB);
     let words = ["alloc_fast", "--memory", "384", "--threads", threads, "--how", how, "--timeout", "140"];
-    let outcome = fits(&group, "128M", &words);
-    let ratio = tell(&format!("alloc_fast by {how}, {threads} threads"), &group, &outcome, budget);
-    assert!(ratio < 1.10, "{}", outcome.account());
+    let mut ratios = [0.0; 3];
+    for ratio in &mut ratios {
+        let group = need_group!(how, budget + budget / 20 + 32 * MIB);
+        let outcome = fits(&group, "128M", &words);
+        *ratio = tell(&format!("alloc_fast by {how}, {threads} threads"), &group, &outcome, budget);
+    }
+    // A processor may be taken from us at the wrong moment, but not each time.
+    ratios.sort_by(f64::total_cmp);
+    assert!(ratios[1] < 1.04, "of the budget: {ratios:?}");
 }
 
 #[test]

@@ -35,6 +35,9 @@ use crate::{evict, keeper, procfs, reader, report, tree, worker};
 
 const WORKERS: usize = 2;
 const READERS: usize = 4;
+/// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
+const TURN: u64 = 100_000;
+
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
@@ -102,6 +105,7 @@ fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) ->
     };
     // From here on only for the engine: the command has been forked and keeps what it was given.
     process::set_nice(-10);
+    process::set_turn(TURN);
     keeper::protect();
     // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
     let _ = process::lock_memory();
