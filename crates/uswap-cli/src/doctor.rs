@@ -315,7 +315,7 @@ fn limits() -> Vec<Check> {
     if maps < 65530 {
         (count.verdict, count.fix) = (Verdict::Warning, Some("sysctl vm.max_map_count=65530 (the default)".into()));
     }
-    vec![open, count, locked_memory(), oom_protection()]
+    vec![open, count, locked_memory(), oom_protection(), priority()]
 }
 
 /// Tried on this process.
@@ -341,6 +341,16 @@ fn oom_protection() -> Check {
     match tried {
         Ok(()) => Check::new("engine and OOM", Verdict::Works, "the OOM killer chooses programs before the engine"),
         Err(error) => Check::new("engine and OOM", Verdict::Note, format!("not protected: {error}")).fix(fix),
+    }
+}
+
+/// Whether the engine may run before and, for a moment, after the programs.
+fn priority() -> Check {
+    let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
+               CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";
+    match process::may_raise_priority() {
+        true => Check::new("engine's priority", Verdict::Works, "it may give way to a program and come back"),
+        false => Check::new("engine's priority", Verdict::Note, "not above that of the programs").fix(fix),
     }
 }
 

@@ -108,6 +108,8 @@ victims! {
     env_clear: "env_clear", "--memory 128";
     privileges: "privileges", "--memory 72 --evicted 1";
     privileges_given_up_while_small: "privileges", "--memory 72 --evicted 1 --small-parent 1";
+    scheduling: "scheduling", "--memory 128 --rounds 4";
+    scheduling_beside_hogs: "scheduling", "--memory 96 --rounds 1 --hogs 4";
     mlock_left_alone: "mlock_left_alone", "--memory 128";
     deep_stack: "deep_stack", "--memory 128";
 }

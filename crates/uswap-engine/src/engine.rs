@@ -31,13 +31,10 @@ use crate::image::AgentImage;
 use crate::owner::Owner;
 use crate::share::Share;
 use crate::shared::{Mailbox, Message, Shared, Verdict};
-use crate::{evict, keeper, procfs, reader, report, tree, worker};
+use crate::{evict, keeper, lowered, procfs, reader, report, tree, worker};
 
 const WORKERS: usize = 2;
 const READERS: usize = 4;
-/// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
-const TURN: u64 = 100_000;
-
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
@@ -104,8 +101,8 @@ fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) ->
         Fork::Parent(pid) => pid,
     };
     // From here on only for the engine: the command has been forked and keeps what it was given.
-    process::set_nice(-10);
-    process::set_turn(TURN);
+    process::set_nice(lowered::NICENESS);
+    process::set_turn(lowered::TURN);
     keeper::protect();
     // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
     let _ = process::lock_memory();

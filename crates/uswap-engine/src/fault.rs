@@ -63,11 +63,9 @@ impl Owner {
         } else {
             self.retry_soon();
         }
-        let held = if faults.is_empty() { None } else { self.placement.hold() };
         for (address, write) in faults.drain(..) {
             self.serve_fault(space, address, write, since);
         }
-        held.into_iter().for_each(|held| self.placement.release(held));
         self.faults = faults;
     }
 
@@ -203,6 +201,7 @@ impl Owner {
 
     /// Installs the page from where its word says that it is.
     fn install(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        self.placement.keep();
         match space.table.get(address).state() {
             State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
             State::Resident => self.install_stray(space, address),
@@ -455,6 +454,7 @@ impl Owner {
     /// A device read is done: install what is still wanted, neighbours together. The references taken for the read are
     /// given back.
     pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
+        self.placement.keep();
         let (mut start, mut pages) = (0, 0);
         for (address, object, result) in done.pages {
             let word = space.table.get(address);

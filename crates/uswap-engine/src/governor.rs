@@ -33,6 +33,9 @@ const LEAST_LEAVING: i64 = 256;
 /// And at most this often.
 const LEAST_RESCAN: Duration = Duration::from_millis(2);
 
+/// Nobody waits longer than this for an owner that was lowered.
+const LOWERED: Duration = Duration::from_millis(2);
+
 struct Watched {
     statm: Statm,
     memory: Memory,
@@ -95,10 +98,19 @@ impl Governor {
         // What grows while this thread waits for a processor is seen too late. Where it is not allowed niceness must do.
         uswap_sys::process::run_first();
         while !stop.load(SeqCst) {
+            // Before anything that takes a lock.
+            let lowered = self.raise_owners();
             self.measure();
             self.wake_owners();
-            std::thread::sleep(self.shared.budget.poll_interval());
+            let interval = self.shared.budget.poll_interval();
+            std::thread::sleep(if lowered { interval.min(LOWERED) } else { interval });
         }
+    }
+
+    /// Whether one was lowered.
+    fn raise_owners(&self) -> bool {
+        let lowered = self.shared.mailboxes.iter().filter(|mailbox| mailbox.lowered.is_lowered());
+        lowered.map(|mailbox| mailbox.lowered.raise()).count() > 0
     }
 
     fn measure(&mut self) {

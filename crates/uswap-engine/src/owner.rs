@@ -71,6 +71,7 @@ impl Owner {
         let poller = Poller::new()?;
         poller.add(&mailbox.bell, BELL)?;
         Ok(Self {
+            placement: Placement::of_this_thread(false, mailbox.clone()),
             number,
             shared,
             spaces: HashMap::new(),
@@ -83,14 +84,13 @@ impl Owner {
             next_space: 1,
             retry_at: None,
             last_sweep: Instant::now(),
-            placement: Placement::of_this_thread(false),
             next_victim: 0,
         })
     }
 
     /// Serves until told to stop.
     pub fn run(&mut self) {
-        self.placement = Placement::of_this_thread(!self.shared.faults.no_placement);
+        self.placement = Placement::of_this_thread(!self.shared.faults.no_placement, self.mailbox.clone());
         let mut ready = Vec::new();
         loop {
             ready.clear();
@@ -106,6 +106,7 @@ impl Owner {
             self.retry();
             self.sweep();
             self.balance();
+            self.placement.keep();
         }
     }
 

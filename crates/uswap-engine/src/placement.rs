@@ -12,23 +12,33 @@
 //! costs what it would cost without all this, until the next trial. With a second thread faulting, or with no faults for a
 //! while, everything is left to the kernel: then it is better to serve on another processor than to wait for one.
 //!
-//! In the third way the thread may run only here for the moment of its wake-up, and its own set of processors is put
-//! back before it can run. It sleeps in its fault meanwhile; nobody but another thread that changes this one's set
-//! at this very moment could notice, and then the change stands.
+//! Beside an owner that is lowered (see `lowered.rs`) the thread stays by itself, until something else runs there
+//! when it wakes. Then faults take longer, and the owner looks where it went and follows. On two busy processors a
+//! lowered owner may have to wait for the governor: such a window is broken off.
+//!
+//! The program's own thread is never confined, not even while it sleeps: it may be let in before it can be set free
+//! again, see what it may not see, and hand it on to its children.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_sys::affinity::Processors;
 
 use crate::procfs;
+use crate::shared::Mailbox;
 
 /// Faults in a window, and in one that tries another way.
 const WINDOW: u32 = 256;
 const TRIAL: u32 = 64;
 /// One window in so many is a trial.
-const TRIAL_EVERY: u32 = 24;
+const TRIAL_EVERY: u32 = 48;
 /// Without faults for this long nobody is kept anywhere.
 const STALE: Duration = Duration::from_millis(100);
+/// In the lowered way: so many faults that take so many times what they do at best have the thread looked for.
+const LOOK_EVERY: u32 = 2;
+const SLOW: f64 = 1.5;
+/// And a window that takes this much longer than another way would, eight times over, is broken off.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// What is done about one faulting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,24 +47,28 @@ enum Way {
     Free,
     /// Owner and agent are confined to the processor on which the thread was seen.
     Beside,
-    /// The same, and the thread is held there while it is woken.
-    Held,
+    /// The same, and the owner is lowered.
+    Lowered,
 }
 
-const WAYS: [Way; 3] = [Way::Free, Way::Beside, Way::Held];
+const WAYS: [Way; 3] = [Way::Free, Way::Beside, Way::Lowered];
 
 /// The placement of one owner thread.
 #[derive(Debug)]
 pub struct Placement {
     /// Where the owner may run at all; `None` switches the whole off.
     home: Option<Processors>,
+    mailbox: Arc<Mailbox>,
+    /// How many of the ways are open to us: the last one needs a permission.
+    ways: usize,
     thread: u32,
-    /// The thread that was seen to be one of the program's when the window began. A program in a pid namespace of its own
-    /// tells other numbers, which may be those of strangers here.
-    known: Option<u32>,
     several: bool,
     faults: u32,
     begun: Instant,
+    /// In the lowered way: when the last look was, what two faults took at best in this window, and in those before.
+    looked: Instant,
+    quickest: Duration,
+    usual: Duration,
     way: Way,
     /// Nanoseconds a fault by way, of late; 0: not tried.
     costs: [f64; WAYS.len()],
@@ -64,24 +78,22 @@ pub struct Placement {
     agent: Option<(u32, Processors)>,
 }
 
-/// A thread that wakes up here.
-#[derive(Debug)]
-pub struct Held {
-    thread: u32,
-    here: Processors,
-    before: Processors,
-}
-
 impl Placement {
     /// For the calling thread. On a single processor there is nothing to choose.
-    pub fn of_this_thread(enabled: bool) -> Self {
+    pub fn of_this_thread(enabled: bool, mailbox: Arc<Mailbox>) -> Self {
+        let home = Processors::of(0).ok().filter(|home| enabled && home.count() > 1);
+        let ways = if home.is_some() && mailbox.lowered.adopt() { WAYS.len() } else { WAYS.len() - 1 };
         Self {
-            home: Processors::of(0).ok().filter(|home| enabled && home.count() > 1),
+            home,
+            mailbox,
+            ways,
             thread: 0,
-            known: None,
             several: false,
             faults: 0,
             begun: Instant::now(),
+            looked: Instant::now(),
+            quickest: Duration::MAX,
+            usual: Duration::ZERO,
             way: Way::Free,
             costs: [0.0; WAYS.len()],
             windows: 0,
@@ -97,8 +109,44 @@ impl Placement {
         }
         self.several |= self.faults > 0 && thread != self.thread;
         (self.thread, self.faults) = (thread, self.faults + 1);
-        if self.faults >= if self.is_trial() { TRIAL } else { WINDOW } {
+        if self.way == Way::Lowered && self.faults.is_multiple_of(LOOK_EVERY) {
+            self.follow(pid, agent);
+        }
+        let is_over = self.faults >= if self.is_trial() { TRIAL } else { WINDOW };
+        if is_over || self.several && self.way != Way::Free {
             self.end_window(pid, agent);
+        }
+    }
+
+    /// Goes after the thread if it seems to run elsewhere; gives up on being lowered if that takes far too long.
+    fn follow(&mut self, pid: u32, agent: u32) {
+        let took = self.looked.elapsed();
+        self.quickest = self.quickest.min(took);
+        if took > self.usual.mul_f64(SLOW) {
+            if let Some(processor) = procfs::processor_of(pid, self.thread) {
+                self.confine(processor, agent);
+            }
+            let others = self.costs[..Way::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
+            let most = Duration::from_nanos((8.0 * others * f64::from(self.faults)) as u64) + PATIENCE;
+            if self.begun.elapsed() > most {
+                self.end_window(pid, agent);
+            }
+        }
+        self.looked = Instant::now();
+    }
+
+    /// What two faults take at best is learnt from each window.
+    fn learn_usual(&mut self) {
+        if self.quickest < Duration::MAX {
+            self.usual = (self.usual * 3 + self.quickest) / 4;
+        }
+        self.quickest = Duration::MAX;
+    }
+
+    /// Before threads are woken, and after each turn of the owner: lowered again, if somebody needed it meanwhile.
+    pub fn keep(&self) {
+        if self.way == Way::Lowered {
+            self.mailbox.lowered.keep();
         }
     }
 
@@ -112,10 +160,10 @@ impl Placement {
             let known = &mut self.costs[self.way as usize];
             *known = if *known == 0.0 { cost } else { (*known + cost) / 2.0 };
         }
+        self.learn_usual();
         self.windows = self.windows.wrapping_add(1);
         self.way = if self.several { Way::Free } else { self.next_way() };
         let processor = procfs::processor_of(pid, self.thread);
-        self.known = processor.map(|_| self.thread);
         match processor {
             Some(processor) if self.way != Way::Free => self.confine(processor, agent),
             _ => {
@@ -123,24 +171,30 @@ impl Placement {
                 self.let_go();
             }
         }
+        if self.way == Way::Lowered {
+            self.mailbox.lowered.lower()
+        } else {
+            self.mailbox.lowered.end()
+        }
         (self.faults, self.several, self.begun) = (0, false, Instant::now());
+        self.looked = self.begun;
     }
 
     /// What was never tried comes first, then the cheapest, and in a trial one of the others.
     fn next_way(&self) -> Way {
-        if let Some(untried) = self.costs.iter().position(|cost| *cost == 0.0) {
-            return WAYS[untried];
+        let ways = &WAYS[..self.ways];
+        if let Some(untried) = ways.iter().find(|way| self.costs[**way as usize] == 0.0) {
+            return *untried;
         }
-        let cheapest = WAYS.into_iter().min_by(|a, b| self.costs[*a as usize].total_cmp(&self.costs[*b as usize]));
+        let cheapest = ways.iter().copied().min_by(|a, b| self.costs[*a as usize].total_cmp(&self.costs[*b as usize]));
         let cheapest = cheapest.unwrap_or(Way::Free);
-        let step = if self.is_trial() { 1 + (self.windows / TRIAL_EVERY) as usize % (WAYS.len() - 1) } else { 0 };
-        WAYS[(cheapest as usize + step) % WAYS.len()]
+        let step = if self.is_trial() { 1 + (self.windows / TRIAL_EVERY) as usize % (ways.len() - 1) } else { 0 };
+        ways[(cheapest as usize + step) % ways.len()]
     }
 
     fn confine(&mut self, processor: u32, agent: u32) {
         let Some(only) = Processors::only(processor) else { return };
-        // A held thread is where we are: only the first look counts.
-        if self.confined.is_none() || self.way == Way::Beside && self.confined != Some(processor) {
+        if self.confined != Some(processor) {
             if only.confine(0).is_err() {
                 return;
             }
@@ -159,30 +213,11 @@ impl Placement {
         }
     }
 
-    /// Before the faulting thread is woken: has it wake up here. To be followed by [`Self::release`].
-    pub fn hold(&self) -> Option<Held> {
-        let held = self.way == Way::Held && !self.several && self.known == Some(self.thread);
-        let here = self.confined.filter(|_| held).and_then(Processors::only)?;
-        let before = Processors::of(self.thread).ok()?;
-        // On a single processor by its own choice: there it stays.
-        let refused = before.count() == 1 || here.confine(self.thread).is_err();
-        (!refused).then_some(Held { thread: self.thread, here, before })
-    }
-
-    /// After the wake-up: the thread may run where it could before. A set that was the whole of what cpusets allow is
-    /// given back as "all", so that the thread follows when its cpuset grows.
-    pub fn release(&self, held: Held) {
-        let unconfined = Some(held.before) == self.home;
-        if Processors::of(held.thread).is_ok_and(|now| now == held.here) {
-            // Refused only when the thread is gone.
-            let _ = if unconfined { Processors::ALL } else { held.before }.confine(held.thread);
-        }
-    }
-
     /// Now and then: nobody is kept where nobody faults.
     pub fn sweep(&mut self) {
         if self.confined.is_some() && self.begun.elapsed() > STALE {
             self.let_go();
+            self.mailbox.lowered.end();
             self.way = Way::Free;
             (self.faults, self.several, self.begun) = (0, false, Instant::now());
         }
@@ -209,7 +244,8 @@ mod tests {
     use super::*;
 
     fn placement() -> Option<Placement> {
-        Some(Placement::of_this_thread(true)).filter(|placement| placement.home.is_some())
+        let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
+        Some(Placement::of_this_thread(true, mailbox)).filter(|placement| placement.home.is_some())
     }
 
     fn window(placement: &mut Placement, thread: u32) {
@@ -232,7 +268,6 @@ mod tests {
         assert!(is_confined());
         placement.fault(me, std::process::id(), 0);
         placement.fault(me + 1, std::process::id(), 0);
-        window(&mut placement, me);
         assert!(!is_confined());
     }
 
@@ -240,47 +275,35 @@ mod tests {
     fn every_way_is_tried_and_the_cheapest_is_gone() {
         let Some(mut placement) = placement() else { return };
         let me = procfs::this_thread();
-        let mut counts = [0; 3];
+        let mut counts = [0; WAYS.len()];
         for _ in 0..400 {
-            placement.begun = Instant::now() - Duration::from_millis(if placement.way == Way::Held { 1 } else { 40 });
+            let beside = placement.way == Way::Beside;
+            placement.begun = Instant::now() - Duration::from_millis(if beside { 1 } else { 40 });
             window(&mut placement, me);
             counts[placement.way as usize] += 1;
         }
-        assert!(counts[2] > 350 && counts[0] > 3 && counts[1] > 3, "{counts:?}");
+        let others = if placement.ways == WAYS.len() { [0, 2].as_slice() } else { &[0] };
+        assert!(counts[1] > 350 && others.iter().all(|way| counts[*way] > 3), "{counts:?}");
         placement.let_go();
     }
 
     #[test]
-    fn a_held_thread_gets_its_own_set_back() {
-        let Some(mut placement) = placement() else { return };
-        let before = Processors::of(0).expect("affinity");
+    fn an_owner_is_lowered_while_that_pays_and_follows_the_thread() {
+        let Some(mut placement) = placement().filter(|placement| placement.ways == WAYS.len()) else { return };
         placement.costs = [3.0e9, 3.0e9, 1.0];
-        let (tell, told) = std::sync::mpsc::channel();
-        let (stop, wait) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::spawn(move || {
-            tell.send(procfs::this_thread()).expect("main thread");
-            let _ = wait.recv();
-        });
-        let thread = told.recv().expect("thread");
-        window(&mut placement, thread);
-        placement.fault(thread, std::process::id(), 0);
-        let held = placement.hold().expect("held");
-        assert_eq!(Processors::of(thread).expect("affinity").count(), 1);
-        placement.release(held);
-        assert_eq!(Processors::of(thread).expect("affinity"), before);
+        window(&mut placement, procfs::this_thread());
+        assert!(placement.way == Way::Lowered && placement.mailbox.lowered.is_lowered());
+        let here = placement.confined.expect("confined");
+        placement.confined = Some(here + 1);
+        (placement.usual, placement.looked) = (Duration::from_nanos(1), Instant::now() - Duration::from_millis(1));
+        placement.follow(std::process::id(), 0);
+        assert_eq!(placement.confined, Some(here), "found again");
+        placement.begun -= Duration::from_secs(3600);
+        (placement.usual, placement.faults) = (Duration::from_nanos(1), 2);
+        placement.follow(std::process::id(), 0);
+        assert!(placement.costs[Way::Lowered as usize] > 1.0e11, "broken off: {:?}", placement.costs);
+        placement.mailbox.lowered.end();
         placement.let_go();
-        drop(stop);
-        other.join().expect("thread");
-    }
-
-    #[test]
-    fn numbers_of_strangers_move_nobody() {
-        let Some(mut placement) = placement() else { return };
-        placement.costs = [3.0e9, 3.0e9, 1.0];
-        window(&mut placement, 1);
-        assert!(!is_confined());
-        placement.fault(1, std::process::id(), 0);
-        assert!(placement.hold().is_none());
     }
 
     #[test]

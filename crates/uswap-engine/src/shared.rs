@@ -14,6 +14,7 @@ use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::fault_points::FaultPoints;
 use crate::latency::Latencies;
+use crate::lowered::Lowered;
 use crate::space::{AgentLink, SpaceId};
 
 /// Known to every thread.
@@ -141,6 +142,8 @@ pub struct Mailbox {
     queue: Mutex<VecDeque<Message>>,
     /// Wakes the owner; agents ring it too when they complete an order.
     pub bell: EventFd,
+    /// Of the owner's thread.
+    pub lowered: Lowered,
 }
 
 impl Mailbox {
@@ -149,11 +152,12 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), bell: EventFd::new()? })
+        Ok(Self { queue: Mutex::default(), bell: EventFd::new()?, lowered: Lowered::default() })
     }
 
     /// Puts a message in and wakes the owner.
     pub fn post(&self, message: Message) {
+        self.lowered.raise();
         self.queue.lock().expect("mailbox").push_back(message);
         self.bell.ring();
     }

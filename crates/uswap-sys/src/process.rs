@@ -216,25 +216,68 @@ pub fn set_nice(value: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
 }
 
+/// Whether this process may give its threads any niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on this thread, which
+/// has its own again afterwards.
+pub fn may_raise_priority() -> bool {
+    let Some(before) = niceness_of(0) else { return false };
+    set_nice(before - 1) && set_nice(before)
+}
+
 /// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those it starts: one that
 /// wakes up with a shorter turn than the one that runs is let in at once. Needs no privilege; kernels before 6.12 do not
 /// know it and say nothing. Source: sched_setattr(2), `sched_runtime` of an ordinary thread.
 pub fn set_turn(nanoseconds: u64) -> bool {
+    scheduling_of(0).is_some_and(|now| set_scheduling(0, &SchedulingAttributes { runtime: nanoseconds, ..now }))
+}
+
+/// From now on this thread runs only where nobody else wants to (SCHED_IDLE).
+pub fn run_last() -> bool {
+    let idle = libc::SCHED_IDLE as u32;
+    set_scheduling(0, &SchedulingAttributes { policy: idle, ..SchedulingAttributes::default() })
+}
+
+/// Makes `thread` (0: this one) an ordinary one of that niceness, with turns of `turn` nanoseconds; `false` where that is
+/// not allowed.
+pub fn run_ordinarily(thread: u32, niceness: i32, turn: u64) -> bool {
+    let ordinary = libc::SCHED_OTHER as u32;
+    let attributes =
+        SchedulingAttributes { policy: ordinary, nice: niceness, runtime: turn, ..SchedulingAttributes::default() };
+    set_scheduling(thread, &attributes)
+}
+
+/// The scheduling policy of a thread (0: this one), as the kernel numbers them.
+pub fn policy_of(thread: u32) -> Option<u32> {
+    scheduling_of(thread).map(|attributes| attributes.policy)
+}
+
+/// The niceness of a thread (0: this one).
+pub fn niceness_of(thread: u32) -> Option<i32> {
+    scheduling_of(thread).map(|attributes| attributes.nice)
+}
+
+fn scheduling_of(thread: u32) -> Option<SchedulingAttributes> {
     let mut attributes = SchedulingAttributes::default();
     let size = size_of::<SchedulingAttributes>();
-    // SAFETY: both calls get a structure of the size they are told, version 0 of sched_attr; 0 is this thread.
-    unsafe {
-        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) != 0 {
-            return false;
-        }
-        attributes.runtime = nanoseconds;
-        libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0
-    }
+    // SAFETY: the kernel writes as much as it is told.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
+    (got == 0).then_some(attributes)
+}
+
+fn set_scheduling(thread: u32, attributes: &SchedulingAttributes) -> bool {
+    let whole = SchedulingAttributes { size: size_of::<SchedulingAttributes>() as u32, ..*attributes };
+    // SAFETY: a structure that says its own size.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const whole, 0) == 0 }
+}
+
+/// The number of the calling thread.
+pub fn this_thread() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() as u32 }
 }
 
 /// `struct sched_attr`, version 0.
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct SchedulingAttributes {
     size: u32,
     policy: u32,
