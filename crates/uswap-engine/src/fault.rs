@@ -269,7 +269,7 @@ impl Owner {
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         let (result, length) = shorten(length, |length| {
-            if write { space.copy(address, &self.zeros.0[..length as usize]) } else { space.zero(address, length) }
+            if write { space.copy(address, &self.zeros[..length as usize]) } else { space.zero(address, length) }
         });
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
@@ -306,7 +306,7 @@ impl Owner {
     /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
     /// it is there already and the message is old.
     fn install_stray(&mut self, space: &mut Space, address: u64) -> Served {
-        let result = space.copy(address, &self.zeros.0[..PAGE_SIZE]);
+        let result = space.copy(address, &self.zeros[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
         if result == Install::Done {
             self.shared.counters.stray_faults.add(1);
@@ -337,7 +337,7 @@ impl Owner {
         }
         space.failed_reads = 0;
         self.shared.faults.pause(self.shared.faults.delay_install);
-        let result = space.copy(address, &self.buffer.0[..PAGE_SIZE]);
+        let result = space.copy(address, &self.buffer[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
         if served == Served::Done && result == Install::Done {
             self.shared.counters.soft_faults.add(1);
@@ -366,7 +366,7 @@ impl Owner {
     /// nonce: it is read by way of the memory that was bound.
     fn read_staged(&mut self, space: &Space, from: u64) -> bool {
         if space.nonce.is_none() {
-            let read = |memory: &Memory| memory.read(from, &mut self.buffer.0[..PAGE_SIZE]).is_ok();
+            let read = |memory: &Memory| memory.read(from, &mut self.buffer[..PAGE_SIZE]).is_ok();
             return space.memory.as_ref().is_some_and(read);
         }
         let pid = space.reader;
@@ -378,13 +378,13 @@ impl Owner {
         if !complete || space.nonce.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
             return false;
         }
-        self.buffer.0[..PAGE_SIZE].copy_from_slice(&bytes[16..]);
+        self.buffer[..PAGE_SIZE].copy_from_slice(&bytes[16..]);
         true
     }
 
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
     fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
-        match self.shared.store.load(object, page_mut(&mut self.buffer.0, 0)) {
+        match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
             Ok(Load::Ready) => self.install_from_pool(space, address, since),
             Ok(Load::OnDevice) => self.order_read(space, address, since),
             Err(error) => self.lost_object(space, address, &error),
@@ -399,7 +399,7 @@ impl Owner {
         let mut pages = 1;
         while pages < most {
             let State::Stored(object) = space.table.get(address + pages * PAGE).state() else { break };
-            let into = page_mut(&mut self.buffer.0, pages as usize);
+            let into = page_mut(&mut self.buffer, pages as usize);
             if !matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready)) {
                 break;
             }
@@ -466,7 +466,7 @@ impl Owner {
                 match result {
                     Ok(page) => {
                         start = if pages == 0 { address } else { start };
-                        *page_mut(&mut self.buffer.0, pages) = *page;
+                        *page_mut(&mut self.buffer, pages) = *page;
                         pages += 1;
                     }
                     Err(error) => {
@@ -497,7 +497,7 @@ impl Owner {
 
     /// Installs stored pages whose bytes lie in the buffer. Returns how the first fared and how many are in place.
     fn install_buffer(&mut self, space: &mut Space, address: u64, pages: u64) -> (Served, u64) {
-        let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &self.buffer.0[..length as usize]));
+        let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &self.buffer[..length as usize]));
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length) / PAGE;
         for index in 0..done {

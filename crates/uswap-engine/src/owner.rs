@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
+use uswap_sys::AlignedBuf;
 use uswap_sys::events::{Poller, Ready};
 use uswap_sys::userfaultfd::Event;
 
@@ -20,10 +21,6 @@ use crate::space::{Space, SpaceId};
 /// Most pages in one installation.
 pub const MOST_INSTALL: usize = 64;
 
-/// Page-aligned room for pages on their way.
-#[repr(C, align(4096))]
-pub struct InstallBuffer(pub [u8; MOST_INSTALL * PAGE_SIZE]);
-
 /// State of one owner thread.
 pub struct Owner {
     /// Its number.
@@ -33,9 +30,9 @@ pub struct Owner {
     /// Its spaces.
     pub spaces: HashMap<SpaceId, Box<Space>>,
     /// Pages on their way in.
-    pub buffer: Box<InstallBuffer>,
+    pub buffer: AlignedBuf,
     /// Zeros.
-    pub zeros: Box<InstallBuffer>,
+    pub zeros: AlignedBuf,
     /// Kept for their room: events just read, and the faults among them.
     pub events: Vec<Event>,
     /// See `events`.
@@ -75,8 +72,8 @@ impl Owner {
             number,
             shared,
             spaces: HashMap::new(),
-            buffer: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
-            zeros: Box::new(InstallBuffer([0; MOST_INSTALL * PAGE_SIZE])),
+            buffer: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
+            zeros: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
             events: Vec::new(),
             faults: Vec::new(),
             mailbox,
