@@ -23,6 +23,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead windows in pages: first touches, pool, device.
 const MOST_FIRST_TOUCH: u32 = 64;
 const MOST_POOL: u32 = 32;
+/// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
+const FREE_NEIGHBOURS: u32 = 4;
 const MOST_DEVICE: u32 = 64;
 /// How long a fault waits for room before it is let through above the limit.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -416,22 +418,33 @@ impl Owner {
         served
     }
 
-    /// Hands the page, and its neighbours in virtual order that lie on a device, to the readers.
-    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
-        let window = space.streams.window(address, MOST_DEVICE).max(4);
-        let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
-        let mut pages = Vec::new();
-        for index in 0..most {
-            let page = address + index * PAGE;
-            let word = space.table.get(page);
-            let State::Stored(object) = word.state() else { break };
+    /// The pages to be read with the one at `address`, and their objects: neighbours in virtual order that lie on a device.
+    /// Where the stream of faults is a run, as many as its window; otherwise only those that one request brings along.
+    fn to_read(&mut self, space: &mut Space, address: u64) -> Vec<(u64, ObjectId)> {
+        let window = space.streams.window(address, MOST_DEVICE);
+        let most = self.run_of(space, address, window.max(FREE_NEIGHBOURS), |state| matches!(state, State::Stored(_)));
+        let mut pages: Vec<(u64, ObjectId)> = Vec::new();
+        let mut next = None;
+        for page in (0..most).map(|index| address + index * PAGE) {
+            let State::Stored(object) = space.table.get(page).state() else { break };
             let object = ObjectId::from_bits(object);
-            if index > 0 && !self.shared.store.is_on_device(object) {
+            let spot = self.shared.store.spot_of(object);
+            let proven = pages.len() < window as usize;
+            if !pages.is_empty() && (spot.is_none() || !(proven || spot == next)) {
                 break;
             }
-            self.shared.store.retain(object);
-            space.table.set(page, word.set_in_flight(true));
+            next = spot.map(|(device, slot)| (device, slot + 1));
             pages.push((page, object));
+        }
+        pages
+    }
+
+    /// Hands the page, and the neighbours that come with it, to the readers.
+    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+        let pages = self.to_read(space, address);
+        for (page, object) in &pages {
+            self.shared.store.retain(*object);
+            space.table.set(*page, space.table.get(*page).set_in_flight(true));
         }
         space.streams.advance(address, address + pages.len() as u64 * PAGE);
         self.shared.counters.pgmajfault.add(1);

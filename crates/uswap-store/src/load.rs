@@ -38,10 +38,14 @@ impl Store {
         self.load_memory(id, out).map(|wanted| if wanted.is_none() { Load::Ready } else { Load::OnDevice })
     }
 
-    /// Whether the object's only copy lies on a device now.
-    pub fn is_on_device(&self, id: ObjectId) -> bool {
+    /// Where the object lies if its only copy is on a device now: the device's number and the slot. Objects of one
+    /// device in slots that follow one another are read by one request.
+    pub fn spot_of(&self, id: ObjectId) -> Option<(u8, u32)> {
         let (shard, index) = split(id);
-        matches!(self.shards[shard].lock().entry(index).place, Place::Device { .. })
+        match self.shards[shard].lock().entry(index).place {
+            Place::Device { device, slot, .. } => Some((device, slot)),
+            _ => None,
+        }
     }
 
     /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time. The caller has a
