@@ -63,6 +63,7 @@ victims! {
     wipeonfork: "wipeonfork", "--memory 128";
     guard_pages: "guard_pages", "--memory 128";
     shmat_remap: "shmat_remap", "--memory 128";
+    strides: "strides", "--memory 112";
     holes: "holes", "--memory 64 --seconds 4";
     holes_beside_forks: "holes", "--memory 64 --seconds 4 --forks 1";
     mremap_cases: "mremap_cases", "--memory 128 --rounds 1";

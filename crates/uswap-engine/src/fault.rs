@@ -8,24 +8,19 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::word::{PageWord, State};
-use uswap_store::{Load, LoadError, ObjectId};
+use uswap_store::{LoadError, ObjectId};
 use uswap_sys::memory::Memory;
 use uswap_sys::userfaultfd::{Event, Install};
 use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::latency::Tier;
-use crate::owner::{MOST_INSTALL, Owner};
-use crate::shared::{ReadDone, ReadJob};
+use crate::owner::Owner;
 use crate::space::Space;
 use crate::tray::Phase;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Readahead windows in pages: first touches, pool, device.
+/// Readahead window of first touches, in pages.
 const MOST_FIRST_TOUCH: u32 = 64;
-const MOST_POOL: u32 = 32;
-/// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
-const FREE_NEIGHBOURS: u32 = 4;
-const MOST_DEVICE: u32 = 64;
 /// How long a fault waits for room before it is let through above the limit.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long it waits when nothing is under way that would make room.
@@ -39,7 +34,7 @@ const GATE_SPINS: u32 = 2000;
 
 /// How an attempt to serve a page ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Served {
+pub enum Served {
     /// The page is there, or its address is none of ours any more.
     Done,
     /// Something is under way for it, or the kernel puts it off.
@@ -267,7 +262,7 @@ impl Owner {
     /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
     /// to it is not seen).
     fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        let window = space.first_touches.window(address, MOST_FIRST_TOUCH);
+        let window = space.first_touches.window(address, MOST_FIRST_TOUCH).pages;
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         let (result, length) = shorten(length, |length| {
@@ -276,7 +271,7 @@ impl Owner {
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
             let done = installed_bytes(result, length);
-            space.first_touches.advance(address, address + done.max(PAGE));
+            space.first_touches.advance(address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
             for page in (address..address + done).step_by(PAGE_SIZE) {
                 self.note_refault(space, page);
@@ -290,7 +285,7 @@ impl Owner {
 
     /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
     /// anything under way, and there is room for them.
-    fn run_of(&self, space: &Space, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
+    pub fn run_of(&self, space: &Space, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
         let border = space.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
         let mut pages = 1;
         while pages < u64::from(window) {
@@ -384,152 +379,8 @@ impl Owner {
         true
     }
 
-    /// A stored page comes back, from the pool at once, from a device by way of the readers.
-    fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
-        match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
-            Ok(Load::Ready) => self.install_from_pool(space, address, since),
-            Ok(Load::OnDevice) => self.order_read(space, address, since),
-            Err(error) => self.lost_object(space, address, &error),
-        }
-    }
-
-    /// The page at `address` lies in the buffer; those after it that are in the pool come along if the stream of
-    /// faults is a run.
-    fn install_from_pool(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
-        let window = space.streams.window(address, MOST_POOL.min(MOST_INSTALL as u32));
-        let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
-        let mut pages = 1;
-        while pages < most {
-            let State::Stored(object) = space.table.get(address + pages * PAGE).state() else { break };
-            let into = page_mut(&mut self.buffer, pages as usize);
-            if !matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready)) {
-                break;
-            }
-            pages += 1;
-        }
-        self.shared.faults.pause(self.shared.faults.delay_install);
-        let (served, done) = self.install_buffer(space, address, pages);
-        if done > 0 {
-            space.streams.advance(address, address + done * PAGE);
-            self.shared.counters.pgmajfault.add(1);
-            self.shared.counters.swap_ra.add(done - 1);
-            self.shared.latencies.record(Tier::Pool, since);
-        }
-        served
-    }
-
-    /// The pages to be read with the one at `address`, and their objects: neighbours in virtual order that lie on a device.
-    /// Where the stream of faults is a run, as many as its window; otherwise only those that one request brings along.
-    fn to_read(&mut self, space: &mut Space, address: u64) -> Vec<(u64, ObjectId)> {
-        let window = space.streams.window(address, MOST_DEVICE);
-        let most = self.run_of(space, address, window.max(FREE_NEIGHBOURS), |state| matches!(state, State::Stored(_)));
-        let mut pages: Vec<(u64, ObjectId)> = Vec::new();
-        let mut next = None;
-        for page in (0..most).map(|index| address + index * PAGE) {
-            let State::Stored(object) = space.table.get(page).state() else { break };
-            let object = ObjectId::from_bits(object);
-            let spot = self.shared.store.spot_of(object);
-            let proven = pages.len() < window as usize;
-            if !pages.is_empty() && (spot.is_none() || !(proven || spot == next)) {
-                break;
-            }
-            next = spot.map(|(device, slot)| (device, slot + 1));
-            pages.push((page, object));
-        }
-        pages
-    }
-
-    /// Hands the page, and the neighbours that come with it, to the readers.
-    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
-        let pages = self.to_read(space, address);
-        for (page, object) in &pages {
-            self.shared.store.retain(*object);
-            space.table.set(*page, space.table.get(*page).set_in_flight(true));
-        }
-        space.streams.advance(address, address + pages.len() as u64 * PAGE);
-        self.shared.counters.pgmajfault.add(1);
-        self.shared.counters.pgmajfault_device.add(1);
-        // Charged from now on, so that the reads under way have room when they arrive.
-        self.shared.budget.charge(pages.len() as i64);
-        let job = ReadJob { space: space.id, owner: self.number, pages, since };
-        if let Err(error) = self.shared.reads.try_send(job) {
-            let (std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job)) = error;
-            self.shared.budget.charge(-(job.pages.len() as i64));
-            for (page, object) in job.pages {
-                self.shared.store.release(object);
-                let word = space.table.get(page);
-                space.table.set(page, word.set_in_flight(false));
-            }
-        }
-        Served::Wait
-    }
-
-    /// A device read is done: install what is still wanted, neighbours together. The references taken for the read are
-    /// given back.
-    pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
-        self.placement.keep();
-        let (mut start, mut pages) = (0, 0);
-        for (address, object, result) in done.pages {
-            let word = space.table.get(address);
-            if word.in_flight() && word.state() == State::Stored(object.to_bits()) {
-                space.table.set(address, word.set_in_flight(false));
-                if pages > 0 && (address != start + pages as u64 * PAGE || pages == MOST_INSTALL || result.is_err()) {
-                    self.install_run(space, start, std::mem::take(&mut pages), done.since);
-                }
-                match result {
-                    Ok(page) => {
-                        start = if pages == 0 { address } else { start };
-                        *page_mut(&mut self.buffer, pages) = *page;
-                        pages += 1;
-                    }
-                    Err(error) => {
-                        self.lost_object(space, address, &error);
-                        space.waiters.remove(&address);
-                    }
-                }
-            }
-            self.shared.store.release(object);
-        }
-        if pages > 0 {
-            self.install_run(space, start, pages, done.since);
-        }
-        self.serve_waiters(space);
-    }
-
-    /// Installs pages that a device brought into the buffer. Those that the kernel puts off are read again.
-    fn install_run(&mut self, space: &mut Space, start: u64, pages: usize, since: Instant) {
-        let (served, done) = self.install_buffer(space, start, pages as u64);
-        for index in 0..done {
-            space.waiters.remove(&(start + index * PAGE));
-            self.shared.latencies.record(Tier::Device, since);
-        }
-        if served == Served::Done {
-            space.waiters.remove(&start);
-        }
-    }
-
-    /// Installs stored pages whose bytes lie in the buffer. Returns how the first fared and how many are in place.
-    fn install_buffer(&mut self, space: &mut Space, address: u64, pages: u64) -> (Served, u64) {
-        let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &self.buffer[..length as usize]));
-        let served = self.finish_install(space, address, length, result);
-        let done = installed_bytes(result, length) / PAGE;
-        for index in 0..done {
-            self.came_back(space, address + index * PAGE);
-        }
-        (served, done)
-    }
-
-    /// Book-keeping of a stored page that was installed: its object becomes the kept copy.
-    fn came_back(&mut self, space: &mut Space, address: u64) {
-        let word = space.table.get(address);
-        let State::Stored(object) = word.state() else { return };
-        let active = self.note_refault(space, address);
-        self.shared.store.make_cached(ObjectId::from_bits(object));
-        self.become_resident(space, address, word.resident_with_copy(object).set_active(active));
-    }
-
     /// Refault distance: whether the page joins the active list.
-    fn note_refault(&mut self, space: &mut Space, address: u64) -> bool {
+    pub fn note_refault(&mut self, space: &mut Space, address: u64) -> bool {
         let word = space.table.get(address);
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
             return false;
@@ -555,7 +406,7 @@ impl Owner {
     }
 
     /// What follows from the kernel's answer, and whether the fault is served.
-    fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
+    pub fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
         let counters = &self.shared.counters;
         let done = installed_bytes(result, length);
         self.shared.budget.charge((done / PAGE) as i64);
@@ -596,7 +447,7 @@ impl Owner {
     }
 
     /// The bytes of a stored page cannot be had.
-    fn lost_object(&mut self, space: &mut Space, address: u64, error: &LoadError) -> Served {
+    pub fn lost_object(&mut self, space: &mut Space, address: u64, error: &LoadError) -> Served {
         if matches!(error, LoadError::Checksum { .. }) {
             self.shared.counters.checksum_errors.add(1);
         }
@@ -635,12 +486,13 @@ fn open_gate(space: &mut Space) {
     space.gate_pending = false;
 }
 
-fn page_mut(buffer: &mut [u8], index: usize) -> &mut uswap_core::PageBuf {
+/// A page of an installation buffer.
+pub fn page_mut(buffer: &mut [u8], index: usize) -> &mut uswap_core::PageBuf {
     (&mut buffer[index * PAGE_SIZE..(index + 1) * PAGE_SIZE]).try_into().expect("a whole page")
 }
 
 /// Installs several pages; if they turn out not to lie in one mapping, only the first.
-fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u64) {
+pub fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u64) {
     match install(length) {
         Install::NotRegistered(0) if length > PAGE => (install(PAGE), PAGE),
         result => (result, length),
@@ -648,7 +500,7 @@ fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u6
 }
 
 /// Bytes that are in place now.
-fn installed_bytes(result: Install, length: u64) -> u64 {
+pub fn installed_bytes(result: Install, length: u64) -> u64 {
     match result {
         Install::Done => length,
         Install::Exists(n)

@@ -32,6 +32,7 @@ mod scan;
 mod share;
 pub mod shared;
 mod space;
+mod swap_in;
 pub mod swaps;
 mod tray;
 mod tree;

@@ -205,7 +205,7 @@ impl Space {
             matching: false,
             table: PageTable::default(),
             lists: Lists::default(),
-            streams: Streams::default(),
+            streams: Streams::with_strides(),
             first_touches: Streams::default(),
             registered: BTreeMap::new(),
             window: Window::default(),
