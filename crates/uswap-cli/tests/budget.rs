@@ -97,6 +97,34 @@ fn contents_that_compress_and_do_not() {
     }
 }
 
+/// While there is room no memory is registered and every fault is the kernel's own.
+#[test]
+fn nothing_happens_while_there_is_room() {
+    need_userfaultfd!();
+    let words = [victim("fill_twice").display().to_string(), "200".into(), "seq".into()];
+    let outcome = under("1G").deadline(60).run(words);
+    outcome.expect(0);
+    for figure in ["registrations", "pgfault", "pgscan", "throttled", "zswpout", "pswpout"] {
+        assert_eq!(outcome.stat(figure), 0, "{figure}: {}", outcome.account());
+    }
+    let (used, limit) = (outcome.stat("ram_peak_bytes"), outcome.stat("ram_limit_bytes"));
+    assert!((200 * MIB..limit / 2).contains(&used), "the program was seen: {}", outcome.account());
+}
+
+/// What the engine takes for itself, beside the pool: a fixed part, and so much for each page.
+#[test]
+fn the_engine_itself_stays_small() {
+    need_userfaultfd!();
+    let (fixed, of_a_page, memory) = (10 * MIB, 32, 512);
+    let words = [victim("fill_twice").display().to_string(), memory.to_string(), "seq".into()];
+    let outcome = under("128M").swap_file("2G").deadline(90).run(words);
+    outcome.expect(0).paged();
+    // The program has ended: what is left in use is the engine's.
+    let own = outcome.stat("ram_bytes") - outcome.stat("pool_bytes");
+    notice(&format!("the engine beside its pool: {:.1} MiB for {memory} MiB of pages", own as f64 / MIB as f64));
+    assert!(own <= fixed + of_a_page * memory * MIB / 4096, "{own} bytes: {}", outcome.account());
+}
+
 /// Forked children share a budget.
 #[test]
 fn forks_share_the_budget() {

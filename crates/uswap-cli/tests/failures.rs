@@ -14,6 +14,7 @@ use common::{Launch, Outcome, Running, Scratch, alone, is_root, not_here, plain,
 
 const ENGINE_DIED: i32 = 70;
 const EXHAUSTED: i32 = 71;
+const BROKEN: i32 = 72;
 
 /// A program that pages for as long as the test needs.
 fn start_busy(memory: u64, seconds: u64) -> Running {
@@ -46,6 +47,18 @@ fn engine_is_killed() {
         assert_eq!(ours, 1, "one line says why: {}", outcome.account());
         no_wrong_page(&outcome);
     }
+}
+
+/// The engine finds something that must not happen: nobody goes on with memory that may be wrong.
+#[test]
+fn what_must_not_happen_ends_the_tree() {
+    need_userfaultfd!();
+    let arguments = ["--seed", "78", "--seconds", "20", "--memory", "128"].map(Into::into);
+    let words = [victim("torture").into_os_string()].into_iter().chain(arguments);
+    let run = under("64M").faults("broken=8").deadline(60).start(words);
+    let outcome = run.wait();
+    outcome.expect(BROKEN).complains("a fault point says so");
+    no_wrong_page(&outcome);
 }
 
 #[test]

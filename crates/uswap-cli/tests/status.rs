@@ -133,6 +133,33 @@ fn nonsense_gets_an_error_and_the_run_goes_on_answering() {
     assert_eq!(run.status()["name"], run.name.as_str());
 }
 
+/// Asks for the status as the user whose number is given, and prints the answer.
+const ASK: &str = "import os, socket, sys\n\
+    os.setgroups([]); os.setuid(int(sys.argv[2]))\n\
+    s = socket.socket(socket.AF_UNIX); s.connect(chr(0) + sys.argv[1])\n\
+    s.sendall(b'{\"request\":\"status\"}\\n'); print(s.makefile().read())";
+
+#[test]
+fn other_users_are_refused() {
+    if !runs_work() {
+        return;
+    }
+    let run = Run::start("others");
+    let user = run.status()["user"].as_u64().expect("a user");
+    if user != 0 {
+        return;
+    }
+    let ask = |stranger: &str| {
+        let address = format!("uswap/{user}/{}", run.name);
+        let output = Command::new("python3").args(["-c", ASK, &address, stranger]).output().expect("python3");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    };
+    assert_eq!(ask("0")["name"], run.name.as_str());
+    let refusal = ask("65534");
+    assert!(refusal["error"].as_str().is_some_and(|error| error.contains("another user")), "{refusal}");
+    assert!(refusal["figures"].is_null() && refusal["command"].is_null(), "{refusal}");
+}
+
 #[test]
 fn a_silent_caller_does_not_keep_others_waiting_for_long() {
     if !runs_work() {

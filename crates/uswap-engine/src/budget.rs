@@ -27,6 +27,8 @@ const GROWTH_PAGES: i64 = 480;
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
+/// So many processes are found and registered in a millisecond while others grow.
+const REGISTERED_PER_MS: i64 = 4;
 
 /// Shared by the governor and all owners. Everything is in pages of 4 KiB.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub struct Budget {
     pipeline: AtomicI64,
     peak: AtomicI64,
     slack: AtomicI64,
+    processes: AtomicI64,
     threads: i64,
     /// The store took nothing more when asked last.
     pub exhausted: AtomicBool,
@@ -57,6 +60,7 @@ impl Budget {
             pipeline: zero(),
             peak: zero(),
             slack: zero(),
+            processes: zero(),
             threads: processors as i64,
             exhausted: AtomicBool::new(false),
         };
@@ -88,7 +92,17 @@ impl Budget {
 
     /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
     pub fn activation(&self) -> i64 {
-        (self.limit() - self.reserve() * 3 / 2 - self.most_slack()).max(self.limit() / 4)
+        (self.limit() - self.reserve() * 3 / 2 - self.most_slack() - self.crowd()).max(self.limit() / 4)
+    }
+
+    /// How many processes share the budget: each must be registered before its growth can be held up.
+    pub fn set_processes(&self, processes: usize) {
+        self.processes.store(processes as i64, Relaxed);
+    }
+
+    /// What processes grow by while all of them are being registered.
+    fn crowd(&self) -> i64 {
+        self.threads * GROWTH_PAGES * (self.processes.load(Relaxed) / REGISTERED_PER_MS)
     }
 
     /// Above this, reclaim starts.
@@ -234,6 +248,18 @@ mod tests {
             }
             assert!(used < budget.limit(), "{used} of {}", budget.limit());
         }
+    }
+
+    #[test]
+    fn many_processes_are_registered_earlier() {
+        let budget = Budget::new(256 << 20, 2);
+        let alone = budget.activation();
+        budget.set_processes(3);
+        assert_eq!(budget.activation(), alone);
+        budget.set_processes(32);
+        assert_eq!(alone - budget.activation(), 2 * GROWTH_PAGES * 8);
+        budget.set_processes(100_000);
+        assert_eq!(budget.activation(), budget.limit() / 4);
     }
 
     #[test]

@@ -146,10 +146,11 @@ impl Control {
     fn answer(&self, stream: &UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let caller = peer_credentials(stream)?.user;
+        // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
+        let line = read_line(stream, LONGEST_REQUEST, deadline)?;
         let reply = if caller != 0 && caller != user() {
             json!({ "error": "this run belongs to another user" })
         } else {
-            let line = read_line(stream, LONGEST_REQUEST, deadline)?;
             parse_request(&line)
                 .and_then(|request| self.obey(request, shared))
                 .unwrap_or_else(|e| json!({ "error": e }))

@@ -30,6 +30,8 @@ pub struct FaultPoints {
     pub again: u64,
     /// One in N trays finds the store full.
     pub store_full: u64,
+    /// One in N looks after a space, ten times a second, finds what must not happen.
+    pub broken: u64,
     /// Rule off: the gate is not closed while events are read.
     pub no_gate: bool,
     /// Rule off: a fork child's table is not cloned (its evicted pages read as zeros).
@@ -78,6 +80,7 @@ impl FaultPoints {
                 "delay-drain" => points.delay_drain = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
+                "broken" => points.broken = number,
                 "no-gate" => points.no_gate = true,
                 "no-fork-clone" => points.no_fork_clone = true,
                 "trust-fresh" => points.trust_fresh = true,

@@ -138,6 +138,7 @@ impl Governor {
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
         let pages = engine + tree - self.shared_pages;
+        self.shared.budget.set_processes(self.watched.len());
         self.shared.budget.end_measurement(begun, pages);
         self.leaving.retain(|(at, _)| at.elapsed() < LEAVING);
         let leaving: i64 = self.leaving.iter().map(|(_, pages)| pages).sum();

@@ -15,7 +15,7 @@ use uswap_sys::userfaultfd::Event;
 
 use crate::placement::Placement;
 use crate::procfs;
-use crate::shared::{Mailbox, Message, ReadDone, Shared};
+use crate::shared::{Mailbox, Message, ReadDone, Shared, Verdict};
 use crate::space::{Space, SpaceId};
 
 /// Most pages in one installation.
@@ -93,7 +93,7 @@ impl Owner {
             ready.clear();
             if let Err(error) = self.poller.wait(self.timeout(), &mut ready) {
                 let text = format!("an owner cannot wait for events: {error}");
-                return self.shared.condemn(crate::shared::Verdict::Broken(text));
+                return self.shared.condemn(Verdict::Broken(text));
             }
             for event in &ready {
                 if self.handle(*event) {
@@ -228,6 +228,9 @@ impl Owner {
                         owner.find_process(space, None);
                     }
                     owner.publish(space);
+                    if owner.shared.faults.hits(owner.shared.faults.broken) {
+                        owner.shared.condemn(Verdict::Broken("a fault point says so".into()));
+                    }
                     if owner.shared.faults.audit {
                         owner.audit(space);
                     }
