@@ -192,18 +192,27 @@ impl Owner {
         let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &bytes[..length as usize]));
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length) / PAGE;
+        let lonely = place == 0 && pages == 1;
         for index in 0..done {
-            self.came_back(space, address + index * PAGE);
+            self.came_back(space, address + index * PAGE, lonely);
         }
         (served, done)
     }
 
-    /// Book-keeping of a stored page that was installed: its object becomes the kept copy.
-    fn came_back(&mut self, space: &mut Space, address: u64) {
+    /// Book-keeping of a stored page that was installed: its object becomes the kept copy. Not in the pool and for a page
+    /// that came alone: such a page goes again at no foreseeable time, if at all, and until then the copy would take
+    /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
+    /// runs goes in runs, soon and mostly unchanged.
+    fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
         let active = self.note_refault(space, address);
-        self.shared.store.make_cached(ObjectId::from_bits(object));
+        let id = ObjectId::from_bits(object);
+        if lonely && self.shared.store.spot_of(id).is_none() {
+            self.shared.store.release(id);
+            return self.become_resident(space, address, word.resident().set_active(active));
+        }
+        self.shared.store.make_cached(id);
         self.become_resident(space, address, word.resident_with_copy(object).set_active(active));
     }
 }
