@@ -36,6 +36,8 @@ pub enum Change {
     Unmap { start: u64, end: u64 },
     /// Vacates one range and fills another.
     Remap { from: u64, to: u64, length: u64 },
+    /// Fills a range with what was in another one, which stays registered (MREMAP_DONTUNMAP).
+    Leave { to: u64, length: u64 },
     /// Copies everything.
     Fork,
     /// Commutes with the others.
@@ -56,13 +58,13 @@ impl Change {
         match self {
             Self::Unmap { start, end } => Some((start, end)),
             Self::Remap { from, length, .. } => Some((from, from + length)),
-            Self::Fork | Self::Other => None,
+            Self::Leave { .. } | Self::Fork | Self::Other => None,
         }
     }
 
     fn fills(self) -> Option<(u64, u64)> {
         match self {
-            Self::Remap { to, length, .. } => Some((to, to + length)),
+            Self::Remap { to, length, .. } | Self::Leave { to, length } => Some((to, to + length)),
             _ => None,
         }
     }
@@ -163,9 +165,11 @@ impl Kernel for Asked<'_> {
 
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
 pub fn order(entries: &[Entry], registered: &BTreeMap<u64, u64>, kernel: &impl Kernel) -> Vec<usize> {
-    let echoes = echoes(entries);
+    let (echoes, leaving) = echoes(entries);
+    let entries = &with_leaving(entries, &leaving)[..];
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
-    let depends = |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Fork);
+    let depends =
+        |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Leave { .. } | Change::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
         return kept;
     }
@@ -176,16 +180,30 @@ pub fn order(entries: &[Entry], registered: &BTreeMap<u64, u64>, kernel: &impl K
     search.best.map_or(kept, |(order, _)| order)
 }
 
-/// Each mremap is followed by an Unmap of what it left, unless it left the mapping there.
-fn echoes(entries: &[Entry]) -> BTreeSet<usize> {
-    let mut echoes = BTreeSet::new();
+/// Each mremap is followed by an Unmap of what it left, unless it left the mapping there: the numbers of those Unmaps,
+/// and of the mremaps that have none.
+fn echoes(entries: &[Entry]) -> (BTreeSet<usize>, BTreeSet<usize>) {
+    let (mut echoes, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for (index, entry) in entries.iter().enumerate() {
         let Change::Remap { from, length, .. } = entry.change else { continue };
         let echo = Change::Unmap { start: from, end: from + length };
-        let found = (index + 1..entries.len()).find(|i| entries[*i].change == echo && !echoes.contains(i));
-        echoes.extend(found);
+        match (index + 1..entries.len()).find(|i| entries[*i].change == echo && !echoes.contains(i)) {
+            Some(found) => echoes.insert(found),
+            None => leaving.insert(index),
+        };
     }
-    echoes
+    (echoes, leaving)
+}
+
+/// The entries, with those mremaps for what they are that left their mapping where it was.
+fn with_leaving(entries: &[Entry], leaving: &BTreeSet<usize>) -> Vec<Entry> {
+    let mut entries = entries.to_vec();
+    for index in leaving {
+        if let Change::Remap { to, length, .. } = entries[*index].change {
+            entries[*index].change = Change::Leave { to, length };
+        }
+    }
+    entries
 }
 
 /// Which segments are registered. The borders of all ranges concerned cut the address space into segments, of which

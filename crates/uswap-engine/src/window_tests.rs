@@ -129,7 +129,7 @@ fn replay(mut memory: Memory, entries: &[Entry], order: &[usize]) -> (Memory, Ve
                 }
             }
             Change::Fork => children.push((index, memory.clone())),
-            Change::Other => {}
+            Change::Leave { .. } | Change::Other => {}
         }
     }
     (memory, children)
@@ -195,4 +195,30 @@ fn an_mremap_and_its_own_unmap_are_one_change() {
     let registered = [(at(0), at(10)), (at(50), at(60))].into();
     let nobody = Program::default();
     assert_eq!(order(&entries, &registered, &(&nobody, &entries[..])), [0, 1]);
+}
+
+/// Everything is registered, in the space and in every child.
+struct All;
+
+impl Kernel for All {
+    fn space_has(&self, _: u64) -> Option<bool> {
+        Some(true)
+    }
+
+    fn child_has(&self, _: usize, _: u64) -> Option<bool> {
+        Some(true)
+    }
+}
+
+/// A child that is forked after MREMAP_DONTUNMAP has the place that was left: that does not say that it was forked before.
+#[test]
+fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
+    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let leave = Change::Remap { from: at(0), to: at(100), length: at(10) };
+    let elsewhere = Change::Unmap { start: at(200), end: at(210) };
+    let entries = [entry(elsewhere), entry(leave), entry(Change::Fork)];
+    let registered = [(at(0), at(10)), (at(100), at(110)), (at(200), at(210))].into();
+    let order = order(&entries, &registered, &All);
+    let place = |index: usize| order.iter().position(|i| *i == index).expect("kept");
+    assert!(place(1) < place(2), "{order:?}");
 }
