@@ -290,14 +290,20 @@ impl Owner {
         let mut pages = 1;
         while pages < u64::from(window) {
             let next = address + pages * PAGE;
-            let word = space.table.get(next);
-            let free = !word.in_flight() && fits(word.state()) && !space.in_area(next);
-            if next >= border || !free || !self.shared.budget.has_room(pages as i64 + 16) {
+            if next >= border || !self.fits_beside(space, next, pages as i64, &fits) {
                 break;
             }
             pages += 1;
         }
         pages
+    }
+
+    /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies `fits`, nothing is
+    /// under way with it, and there is room for it beside `others`.
+    pub fn fits_beside(&self, space: &Space, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
+        let word = space.table.get(page);
+        let free = !word.in_flight() && fits(word.state()) && !space.in_area(page);
+        free && self.shared.budget.has_room(others + 16)
     }
 
     /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or

@@ -107,10 +107,10 @@ impl Governor {
         }
     }
 
-    /// Whether one was lowered.
+    /// Raises all owners; says whether one was lowered.
     fn raise_owners(&self) -> bool {
-        let lowered = self.shared.mailboxes.iter().filter(|mailbox| mailbox.lowered.is_lowered());
-        lowered.map(|mailbox| mailbox.lowered.raise()).count() > 0
+        let lowered = self.shared.mailboxes.iter().filter(|mailbox| mailbox.lowered.raise());
+        lowered.count() > 0
     }
 
     fn measure(&mut self) {

@@ -20,7 +20,7 @@ mod greet;
 mod image;
 pub mod keeper;
 pub mod latency;
-mod lowered;
+pub mod lowered;
 mod matcher;
 mod notes;
 mod owner;

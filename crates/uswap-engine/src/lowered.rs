@@ -67,12 +67,14 @@ impl Lowered {
         }
     }
 
-    /// Anyone: the owner is needed.
-    pub fn raise(&self) {
-        if self.lowered.load(SeqCst) {
+    /// Anyone: the owner is needed. Says whether it was lowered.
+    pub fn raise(&self) -> bool {
+        let lowered = self.is_lowered();
+        if lowered {
             self.raised.store(true, SeqCst);
             process::run_ordinarily(self.thread.load(SeqCst), NICENESS, TURN);
         }
+        lowered
     }
 
     /// Whether it runs below all others.
@@ -108,7 +110,7 @@ mod tests {
             assert!(shared.is_lowered());
             assert_eq!(policy(me), IDLE);
             let other = shared.clone();
-            std::thread::spawn(move || other.raise()).join().expect("raise");
+            assert!(std::thread::spawn(move || other.raise()).join().expect("raise"));
             assert_eq!(policy(me), ORDINARY);
             assert_eq!(process::niceness_of(me), Some(NICENESS));
             shared.keep();

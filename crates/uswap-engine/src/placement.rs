@@ -242,6 +242,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uswap_sys::process::this_thread;
 
     fn placement() -> Option<Placement> {
         let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn one_faulting_thread_confines_and_a_second_one_frees() {
         let Some(mut placement) = placement() else { return };
-        let me = procfs::this_thread();
+        let me = this_thread();
         placement.costs = [3.0e9, 1.0, 3.0e9];
         window(&mut placement, me);
         assert!(is_confined());
@@ -274,7 +275,7 @@ mod tests {
     #[test]
     fn every_way_is_tried_and_the_cheapest_is_gone() {
         let Some(mut placement) = placement() else { return };
-        let me = procfs::this_thread();
+        let me = this_thread();
         let mut counts = [0; WAYS.len()];
         for _ in 0..400 {
             let beside = placement.way == Way::Beside;
@@ -291,7 +292,7 @@ mod tests {
     fn an_owner_is_lowered_while_that_pays_and_follows_the_thread() {
         let Some(mut placement) = placement().filter(|placement| placement.ways == WAYS.len()) else { return };
         placement.costs = [3.0e9, 3.0e9, 1.0];
-        window(&mut placement, procfs::this_thread());
+        window(&mut placement, this_thread());
         assert!(placement.way == Way::Lowered && placement.mailbox.lowered.is_lowered());
         let here = placement.confined.expect("confined");
         placement.confined = Some(here + 1);
@@ -310,7 +311,7 @@ mod tests {
     fn without_faults_it_lets_go() {
         let Some(mut placement) = placement() else { return };
         placement.costs = [3.0e9, 1.0, 3.0e9];
-        window(&mut placement, procfs::this_thread());
+        window(&mut placement, this_thread());
         assert!(is_confined());
         placement.begun -= 2 * STALE;
         placement.sweep();

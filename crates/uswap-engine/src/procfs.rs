@@ -140,13 +140,6 @@ pub fn processor_of(pid: u32, tid: u32) -> Option<u32> {
     after_name.split_whitespace().nth(36)?.parse().ok()
 }
 
-/// The calling thread's id.
-#[cfg(test)]
-pub fn this_thread() -> u32 {
-    let link = fs::read_link("/proc/thread-self").expect("thread-self");
-    link.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
-}
-
 /// The process a thread belongs to.
 pub fn process_of_thread(tid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
@@ -164,7 +157,7 @@ mod tests {
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
         assert!(proportional_pages(me).is_some_and(|pages| pages > 0));
         assert_eq!(process_of_thread(me), Some(me));
-        assert!(processor_of(me, this_thread()).is_some_and(|number| number < 4096));
+        assert!(processor_of(me, uswap_sys::process::this_thread()).is_some_and(|number| number < 4096));
         assert!(name(me).is_some_and(|name| !name.is_empty()));
     }
 }

@@ -85,13 +85,9 @@ impl Owner {
         along
     }
 
-    /// Whether a page for which no fault was read may be brought: it is stored, managed, nothing is under way with it,
-    /// and there is room for it beside `others`.
+    /// Whether a stored page that need not lie in the faulting page's mapping may be brought with it.
     fn may_come_along(&self, space: &Space, page: u64, others: i64) -> bool {
-        let word = space.table.get(page);
-        let managed = space.is_registered(page) && !space.in_area(page);
-        let free = !word.in_flight() && matches!(word.state(), State::Stored(_));
-        managed && free && self.shared.budget.has_room(others + 16)
+        space.is_registered(page) && self.fits_beside(space, page, others, |state| matches!(state, State::Stored(_)))
     }
 
     /// The pages to be read with the one at `address`, which is the first, and their objects: those that the stream of

@@ -166,14 +166,13 @@ impl Kernel for Asked<'_> {
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
 pub fn order(entries: &[Entry], registered: &BTreeMap<u64, u64>, kernel: &impl Kernel) -> Vec<usize> {
     let (echoes, leaving) = echoes(entries);
-    let entries = &with_leaving(entries, &leaving)[..];
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
-    let depends =
-        |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Leave { .. } | Change::Fork);
+    let depends = |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
         return kept;
     }
-    let mut search = Search::new(entries, &kept, registered, kernel);
+    let entries = with_leaving(entries, &leaving);
+    let mut search = Search::new(&entries, &kept, registered, kernel);
     let mut taken = Vec::with_capacity(kept.len());
     let before = search.before.clone();
     search.extend(&mut taken, &before, 0);

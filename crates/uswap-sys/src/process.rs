@@ -216,11 +216,11 @@ pub fn set_nice(value: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
 }
 
-/// Whether this process may give its threads any niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on this thread, which
+/// Whether this process may give its threads that niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on this thread, which
 /// has its own again afterwards.
-pub fn may_raise_priority() -> bool {
+pub fn may_take_niceness(niceness: i32) -> bool {
     let Some(before) = niceness_of(0) else { return false };
-    set_nice(before - 1) && set_nice(before)
+    set_nice(niceness) && set_nice(before)
 }
 
 /// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those it starts: one that
