@@ -50,9 +50,15 @@ pub const NOTES_COUNT: u64 = HEADER + 64;
 pub const NOTES_START: u64 = HEADER + 128;
 /// Bytes of a note: start, length, kind (8 bits) and number.
 pub const NOTE_BYTES: u64 = 24;
-/// Note kind: the program asked for MADV_WIPEONFORK or MADV_DONTFORK on the range.
+/// Note kind: the program asked for MADV_WIPEONFORK on the range.
 pub const NOTE_WIPE_ON_FORK: u64 = 1;
-/// Note kind: the program asked for MADV_KEEPONFORK or MADV_DOFORK on the range.
+/// Note kind: MADV_KEEPONFORK.
 pub const NOTE_KEEP_ON_FORK: u64 = 2;
+/// Note kind: MADV_DONTFORK.
+pub const NOTE_DONT_FORK: u64 = 3;
+/// Note kind: MADV_DOFORK.
+pub const NOTE_DO_FORK: u64 = 4;
+/// Added to the kind once the program's call has been made.
+pub const NOTE_DONE: u64 = 0x80;
 
 const _: () = assert!(128 + NOTES as u64 * NOTE_BYTES <= PAGE);

@@ -6,7 +6,10 @@ use core::sync::atomic::{
     Ordering::{Release, SeqCst},
 };
 
-use crate::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START, NOTICE, PAGE};
+use crate::layout::{
+    NOTE_BYTES, NOTE_DO_FORK, NOTE_DONE, NOTE_DONT_FORK, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT,
+    NOTES_START, NOTICE, PAGE,
+};
 use crate::start;
 use crate::syscall::{self, call};
 
@@ -39,17 +42,24 @@ fn finish(result: isize) -> isize {
 /// As the system call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> i32 {
-    match advice {
-        MADV_WIPEONFORK | MADV_DONTFORK => note(address, length, NOTE_WIPE_ON_FORK),
-        MADV_KEEPONFORK | MADV_DOFORK => note(address, length, NOTE_KEEP_ON_FORK),
-        MADV_GUARD_INSTALL => {
-            // SAFETY: the program asks for these pages to be dropped.
-            unsafe { call(syscall::MADVISE, [address, length, MADV_DONTNEED as usize, 0, 0, 0]) };
-        }
-        _ => {}
+    let kind = match advice {
+        MADV_WIPEONFORK => Some(NOTE_WIPE_ON_FORK),
+        MADV_DONTFORK => Some(NOTE_DONT_FORK),
+        MADV_KEEPONFORK => Some(NOTE_KEEP_ON_FORK),
+        MADV_DOFORK => Some(NOTE_DO_FORK),
+        _ => None,
+    };
+    if advice == MADV_GUARD_INSTALL {
+        // SAFETY: the program asks for these pages to be dropped.
+        unsafe { call(syscall::MADVISE, [address, length, MADV_DONTNEED as usize, 0, 0, 0]) };
     }
+    let number = kind.and_then(|kind| note(address, length, kind));
     // SAFETY: the program's own call.
-    finish(unsafe { call(syscall::MADVISE, [address, length, advice as usize, 0, 0, 0]) }) as i32
+    let result = finish(unsafe { call(syscall::MADVISE, [address, length, advice as usize, 0, 0, 0]) }) as i32;
+    if let (Some(number), Some(kind)) = (number, kind) {
+        note_done(number, kind);
+    }
+    result
 }
 
 /// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces it.
@@ -80,8 +90,8 @@ fn announce_remap(id: i32, address: usize) {
 /// Leaves a note for the engine and announces it: the event waits in line with those of forks, and the program's call
 /// is made only after the engine has read it. The notes form a ring; while nothing is registered there is no event, and
 /// the engine may find later that it has missed some.
-fn note(address: usize, length: usize, kind: u64) {
-    let Some(area) = start::area() else { return };
+fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
+    let area = start::area()?;
     // SAFETY: the header page is ours, always present, and the index is kept within its room. The kind is written last,
     // with the note's number: another number means another note. The notice page holds nothing.
     unsafe {
@@ -92,5 +102,15 @@ fn note(address: usize, length: usize, kind: u64) {
         note.add(1).write_volatile((length as u64).next_multiple_of(4096));
         (*note.add(2).cast::<AtomicU64>()).store(number << 8 | kind, Release);
         call(syscall::MADVISE, [(area + NOTICE) as usize, PAGE as usize, MADV_DONTNEED as usize, 0, 0, 0]);
+        Some(number)
     }
+}
+
+/// The call that a note tells of has been made: from now on the kernel knows. Unless another note has taken its place.
+fn note_done(number: u64, kind: u64) {
+    let Some(area) = start::area() else { return };
+    let note = area + NOTES_START + number % NOTES as u64 * NOTE_BYTES;
+    // SAFETY: as in `note`.
+    let state = unsafe { &*((note + 16) as *const AtomicU64) };
+    let _ = state.compare_exchange(number << 8 | kind, number << 8 | kind | NOTE_DONE, SeqCst, SeqCst);
 }

@@ -61,6 +61,7 @@ victims! {
     fork_staged: "fork_staged", "--rounds 20";
     fork_at_start: "fork_at_start", "--memory 96";
     wipeonfork: "wipeonfork", "--memory 128";
+    wipe_and_move: "wipe_and_move", "--memory 112 --rounds 12";
     guard_pages: "guard_pages", "--memory 128";
     shmat_remap: "shmat_remap", "--memory 128";
     strides: "strides", "--memory 112";

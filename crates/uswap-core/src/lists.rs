@@ -1,53 +1,65 @@
-//! Who goes next: an inactive and an active list per space, first in first out.
-//!
-//! No access bit is to be had in user space, so a page proves itself by being missed: it is taken from the head of
-//! the inactive list and *staged* (out of the program, still in RAM). Touched then, it comes back at once and joins
-//! the active list; untouched, it goes to the store. A page that refaults within a distance smaller than the
-//! resident set would have stayed, had the active list been shorter: it joins the active list too, and the active
-//! list's head ages into the inactive one (Weiner 2013; linux `mm/workingset.c`).
+//! The inactive and the active list of a space, first in first out.
 //!
 //! Entries are page addresses and are not removed when a page leaves: an entry counts only if the page's word says
-//! that it is queued on this list. That makes leaving free, at the price of stale entries that are skipped.
+//! that it is queued on this list. That makes leaving free, at the price of stale entries that are skipped. How many
+//! entries count is kept beside, so whoever overwrites the word of a queued page says so (`leave`).
 
 use std::collections::VecDeque;
 
 /// The two lists of a space. Validity of an entry is decided by the caller's page words.
 #[derive(Clone, Default, Debug)]
 pub struct Lists {
-    inactive: VecDeque<u64>,
-    active: VecDeque<u64>,
+    queues: [VecDeque<u64>; 2],
+    valid: [u64; 2],
 }
 
 impl Lists {
-    /// Puts a page at the tail of one of the lists.
+    /// Puts a page at the tail of the inactive list or of the active one.
     pub fn push(&mut self, address: u64, active: bool) {
-        if active { self.active.push_back(address) } else { self.inactive.push_back(address) }
+        self.queues[usize::from(active)].push_back(address);
+        self.valid[usize::from(active)] += 1;
     }
 
-    /// Puts a page at the head of the inactive list: it is to be tried again at once.
-    pub fn push_first(&mut self, address: u64) {
-        self.inactive.push_front(address);
+    /// Puts a page at the head of a list.
+    pub fn push_first(&mut self, address: u64, active: bool) {
+        self.queues[usize::from(active)].push_front(address);
+        self.valid[usize::from(active)] += 1;
     }
 
-    /// The head of the inactive list.
-    pub fn pop_inactive(&mut self) -> Option<u64> {
-        self.inactive.pop_front()
+    /// Takes the entry at the head of a list, which may be stale: if it counts, [`leave`](Self::leave) says so.
+    pub fn pop(&mut self, active: bool) -> Option<u64> {
+        self.queues[usize::from(active)].pop_front()
     }
 
-    /// The head of the active list.
-    pub fn pop_active(&mut self) -> Option<u64> {
-        self.active.pop_front()
+    /// Takes the entry at the tail of a list.
+    pub fn pop_last(&mut self, active: bool) -> Option<u64> {
+        self.queues[usize::from(active)].pop_back()
     }
 
-    /// Whether the inactive list is low: below one third of all, as for anonymous memory in the kernel with
-    /// `inactive_ratio` 2.
-    pub fn inactive_is_low(&self) -> bool {
-        self.inactive.len() * 2 < self.active.len()
+    /// Takes the entry at `index` of the active list; the one at its head takes its place.
+    pub fn pop_at(&mut self, index: usize) -> Option<u64> {
+        self.queues[1].swap_remove_front(index)
     }
 
-    /// Entries, stale ones included.
+    /// A page that was on a list is on none any more.
+    pub fn leave(&mut self, active: bool) {
+        let valid = &mut self.valid[usize::from(active)];
+        *valid = valid.saturating_sub(1);
+    }
+
+    /// Pages on a list.
+    pub fn count(&self, active: bool) -> u64 {
+        self.valid[usize::from(active)]
+    }
+
+    /// Entries of a list, stale ones included.
+    pub fn entries(&self, active: bool) -> usize {
+        self.queues[usize::from(active)].len()
+    }
+
+    /// Entries of both, stale ones included.
     pub fn len(&self) -> usize {
-        self.inactive.len() + self.active.len()
+        self.entries(false) + self.entries(true)
     }
 
     /// No entries.
@@ -57,13 +69,16 @@ impl Lists {
 
     /// All entries, stale ones included; `true` for those of the active list.
     pub fn iter(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
-        let inactive = self.inactive.iter().map(|address| (*address, false));
-        inactive.chain(self.active.iter().map(|address| (*address, true)))
+        let of = |active: bool| self.queues[usize::from(active)].iter().map(move |address| (*address, active));
+        of(false).chain(of(true))
     }
 
     /// Drops the entries that `valid` refuses. To be called when stale entries outnumber the others.
     pub fn purge(&mut self, mut valid: impl FnMut(u64, bool) -> bool) {
-        self.inactive.retain(|address| valid(*address, false));
-        self.active.retain(|address| valid(*address, true));
+        for active in [false, true] {
+            let queue = &mut self.queues[usize::from(active)];
+            queue.retain(|address| valid(*address, active));
+            self.valid[usize::from(active)] = queue.len() as u64;
+        }
     }
 }

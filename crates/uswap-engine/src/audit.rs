@@ -26,13 +26,16 @@ impl Space {
     /// Every resident page can be found by reclaim or is set aside or ordered; every staged page lies in a live slot and
     /// every live slot holds a staged page.
     fn audit(&mut self) -> Result<(), String> {
-        let listed: HashSet<(u64, bool)> = self.lists.iter().collect();
+        let lists = self.working_set.lists();
+        let listed: HashSet<(u64, bool)> = lists.iter().collect();
+        let mut counted = [0; 2];
         let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
         let (mut resident, mut staged) = (0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {
                 State::Resident => {
                     resident += 1;
+                    counted[usize::from(word.active())] += u64::from(word.queued());
                     let found = match (word.queued(), word.in_flight()) {
                         (true, false) => listed.contains(&(address, word.active())),
                         (false, true) => true,
@@ -51,6 +54,10 @@ impl Space {
         }
         if resident != self.resident {
             return Err(format!("{resident} pages are resident, {} are counted", self.resident));
+        }
+        let told = [lists.count(false), lists.count(true)];
+        if counted != told {
+            return Err(format!("{counted:?} pages are inactive and active, {told:?} are counted"));
         }
         self.audit_trays(&mut staged)?;
         staged.iter().next().map_or(Ok(()), |(slot, address)| {

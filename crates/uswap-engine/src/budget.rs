@@ -144,6 +144,11 @@ impl Budget {
         self.usage() + pages <= self.hard()
     }
 
+    /// Whether memory is so far from short that pages which come now displace nobody.
+    pub fn is_ample(&self) -> bool {
+        self.usage() < self.low() - self.reserve()
+    }
+
     /// Pages were installed (or, negative, dropped).
     pub fn charge(&self, pages: i64) {
         self.since.fetch_add(pages, Relaxed);

@@ -17,12 +17,14 @@ impl Owner {
     /// Applies one change.
     pub fn apply(&mut self, space: &mut Space, held: Held) {
         let counters = &self.shared.counters;
+        space.notes.apply_until(held.notes, &space.registered);
         match held.event {
             Event::Fault { .. } => {}
             Event::Unmap { start, end } => {
                 counters.unmap_events.add(1);
                 self.release_range(space, start, end);
                 space.unregister_range(start, end);
+                space.notes.unmap(start, end);
                 space.needs_scan = true;
                 self.wake_waiters(space, start, end);
             }
@@ -37,11 +39,12 @@ impl Owner {
                 counters.remap_events.add(1);
                 if !self.shared.faults.ignore_remap {
                     self.remap(space, from, to, length);
+                    space.notes.remap(from, to, length, held.leaves);
                 }
             }
             Event::Fork(child) => {
                 counters.fork_events.add(1);
-                self.fork(space, child, held.notes);
+                self.fork(space, child, held.last);
             }
         }
     }
@@ -55,8 +58,9 @@ impl Owner {
     /// The same for pages without orders under way.
     pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
         let store = &self.shared.store;
-        let (trays, resident) = (&mut space.trays, &mut space.resident);
+        let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
         space.table.take_range(start, end, |_, word| {
+            working_set.forget(word);
             match word.state() {
                 State::Stored(object) => store.release(ObjectId::from_bits(object)),
                 State::Staged(slot) => {
@@ -91,8 +95,7 @@ impl Owner {
                     let address = addresses[slot as usize];
                     let word = space.table.get(address);
                     if word.state() == State::Resident && word.in_flight() {
-                        space.table.set(address, word.set_in_flight(false).set_queued(true));
-                        space.lists.push(address, word.active());
+                        space.working_set.join(&mut space.table, address, word.set_in_flight(false));
                     }
                 }
             }
@@ -113,27 +116,29 @@ impl Owner {
         self.release_range(space, to, to + length);
         let mut moved: Vec<(u64, PageWord)> = Vec::new();
         space.table.take_range(from, from + length, |address, word| moved.push((address, word)));
+        moved.iter().for_each(|(_, word)| space.working_set.forget(*word));
         for (address, word) in moved {
             let target = address - from + to;
             if let State::Staged(slot) = word.state() {
                 let (tray, bit) = space.trays.of_slot(slot);
                 tray.addresses[bit as usize] = target;
             }
-            let mut word = word.set_in_flight(false);
+            let word = word.set_in_flight(false);
             if word.state() == State::Resident {
                 // Also one that was set aside: who is on no list under its new address is never found again.
-                word = word.set_queued(true);
-                space.lists.push(target, word.active());
+                space.working_set.join(&mut space.table, target, word);
+            } else {
+                space.table.set(target, word);
             }
-            space.table.set(target, word);
         }
         space.move_registration(from, to, length);
         space.needs_scan = true;
         self.wake_waiters(space, from, from + length);
     }
 
-    /// fork: the child gets a page table of its own, sharing what is stored. `notes`: how many had been left.
-    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, notes: u64) {
+    /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
+    /// change is left to be applied.
+    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, last: bool) {
         parent.forks += 1;
         parent.suspect_sharing();
         let mut child = Space::new(self.new_id(), events);
@@ -141,15 +146,15 @@ impl Owner {
         child.identity = random & !0xff | self.number as u64 | 1 << 63;
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
-        child.notes = parent.notes.inherited(notes);
         child.process_name = parent.process_name.clone();
-        child.clock = parent.clock;
         child.needs_scan = true;
         child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
-        for (start, end) in self.excluded_from_fork(parent, notes).into_iter().chain(self.fresh_at_fork(parent)) {
+        let excluded = self.excluded_from_fork(parent, last);
+        child.notes = parent.notes.inherited();
+        for (start, end) in excluded.into_iter().chain(self.fresh_at_fork(parent)) {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
@@ -170,10 +175,10 @@ impl Owner {
     fn clone_pages(&mut self, parent: &Space, child: &mut Space) {
         let store = &self.shared.store;
         child.table = parent.table.clone();
-        child.lists = parent.lists.clone();
+        child.working_set = parent.working_set.clone();
         (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
-        let (lists, resident) = (&mut child.lists, &mut child.resident);
+        let (working_set, resident) = (&mut child.working_set, &mut child.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
                 State::Stored(object) => store.retain(ObjectId::from_bits(object)),
@@ -185,8 +190,7 @@ impl Owner {
             }
             // Orders and reads under way are the parent's.
             if word.in_flight() && word.state() == State::Resident {
-                *word = word.set_queued(true);
-                lists.push(address, word.active());
+                *word = working_set.enlist(address, *word);
             }
             *word = word.set_in_flight(false);
         });
@@ -265,18 +269,5 @@ impl Space {
         self.unregister_range(from, from + length);
         self.unregister_range(to, to + length);
         self.registered.insert(to, to + length);
-    }
-
-    /// Drops stale list entries once they outnumber the others.
-    pub fn purge_lists(&mut self) {
-        if self.lists.len() as u64 > 2 * self.resident + 4096 {
-            let table = &self.table;
-            let mut seen = std::collections::HashSet::new();
-            self.lists.purge(|address, active| {
-                let word = table.get(address);
-                let valid = word.queued() && word.state() == State::Resident && word.active() == active;
-                valid && seen.insert(address)
-            });
-        }
     }
 }

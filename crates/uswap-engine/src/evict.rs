@@ -1,4 +1,4 @@
-//! The life of an eviction: from the head of the inactive list to the dropped staging slot.
+//! The life of an eviction: from the victim's choice (`working_set.rs` of the core) to the dropped staging slot.
 //!
 //! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for the price of one
 //! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::{Operation, RunResult};
 use uswap_core::word::State;
+use uswap_core::working_set::WorkingSet;
 use uswap_store::ObjectId;
 
 use crate::owner::Owner;
@@ -34,8 +35,7 @@ impl Owner {
             let pressed = self.press_shared(space, space.refaults.min(wanted) as usize) as u64;
             space.refaults = if space.shared_parked.is_empty() { 0 } else { space.refaults - pressed };
         }
-        let urgent = !self.shared.budget.has_room(64);
-        let keep = if urgent { 0 } else { staging_target(space) };
+        let keep = staging_target(space);
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
         while stored < wanted && staged > keep {
@@ -48,7 +48,7 @@ impl Owner {
             staged -= live;
         }
         let filling = space.trays.filling.len() as u64 * u64::from(TRAY_PAGES);
-        let short = (wanted - stored.min(wanted)) + staging_target(space);
+        let short = (wanted - stored.min(wanted)) + keep;
         let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
         for _ in 0..trays.min(8) {
             if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
@@ -69,8 +69,7 @@ impl Owner {
         let Some(number) = space.trays.take_free() else {
             for address in candidates {
                 let word = space.table.get(address);
-                space.table.set(address, word.set_queued(true));
-                space.lists.push_first(address);
+                space.working_set.rejoin(&mut space.table, address, word);
             }
             return false;
         };
@@ -122,35 +121,22 @@ impl Owner {
         }
     }
 
-    /// Up to a tray of pages from the head of the inactive list, sorted.
+    /// Up to a tray of pages that are next to go, sorted.
     fn candidates(&mut self, space: &mut Space) -> Vec<u64> {
         self.unpark(space);
         let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
         let mut looked = 0;
         while pages.len() < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
-            if space.lists.inactive_is_low() {
-                self.deactivate(space, 2 * TRAY_PAGES);
-            }
-            let Some(address) = space.lists.pop_inactive() else {
-                if !self.deactivate(space, TRAY_PAGES) {
-                    break;
-                }
-                continue;
-            };
-            let word = space.table.get(address);
-            let valid = word.state() == State::Resident && word.queued() && !word.in_flight() && !word.active();
-            if valid {
-                space.table.set(address, word.set_queued(false));
-                if !space.shared_pages.contains(&address) && space.is_shared(address) {
-                    space.shared_parked.push_back(address);
-                } else {
-                    pages.push(address);
-                }
+            let Some(address) = space.working_set.next_victim(&mut space.table) else { break };
+            if !space.shared_pages.contains(&address) && space.is_shared(address) {
+                space.shared_parked.push_back(address);
+            } else {
+                self.shared.counters.pgdeactivate.add(u64::from(space.table.get(address).active()));
+                pages.push(address);
             }
         }
         pages.sort_unstable();
-        pages.dedup();
         pages
     }
 
@@ -165,8 +151,7 @@ impl Owner {
         for address in std::mem::take(&mut space.parked).into_iter().chain(shared) {
             let word = space.table.get(address);
             if word.state() == State::Resident && !word.queued() && !word.in_flight() {
-                space.table.set(address, word.set_active(false).set_queued(true));
-                space.lists.push(address, false);
+                space.working_set.join(&mut space.table, address, word.set_active(false));
             }
         }
     }
@@ -178,29 +163,12 @@ impl Owner {
             let Some(address) = space.shared_parked.pop_front() else { break };
             let word = space.table.get(address);
             if word.state() == State::Resident && !word.queued() && !word.in_flight() {
-                space.table.set(address, word.set_active(false).set_queued(true));
                 space.shared_pages.insert(address);
-                space.lists.push_first(address);
+                space.working_set.rejoin(&mut space.table, address, word);
                 pressed += 1;
             }
         }
         pressed
-    }
-
-    /// Ages the head of the active list into the inactive one; `false` when nothing was there.
-    fn deactivate(&mut self, space: &mut Space, most: u32) -> bool {
-        let mut moved = false;
-        for _ in 0..most {
-            let Some(address) = space.lists.pop_active() else { break };
-            moved = true;
-            let word = space.table.get(address);
-            if word.state() == State::Resident && word.queued() && word.active() && !word.in_flight() {
-                space.table.set(address, word.set_active(false));
-                space.lists.push(address, false);
-                self.shared.counters.pgdeactivate.add(1);
-            }
-        }
-        moved
     }
 
     /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
@@ -313,15 +281,15 @@ impl Owner {
                 run.pages == 1 || !space.alone.insert(address)
             }
             _ => {
-                space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(true));
-                return space.lists.push(address, false);
+                let word = word.set_in_flight(false).set_active(false);
+                return space.working_set.join(&mut space.table, address, word);
             }
         };
-        space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(!park));
         if park {
+            space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
             space.parked.push(address);
         } else {
-            space.lists.push_first(address);
+            space.working_set.rejoin(&mut space.table, address, word.set_in_flight(false));
         }
     }
 
@@ -401,15 +369,14 @@ impl Owner {
                 Stored::Object(object) if !still => self.shared.store.release(object),
                 _ if !still => {}
                 Stored::Object(object) => {
-                    space.clock = space.clock.wrapping_add(1);
-                    let word = space.table.get(address).stored(object.to_bits(), space.clock);
+                    let word = space.table.get(address);
+                    let word = word.stored(object.to_bits(), space.working_set.evict(word));
                     space.table.set(address, word);
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
                 Stored::Zero => {
-                    space.clock = space.clock.wrapping_add(1);
-                    let word = space.table.get(address).zero(space.clock);
-                    space.table.set(address, word);
+                    let word = space.table.get(address);
+                    space.table.set(address, word.zero(space.working_set.evict(word)));
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
                 Stored::Full => full = true,
@@ -466,9 +433,9 @@ impl Owner {
     }
 }
 
-/// Pages that shall lie staged: one in 32 of the resident ones.
+/// Pages that shall lie staged; of a space with few pages not so many that none are left to go.
 fn staging_target(space: &Space) -> u64 {
-    (space.resident / 32).clamp(128, 8192)
+    WorkingSet::staging_target(space.resident).clamp(128, 8192).min(space.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of

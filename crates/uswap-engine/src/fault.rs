@@ -129,10 +129,12 @@ impl Owner {
             self.shared.counters.misordered_events.add(misordered);
             changes
         };
+        let mut changes = changes;
+        changes.last_mut().into_iter().for_each(|held| held.last = true);
         for change in changes {
             self.apply(space, change);
         }
-        space.notes.fold();
+        space.notes.apply_until(u64::MAX, &space.registered);
     }
 
     /// Closes the gate; `false` while the agent is inside (the gate stays closed).
@@ -274,9 +276,9 @@ impl Owner {
             space.first_touches.advance(address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
             for page in (address..address + done).step_by(PAGE_SIZE) {
-                self.note_refault(space, page);
+                let active = self.is_welcome(space, page);
                 let word = space.table.get(page);
-                self.become_resident(space, page, word.resident());
+                self.become_resident(space, page, word.resident().set_active(active));
             }
             self.shared.latencies.record(Tier::Zero, since);
         }
@@ -385,29 +387,25 @@ impl Owner {
         true
     }
 
-    /// Refault distance: whether the page joins the active list.
-    pub fn note_refault(&mut self, space: &mut Space, address: u64) -> bool {
+    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by the room there is.
+    pub fn is_welcome(&mut self, space: &mut Space, address: u64) -> bool {
         let word = space.table.get(address);
+        let room = space.working_set.has_room(self.shared.budget.is_ample());
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
-            return false;
+            return room;
         }
+        let refault = space.working_set.refault(word);
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
+        counters.workingset_restore_anon.add(u64::from(refault.restore));
+        counters.workingset_activate_anon.add(u64::from(refault.activate));
         space.refaults += u64::from(!space.shared_parked.is_empty());
-        if word.workingset() {
-            counters.workingset_restore_anon.add(1);
-        }
-        let near = u64::from(word.refault_distance(space.clock)) <= space.resident;
-        if near {
-            counters.workingset_activate_anon.add(1);
-        }
-        near
+        refault.activate || room
     }
 
     /// The page is mapped now: word, list, count.
     pub fn become_resident(&mut self, space: &mut Space, address: u64, word: PageWord) {
-        space.table.set(address, word.set_queued(true));
-        space.lists.push(address, word.active());
+        space.working_set.join(&mut space.table, address, word);
         space.resident += 1;
     }
 

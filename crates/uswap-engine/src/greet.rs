@@ -122,7 +122,11 @@ impl Owner {
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),
-            queues: [space.lists.len(), space.trays.filling.len(), space.waiters.len() + space.stalled.len()],
+            queues: [
+                space.working_set.lists().len(),
+                space.trays.filling.len(),
+                space.waiters.len() + space.stalled.len(),
+            ],
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
         };

@@ -1,64 +1,87 @@
 //! Notes: what the program's hooks tell of advice that sends no event (MADV_WIPEONFORK, MADV_DONTFORK, their opposites).
 //!
-//! A hook writes its note, drops the notice page, and makes the program's call only when the engine has read the event
-//! of that. So the notes known when a fork's event is read are those made before the fork, and later ones came after
-//! it, however late the fork is looked at.
+//! A hook writes its note, drops the notice page, makes the program's call only when the engine has read the event of that,
+//! and then marks the note as done. So the notes known when a fork's event is read are those made before the fork, and
+//! later ones came after it, however late the fork is looked at.
 //!
-//! Before memory is registered there is no event, and of many notes the first are overwritten. What is missed is made up
-//! for by asking the kernel at every fork.
+//! Notes and changes are applied in one line: what children do not inherit follows munmap and mremap as pages do. The kernel
+//! (smaps) cannot simply be asked when a fork is looked at: by then the program may have moved on.
+//!
+//! Memory that is not registered can be replaced without an event, so what a note says of it is in *doubt*. Once it is
+//! registered the kernel is asked, after the scan or at the next fork: what it says holds for every note that is done.
+//! Of many notes before anything is registered the first are overwritten; then all memory that is registered is in doubt.
 
-use uswap_abi::layout::{NOTE_BYTES, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT, NOTES_START};
+use std::collections::{BTreeMap, VecDeque};
+
+use uswap_abi::layout::{
+    NOTE_BYTES, NOTE_DO_FORK, NOTE_DONE, NOTE_DONT_FORK, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT,
+    NOTES_START,
+};
 use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::owner::Owner;
+use crate::procfs;
 use crate::space::Space;
 
-/// Notes kept one by one at most, while no fork can ask for them.
-const MOST_RECENT: usize = 64;
 /// Bytes of count and ring.
 const BYTES: usize = (NOTES_START - NOTES_COUNT) as usize + NOTES * NOTE_BYTES as usize;
 
-type Ranges = Vec<(u64, u64)>;
+/// From, to.
+type Range = (u64, u64);
+type Registered = BTreeMap<u64, u64>;
 
 /// One note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Note {
-    start: u64,
-    end: u64,
-    /// Children do not inherit the range; or they do again.
+    range: Range,
+    /// About wiping; otherwise about not inheriting at all.
+    wipes: bool,
     excludes: bool,
 }
 
 impl Note {
-    /// The note of that number, if it is complete and was not overwritten.
-    fn decode(words: [u64; 3], number: u64) -> Option<Self> {
+    /// The note of that number, if it is complete and was not overwritten, and whether the call that it tells of has been
+    /// made.
+    fn decode(words: [u64; 3], number: u64) -> Option<(Self, bool)> {
         let [start, length, kind] = words;
-        let excludes = match kind & 0xff {
-            NOTE_WIPE_ON_FORK => true,
-            NOTE_KEEP_ON_FORK => false,
+        let (wipes, excludes) = match kind & 0xff & !NOTE_DONE {
+            NOTE_WIPE_ON_FORK => (true, true),
+            NOTE_KEEP_ON_FORK => (true, false),
+            NOTE_DONT_FORK => (false, true),
+            NOTE_DO_FORK => (false, false),
             _ => return None,
         };
-        (kind >> 8 == number).then_some(Self { start, end: start.saturating_add(length), excludes })
+        let note = Self { range: (start, start.saturating_add(length)), wipes, excludes };
+        (kind >> 8 == number).then_some((note, kind & NOTE_DONE != 0))
     }
+}
 
-    fn apply_to(&self, ranges: &mut Ranges) {
-        cut(ranges, self.start, self.end);
-        if self.excludes {
-            ranges.push((self.start, self.end));
-        }
-    }
+/// Memory that children do not inherit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Excluded {
+    range: Range,
+    /// They have it, filled with zeros.
+    wiped: bool,
+}
+
+/// A note on memory that was not registered then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Doubt {
+    range: Range,
+    number: u64,
 }
 
 /// All notes of a space.
 #[derive(Clone, Default, Debug)]
 pub struct Notes {
-    /// What the older ones exclude together.
-    folded: Ranges,
-    recent: Vec<Note>,
-    /// The number of the first recent note.
+    /// As of the changes that were applied.
+    excluded: Vec<Excluded>,
+    doubts: Vec<Doubt>,
+    /// Notes that were read and not applied yet, and the number of the first of them.
+    recent: VecDeque<Note>,
     first: u64,
-    /// Some were missed.
-    incomplete: bool,
+    /// Some were missed: whatever becomes registered is in doubt.
+    missed: bool,
 }
 
 impl Notes {
@@ -67,92 +90,200 @@ impl Notes {
         self.first + self.recent.len() as u64
     }
 
-    /// The notes that a child has which was forked when there were `known`.
-    pub fn inherited(&self, known: u64) -> Self {
-        let mut notes = self.clone();
-        notes.recent.truncate(known.saturating_sub(self.first) as usize);
+    /// Those of a child forked now: what is wiped is so in its own children, what it has not cannot be.
+    pub fn inherited(&self) -> Self {
+        let mut notes = Self { first: self.first, recent: VecDeque::new(), ..self.clone() };
+        notes.excluded.retain(|excluded| excluded.wiped);
         notes
     }
 
-    /// No fork will ask for what was before: keeps the list short.
-    pub fn fold(&mut self) {
-        if self.recent.len() > MOST_RECENT {
-            self.first = self.count();
-            self.recent.drain(..).for_each(|note| note.apply_to(&mut self.folded));
-        }
-    }
-
     /// Takes in what is new in the header page.
-    fn read(&mut self, words: &[u64]) {
+    fn read(&mut self, words: &[u64], registered: &Registered) {
         let count = words[0];
-        let ring = words[((NOTES_START - NOTES_COUNT) / 8) as usize..].as_chunks::<3>().0;
         let oldest = count.saturating_sub(NOTES as u64);
         if oldest > self.count() {
-            self.incomplete = true;
-            self.recent.drain(..).for_each(|note| note.apply_to(&mut self.folded));
+            self.apply_until(u64::MAX, registered);
             self.first = oldest;
+            self.missed = true;
+            self.doubts.extend(registered.iter().map(|(start, end)| Doubt { range: (*start, *end), number: 0 }));
         }
         for number in self.count()..count {
             // An incomplete one is announced later.
-            let Some(note) = Note::decode(ring[number as usize % NOTES], number) else { break };
-            self.recent.push(note);
+            let Some((note, _)) = Note::decode(slot(words, number), number) else { break };
+            self.recent.push_back(note);
         }
     }
 
-    /// What was excluded when there were `known` notes.
-    fn excluded_then(&self, known: u64) -> Ranges {
-        let mut ranges = self.folded.clone();
-        self.split(known).0.iter().for_each(|note| note.apply_to(&mut ranges));
-        ranges
-    }
-
-    /// The same, when the kernel says `now` after all notes: what later ones have changed is taken back.
-    fn excluded_at(&self, known: u64, mut now: Ranges) -> Ranges {
-        let then = self.excluded_then(known);
-        for later in self.split(known).1 {
-            cut(&mut now, later.start, later.end);
-            let overlaps = then.iter().map(|(start, end)| ((*start).max(later.start), (*end).min(later.end)));
-            now.extend(overlaps.filter(|(start, end)| start < end));
+    /// Applies the notes below a number.
+    pub fn apply_until(&mut self, number: u64, registered: &Registered) {
+        while self.first < number
+            && let Some(note) = self.recent.pop_front()
+        {
+            self.apply(note, registered);
+            self.first += 1;
         }
-        now
     }
 
-    fn split(&self, known: u64) -> (&[Note], &[Note]) {
-        self.recent.split_at((known.saturating_sub(self.first) as usize).min(self.recent.len()))
+    fn apply(&mut self, note: Note, registered: &Registered) {
+        let (others, mut alike) = self.excluded.iter().partition::<Vec<Excluded>, _>(|e| e.wiped != note.wipes);
+        cut(&mut alike, note.range, |e| e.range, |e, range| Excluded { range, ..e });
+        self.excluded = [others, alike].concat();
+        if note.excludes {
+            self.excluded.push(Excluded { range: note.range, wiped: note.wipes });
+        }
+        // Where the kernel would have to be asked, it knows of this one only when that is done.
+        let mut doubtful: Vec<Range> = self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
+        doubtful.extend(unregistered(note.range, registered));
+        cut(&mut self.doubts, note.range, |d| d.range, |d, range| Doubt { range, ..d });
+        self.doubts.extend(doubtful.into_iter().map(|range| Doubt { range, number: self.first }));
+    }
+
+    /// munmap: nothing is left there that advice could have been given on.
+    pub fn unmap(&mut self, start: u64, end: u64) {
+        self.cut((start, end));
+    }
+
+    /// mremap: advice goes along; it also stays if the mapping does (`leaves`: MREMAP_DONTUNMAP).
+    pub fn remap(&mut self, from: u64, to: u64, length: u64, leaves: bool) {
+        let source = (from, from + length);
+        let target = |(start, end): Range| (start - from + to, end - from + to);
+        let moved: Vec<Excluded> =
+            self.excluded.iter().filter_map(|e| Some(Excluded { range: both(e.range, source)?, ..*e })).collect();
+        let doubted: Vec<Doubt> =
+            self.doubts.iter().filter_map(|d| Some(Doubt { range: both(d.range, source)?, ..*d })).collect();
+        if !leaves {
+            self.cut(source);
+        }
+        self.cut((to, to + length));
+        self.excluded.extend(moved.into_iter().map(|e| Excluded { range: target(e.range), ..e }));
+        self.doubts.extend(doubted.into_iter().map(|d| Doubt { range: target(d.range), ..d }));
+    }
+
+    /// A range is registered from now on.
+    pub fn registered(&mut self, start: u64, end: u64) {
+        if self.missed {
+            self.doubts.push(Doubt { range: (start, end), number: 0 });
+        }
+    }
+
+    /// What children do not inherit.
+    pub fn excluded(&self) -> Vec<Range> {
+        self.excluded.iter().map(|excluded| excluded.range).collect()
+    }
+
+    /// Whether the kernel must be asked about registered memory.
+    fn is_in_doubt(&self, registered: &Registered) -> bool {
+        self.doubts.iter().any(|doubt| parts(doubt.range, registered).next().is_some())
+    }
+
+    /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made before that. What notes that
+    /// are not applied yet have changed is left in doubt.
+    fn settle(&mut self, now: &[Excluded], is_done: impl Fn(u64) -> bool, registered: &Registered) {
+        let later: Vec<Range> = self.recent.iter().map(|note| note.range).collect();
+        for doubt in std::mem::take(&mut self.doubts) {
+            let mut sure: Vec<Range> = parts(doubt.range, registered).collect();
+            if !is_done(doubt.number) {
+                sure.clear();
+            }
+            later.iter().for_each(|range| cut(&mut sure, *range, |r| r, |_, range| range));
+            let mut unsure = vec![doubt];
+            for range in sure {
+                cut(&mut unsure, range, |d| d.range, |d, range| Doubt { range, ..d });
+                cut(&mut self.excluded, range, |e| e.range, |e, range| Excluded { range, ..e });
+                self.excluded.extend(now.iter().filter_map(|e| Some(Excluded { range: both(e.range, range)?, ..*e })));
+            }
+            self.doubts.extend(unsure);
+        }
+    }
+
+    fn cut(&mut self, range: Range) {
+        cut(&mut self.excluded, range, |e| e.range, |e, range| Excluded { range, ..e });
+        cut(&mut self.doubts, range, |d| d.range, |d, range| Doubt { range, ..d });
     }
 }
 
 impl Owner {
     /// Reads the notes left since the last time.
     pub fn read_notes(&mut self, space: &mut Space) {
-        let mut bytes = [0u8; BYTES];
-        let range = RemoteRange { start: space.area + NOTES_COUNT, length: BYTES as u64 };
-        let readable = space.pid.is_some() && space.area != 0;
-        if readable && vmread::read(space.reader, &[range], &mut bytes).is_ok_and(|n| n == BYTES) {
-            let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect();
-            space.notes.read(&words);
+        if let Some(words) = header(space) {
+            space.notes.read(&words, &space.registered);
         }
     }
 
-    /// Ranges that a child does not inherit that was forked when there were `known` notes. The notes only say that there
-    /// may be some: the mapping they meant can have been replaced since, without an event if it was not registered; so
-    /// the kernel is asked, and what notes have changed since the fork is taken back.
-    pub fn excluded_from_fork(&mut self, parent: &mut Space, known: u64) -> Ranges {
-        let managed = |(start, end): &(u64, u64)| parent.registered.range(..*end).any(|(_, e)| e > start);
-        let none = !parent.notes.incomplete && !parent.notes.excluded_then(known).iter().any(managed);
-        if self.shared.faults.ignore_notes || none {
+    /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every change that was read must have
+    /// been applied.
+    pub fn settle_notes(&mut self, space: &mut Space) {
+        if !space.notes.is_in_doubt(&space.registered) {
+            return;
+        }
+        let Some(before) = header(space) else { return };
+        let Some([wiped, left]) = procfs::ranges_with_flags(space.reader, ["wf", "dc"]) else { return };
+        let wiped = wiped.into_iter().map(|range| Excluded { range, wiped: true });
+        let now: Vec<Excluded> = wiped.chain(left.into_iter().map(|range| Excluded { range, wiped: false })).collect();
+        if !space.events.is_quiet(space.area) {
+            return;
+        }
+        // Notes made meanwhile may be known to the kernel or not: what they are about stays in doubt.
+        self.read_notes(space);
+        let overwritten = before[0].saturating_sub(NOTES as u64);
+        let is_done =
+            |number| number < overwritten || Note::decode(slot(&before, number), number).is_some_and(|(_, done)| done);
+        space.notes.settle(&now, is_done, &space.registered);
+    }
+
+    /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied after the fork.
+    pub fn excluded_from_fork(&mut self, parent: &mut Space, last: bool) -> Vec<Range> {
+        if self.shared.faults.ignore_notes {
             return Vec::new();
         }
-        let now = crate::procfs::ranges_with_flags(parent.reader, &["wf", "dc"]);
-        self.read_notes(parent);
-        parent.notes.excluded_at(known, now)
+        if last {
+            self.settle_notes(parent);
+        }
+        parent.notes.excluded()
     }
 }
 
-/// Takes `start..end` out of a list of ranges.
-fn cut(ranges: &mut Ranges, start: u64, end: u64) {
-    let pieces = ranges.iter().flat_map(|(s, e)| [(*s, (*e).min(start)), ((*s).max(end), *e)]);
-    *ranges = pieces.filter(|(s, e)| s < e).collect();
+/// Count and ring in the header page of a space.
+fn header(space: &Space) -> Option<Vec<u64>> {
+    let mut bytes = [0u8; BYTES];
+    let range = RemoteRange { start: space.area + NOTES_COUNT, length: BYTES as u64 };
+    let readable = space.pid.is_some() && space.area != 0;
+    let read = readable && vmread::read(space.reader, &[range], &mut bytes).is_ok_and(|n| n == BYTES);
+    read.then(|| bytes.as_chunks::<8>().0.iter().map(|b| u64::from_ne_bytes(*b)).collect())
+}
+
+/// The words of a note in the ring.
+fn slot(words: &[u64], number: u64) -> [u64; 3] {
+    let ring = words[((NOTES_START - NOTES_COUNT) / 8) as usize..].as_chunks::<3>().0;
+    ring[number as usize % NOTES]
+}
+
+/// What two ranges have in common.
+fn both(a: Range, b: Range) -> Option<Range> {
+    let range = (a.0.max(b.0), a.1.min(b.1));
+    (range.0 < range.1).then_some(range)
+}
+
+/// The parts of a range that are registered.
+fn parts(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
+    let first = registered.range(..=range.0).next_back().map_or(range.0, |(start, _)| *start);
+    registered.range(first..range.1).filter_map(move |(start, end)| both((*start, *end), range))
+}
+
+/// The parts of a range that are not.
+fn unregistered(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
+    let mut left = vec![range];
+    parts(range, registered).for_each(|part| cut(&mut left, part, |r| r, |_, range| range));
+    left.into_iter()
+}
+
+/// Takes a range out of a list of things that have ranges.
+fn cut<T: Copy>(list: &mut Vec<T>, (start, end): Range, of: impl Fn(T) -> Range, with: impl Fn(T, Range) -> T) {
+    let pieces = list.iter().flat_map(|one| {
+        let (s, e) = of(*one);
+        [(s, e.min(start)), (s.max(end), e)].map(|(s, e)| (s < e).then(|| with(*one, (s, e))))
+    });
+    *list = pieces.flatten().collect();
 }
 
 #[cfg(test)]
@@ -177,10 +308,20 @@ mod tests {
 
     const WIPE: u64 = NOTE_WIPE_ON_FORK;
     const KEEP: u64 = NOTE_KEEP_ON_FORK;
+    const LEAVE: u64 = NOTE_DONT_FORK;
 
-    fn sorted(mut ranges: Ranges) -> Ranges {
+    fn all() -> Registered {
+        [(0, 1000)].into()
+    }
+
+    fn excluded(notes: &Notes) -> Vec<Range> {
+        let mut ranges = notes.excluded();
         ranges.sort_unstable();
         ranges
+    }
+
+    fn wiped(range: Range) -> Excluded {
+        Excluded { range, wiped: true }
     }
 
     #[test]
@@ -188,49 +329,100 @@ mod tests {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         for (start, end, kind) in [(10, 20, WIPE), (30, 40, WIPE), (32, 34, KEEP), (15, 20, KEEP), (50, 60, WIPE)] {
             page.note(start, end, kind);
-            notes.read(&page.0);
+            notes.read(&page.0, &all());
         }
-        // Forked after three notes; the kernel is asked after all five, and also knows of a mapping that grew (90..95).
-        let found = notes.excluded_at(3, vec![(10, 15), (30, 32), (34, 40), (50, 60), (90, 95)]);
-        assert_eq!(sorted(found), [(10, 15), (15, 20), (30, 32), (34, 40), (90, 95)]);
-        assert_eq!(sorted(notes.inherited(3).excluded_then(3)), [(10, 20), (30, 32), (34, 40)]);
-        assert_eq!(notes.inherited(3).count(), 3);
+        notes.apply_until(3, &all());
+        assert_eq!(excluded(&notes), [(10, 20), (30, 32), (34, 40)]);
+        assert_eq!(notes.inherited().count(), 3);
+        notes.apply_until(5, &all());
+        assert_eq!(excluded(&notes), [(10, 15), (30, 32), (34, 40), (50, 60)]);
     }
 
     #[test]
-    fn a_mapping_that_was_replaced_is_inherited() {
+    fn advice_follows_its_memory() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         page.note(10, 20, WIPE);
-        notes.read(&page.0);
-        assert_eq!(notes.excluded_at(1, vec![]), []);
+        page.note(40, 50, LEAVE);
+        notes.read(&page.0, &all());
+        notes.apply_until(2, &all());
+        notes.remap(12, 42, 4, false);
+        assert_eq!(excluded(&notes), [(10, 12), (16, 20), (40, 42), (42, 46), (46, 50)]);
+        notes.remap(16, 100, 4, true);
+        notes.unmap(44, 48);
+        assert_eq!(excluded(&notes), [(10, 12), (16, 20), (40, 42), (42, 44), (48, 50), (100, 104)]);
+        assert_eq!(
+            excluded(&notes.inherited()),
+            [(10, 12), (16, 20), (42, 44), (100, 104)],
+            "what a child has not it cannot wipe"
+        );
+    }
+
+    #[test]
+    fn the_kernel_is_asked_about_memory_that_was_not_registered_then() {
+        let (mut page, mut notes) = (Page::new(), Notes::default());
+        let registered: Registered = [(0, 30)].into();
+        page.note(10, 20, WIPE);
+        page.note(30, 40, WIPE);
+        notes.read(&page.0, &registered);
+        notes.apply_until(2, &registered);
+        assert!(!notes.is_in_doubt(&registered));
+        assert!(notes.is_in_doubt(&all()));
+        // The mapping was replaced before it was registered; what the kernel says of other memory does not count.
+        notes.settle(&[wiped((38, 50))], |_| true, &all());
+        assert_eq!(excluded(&notes), [(10, 20), (38, 40)]);
+        assert!(!notes.is_in_doubt(&all()));
+    }
+
+    #[test]
+    fn a_note_whose_call_is_not_made_yet_stays_in_doubt_and_counts() {
+        let (mut page, mut notes) = (Page::new(), Notes::default());
+        page.note(30, 40, WIPE);
+        notes.read(&page.0, &Registered::new());
+        notes.apply_until(1, &Registered::new());
+        notes.settle(&[], |_| false, &all());
+        assert_eq!((excluded(&notes), notes.is_in_doubt(&all())), (vec![(30, 40)], true));
+        page.note(35, 40, KEEP);
+        notes.read(&page.0, &all());
+        notes.settle(&[], |number| number == 0, &all());
+        assert_eq!(
+            (excluded(&notes), notes.is_in_doubt(&all())),
+            (vec![(35, 40)], true),
+            "a later note is not applied yet"
+        );
     }
 
     #[test]
     fn a_note_that_is_being_written_waits() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         page.0[0] = 1;
-        notes.read(&page.0);
+        notes.read(&page.0, &all());
         assert_eq!(notes.count(), 0);
         page.0[0] = 0;
-        page.note(10, 20, WIPE);
-        notes.read(&page.0);
-        assert_eq!((notes.count(), notes.excluded_then(1)), (1, vec![(10, 20)]));
+        page.note(10, 20, WIPE | NOTE_DONE);
+        notes.read(&page.0, &all());
+        notes.apply_until(1, &all());
+        assert_eq!((notes.count(), excluded(&notes)), (1, vec![(10, 20)]));
     }
 
     #[test]
-    fn thousands_of_notes_fold_and_missed_ones_are_known_to_be() {
+    fn thousands_of_notes_are_followed_and_after_missed_ones_all_is_in_doubt() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         for i in 0..5 * NOTES as u64 {
             page.note(100 * i, 100 * i + 50, WIPE);
             page.note(100 * i, 100 * i + 40, KEEP);
-            notes.read(&page.0);
-            notes.fold();
+            notes.read(&page.0, &all());
+            notes.apply_until(notes.count(), &all());
         }
-        assert!(!notes.incomplete && notes.recent.len() <= MOST_RECENT + 2);
-        let ranges = sorted(notes.excluded_then(notes.count()));
-        assert_eq!((ranges.len(), ranges[7]), (5 * NOTES, (740, 750)));
+        assert_eq!((excluded(&notes).len(), excluded(&notes)[7], notes.recent.len()), (5 * NOTES, (740, 750), 0));
+        notes.settle(&[], |_| true, &[(0, 1 << 20)].into());
+        assert_eq!(excluded(&notes).len(), 10, "what was registered then is not asked about");
         (0..=NOTES as u64).for_each(|i| page.note(i, i + 1, KEEP));
-        notes.read(&page.0);
-        assert!(notes.incomplete && notes.count() == page.0[0]);
+        notes.read(&page.0, &all());
+        assert!(notes.missed && notes.count() == page.0[0] && notes.is_in_doubt(&all()));
+        notes.apply_until(u64::MAX, &all());
+        notes.settle(&[wiped((500, 600))], |_| true, &all());
+        assert_eq!(excluded(&notes), [(500, 600)]);
+        notes.registered(2000, 3000);
+        assert!(notes.is_in_doubt(&[(2000, 3000)].into()));
     }
 }

@@ -222,7 +222,7 @@ impl Owner {
                 self.bury(id);
             } else {
                 self.with_space(id, |owner, space| {
-                    space.purge_lists();
+                    space.working_set.purge(&space.table);
                     owner.look_whether_stopped(space);
                     if space.orphaned.is_some() {
                         owner.find_process(space, None);

@@ -51,21 +51,20 @@ pub fn proportional_pages(pid: u32) -> Option<i64> {
     Some(kib / 4)
 }
 
-/// Mappings that have one of these flags (VmFlags in proc_pid_smaps(5)). Reading them walks all page tables.
-pub fn ranges_with_flags(pid: u32, flags: &[&str]) -> Vec<(u64, u64)> {
-    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps")) else { return Vec::new() };
+/// For each of these flags the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them walks all page tables.
+pub fn ranges_with_flags<const N: usize>(pid: u32, flags: [&str; N]) -> Option<[Vec<(u64, u64)>; N]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps")).ok().filter(|text| !text.is_empty())?;
     let mut current = (0, 0);
-    let mut found = Vec::new();
+    let mut found = [const { Vec::new() }; N];
     for line in text.lines() {
         if let Some(set) = line.strip_prefix("VmFlags:") {
-            if set.split_whitespace().any(|flag| flags.contains(&flag)) {
-                found.push(current);
-            }
+            let has = |flag: &str| set.split_whitespace().any(|word| word == flag);
+            flags.iter().zip(&mut found).filter(|(flag, _)| has(flag)).for_each(|(_, ranges)| ranges.push(current));
         } else if let Some(range) = range_of(line) {
             current = range;
         }
     }
-    found
+    Some(found)
 }
 
 /// The range at the start of a line of maps or smaps.

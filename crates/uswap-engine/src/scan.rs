@@ -41,6 +41,9 @@ impl Owner {
             }
         }
         space.maps = Some(maps);
+        if space.window.is_empty() {
+            self.settle_notes(space);
+        }
         // Mostly no event is pending, and the list stays short.
         space.is_settled();
     }
@@ -102,6 +105,7 @@ impl Owner {
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
+        space.notes.registered(mapping.start, mapping.end);
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.extend_from_slice(&missing);
         for (start, end) in missing {
@@ -124,7 +128,7 @@ impl Owner {
         }
     }
 
-    /// Pages that are present join the inactive list in the order of their addresses.
+    /// Pages that are present join the lists in the order of their addresses.
     pub fn take_present(&mut self, space: &mut Space, start: u64, end: u64) {
         let mut runs = [PresentRun::default(); 256];
         let mut at = start;
@@ -135,7 +139,8 @@ impl Owner {
                 for page in (run.start..run.end).step_by(PAGE as usize) {
                     let word = space.table.get(page);
                     if matches!(word.state(), State::Untouched) {
-                        self.become_resident(space, page, word.resident());
+                        let active = self.is_welcome(space, page);
+                        self.become_resident(space, page, word.resident().set_active(active));
                     }
                 }
             }

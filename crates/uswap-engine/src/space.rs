@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
 use uswap_abi::ring::Ring;
-use uswap_core::lists::Lists;
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
+use uswap_core::working_set::WorkingSet;
 use uswap_sys::maps::Maps;
 use uswap_sys::memory::Memory;
 use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
@@ -119,7 +119,7 @@ pub struct Space {
     /// Page words.
     pub table: PageTable,
     /// Who goes next.
-    pub lists: Lists,
+    pub working_set: WorkingSet,
     /// Readahead streams of swap-ins.
     pub streams: Streams,
     /// Streams of first touches.
@@ -165,8 +165,6 @@ pub struct Space {
     pub stopped: bool,
     /// When the agent hung up while the address space went on.
     pub orphaned: Option<Instant>,
-    /// Evictions so far in this space: the clock of shadows.
-    pub clock: u32,
     /// Resident pages in the table (words in that state).
     pub resident: u64,
     /// Something came to pass that a scan of the mappings should look at.
@@ -204,7 +202,7 @@ impl Space {
             lost: None,
             matching: false,
             table: PageTable::default(),
-            lists: Lists::default(),
+            working_set: WorkingSet::default(),
             streams: Streams::with_strides(),
             first_touches: Streams::default(),
             registered: BTreeMap::new(),
@@ -225,7 +223,6 @@ impl Space {
             gate_pending: false,
             stopped: false,
             orphaned: None,
-            clock: 0,
             resident: 0,
             needs_scan: false,
             scanned: Instant::now(),

@@ -202,7 +202,7 @@ impl Owner {
     fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
-        let active = self.note_refault(space, address);
+        let active = self.is_welcome(space, address);
         let id = ObjectId::from_bits(object);
         if lonely && self.shared.store.spot_of(id).is_none() {
             self.shared.store.release(id);

@@ -90,6 +90,10 @@ pub struct Held {
     pub event: Event,
     /// How many notes the program's hooks had left when it was read (see [`crate::notes`]).
     pub notes: u64,
+    /// An mremap that left its mapping where it was (MREMAP_DONTUNMAP).
+    pub leaves: bool,
+    /// No other follows.
+    pub last: bool,
 }
 
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
@@ -121,7 +125,7 @@ impl Window {
             seen = pages_to_ask(&self.entries).into_iter().filter_map(ask).collect();
         }
         self.entries.push(Entry { change: Change::of(&event), seen });
-        self.held.push(Held { event, notes });
+        self.held.push(Held { event, notes, leaves: false, last: false });
     }
 
     /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
@@ -129,6 +133,9 @@ impl Window {
     pub fn take(&mut self, space: &Userfaultfd, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
+        for index in echoes(&entries).1 {
+            held[index].iter_mut().for_each(|held| held.leaves = true);
+        }
         let order = order(&entries, registered, &Asked { space, held: &held });
         let misordered = order.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
         (order.into_iter().filter_map(|index| held[index].take()).collect(), misordered)

@@ -1,0 +1,217 @@
+//! Who stays in memory: working set detection for memory without access bits.
+//!
+//! No access bit is to be had in user space: a page that is mapped and used is silent. All that is seen of a page are its
+//! first touch, its *soft fault* (touched while it was staged: out of the program, still in RAM) and its *refault*
+//! (touched after it was evicted). Three places hold what is in memory:
+//!
+//! ```text
+//! first touch ──> inactive ──> staged ──> evicted
+//!                    a tenth     |   ^        |
+//!                                v   |        |  refault, soon enough: a challenge
+//!                              active <───────┘  (otherwise: inactive)
+//! ```
+//!
+//! - **Active**: what is held. It fills at first with whatever comes while there is room, in the order it comes: of a
+//!   program that sweeps over more than fits, a part stays. It ages only as far as others take its place: pages go from its
+//!   head through staging, and who is touched there comes back to its tail.
+//! - **Inactive**: a tenth of what is resident, through which everything streams that has not proved itself. A stream that is
+//!   read once displaces nothing else.
+//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once.
+//!
+//! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and whether it had been active
+//! (`workingset`). On its return the difference is the *refault distance*: how many more pages of room it would
+//! have needed to stay. If the active list is longer than that, the page challenges it; whether it is let in is decided
+//! by the thrash guard (`challenge.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
+//! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and Levy 1981; Babaoglu and
+//! Joy 1981).
+//!
+//! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
+
+use crate::challenge::Challenge;
+use crate::lists::Lists;
+use crate::table::PageTable;
+use crate::word::{PageWord, SHADOW_SPAN, State};
+
+/// One page in so many is inactive.
+const INACTIVE_SHARE: u64 = 10;
+/// One page in so many lies staged.
+const STAGED_SHARE: u64 = 32;
+/// Most neighbours that the thrash guard treats alike.
+const MOST_BLOCK: u64 = 16;
+/// Most neighbours that go together when the active list must shrink.
+const MOST_SHRINK: u64 = 512;
+
+/// Which pages of a space stay. Addresses are of pages, in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct WorkingSet {
+    lists: Lists,
+    challenge: Challenge,
+    /// Evictions so far.
+    clock: u64,
+    /// Pages joined the active list because there was room: the inactive list gets its share from them.
+    filled: bool,
+    random: u64,
+    /// Where pages of the active list are taken at random, and how many more there.
+    block: (u64, u64),
+    /// Pages that became active while the guard was closed, and for which none was displaced yet.
+    owed: u64,
+}
+
+/// What a refault means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refault {
+    /// The page becomes active.
+    pub activate: bool,
+    /// It had been active when it was evicted.
+    pub restore: bool,
+}
+
+impl WorkingSet {
+    /// Puts a resident page at the tail of the list that its word names, and writes the word.
+    pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        table.set(page, self.enlist(page, word));
+    }
+
+    /// The same for one who writes the word himself: returns it.
+    #[must_use]
+    pub fn enlist(&mut self, page: u64, word: PageWord) -> PageWord {
+        self.lists.push(page, word.active());
+        word.set_queued(true)
+    }
+
+    /// Puts a page back that was chosen and could not be taken; it is the next victim.
+    pub fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        table.set(page, word.set_queued(true).set_active(false));
+        self.lists.push_first(page, false);
+    }
+
+    /// The word of a page is about to be overwritten.
+    pub fn forget(&mut self, word: PageWord) {
+        if word.state() == State::Resident && word.queued() {
+            self.lists.leave(word.active());
+        }
+    }
+
+    /// Whether a page that comes displaces nobody, and so becomes active: nothing was evicted yet, or memory is `ample`.
+    pub fn has_room(&mut self, ample: bool) -> bool {
+        let room = ample || self.clock == 0;
+        self.filled |= room;
+        room
+    }
+
+    /// Judges the return of an evicted page by its word.
+    pub fn refault(&mut self, word: PageWord) -> Refault {
+        let distance = u64::from(word.refault_distance(self.clock as u32));
+        let restore = word.workingset();
+        if restore {
+            self.challenge.displaced_page_returned(self.clock, distance);
+        }
+        let near = distance <= self.lists.count(true);
+        let activate = near && self.challenge.challenge(self.clock, distance, self.block_size());
+        self.owed += u64::from(activate && !self.challenge.is_open());
+        Refault { activate, restore }
+    }
+
+    /// A staged page goes: counts the eviction, and returns the time for its shadow.
+    pub fn evict(&mut self, word: PageWord) -> u32 {
+        self.clock += 1;
+        if word.active() {
+            self.challenge.displaced(self.clock);
+        }
+        (self.clock % u64::from(SHADOW_SPAN)) as u32
+    }
+
+    /// The next page to be staged: it is on no list any more.
+    pub fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
+        self.fill_inactive(table);
+        loop {
+            let (page, active) = self.pop_entry()?;
+            let word = table.get(page);
+            if counts(word, active) {
+                self.lists.leave(active);
+                table.set(page, word.set_queued(false));
+                return Some(page);
+            }
+        }
+    }
+
+    /// Pages that shall lie staged beside so many resident ones.
+    pub fn staging_target(resident: u64) -> u64 {
+        resident / STAGED_SHARE
+    }
+
+    /// The lists, for those who check the books.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Whether the guard lets every challenger in.
+    pub fn is_open(&self) -> bool {
+        self.challenge.is_open()
+    }
+
+    /// Drops stale entries once they outnumber the others.
+    pub fn purge(&mut self, table: &PageTable) {
+        let valid = self.lists.count(false) + self.lists.count(true);
+        if self.lists.len() as u64 > 2 * valid + 4096 {
+            let mut seen = std::collections::HashSet::new();
+            self.lists.purge(|page, active| {
+                let word = table.get(page);
+                counts(word, active) && seen.insert(page)
+            });
+        }
+    }
+
+    /// An entry of the list that must give, which may be stale, and which list that is.
+    fn pop_entry(&mut self) -> Option<(u64, bool)> {
+        let active = self.lists.count(false) < self.inactive_target() && self.lists.count(true) > 0;
+        let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.lists.pop(active) };
+        entry.map(|page| (page, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
+    }
+
+    fn inactive_target(&self) -> u64 {
+        ((self.lists.count(false) + self.lists.count(true)) / INACTIVE_SHARE).max(1)
+    }
+
+    /// The next entry of a block of neighbours that begins at a random place of the active list.
+    fn pop_random(&mut self) -> Option<u64> {
+        let entries = self.lists.entries(true) as u64;
+        let (mut place, mut left) = self.block;
+        if left == 0 || place >= entries {
+            // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
+            let size = if self.owed > 0 { self.block_size() } else { (entries / 64).clamp(1, MOST_SHRINK) };
+            (place, left) = ((self.random >> 33) % entries.max(1), size);
+        }
+        self.owed = self.owed.saturating_sub(1);
+        // What follows moves up to the place that was left.
+        self.block = (place, left - 1);
+        self.lists.pop_at(place as usize)
+    }
+
+    fn block_size(&self) -> u64 {
+        (self.lists.count(true) / 1024).clamp(1, MOST_BLOCK)
+    }
+
+    /// The first shortage after a time of room: the pages that came last go to the head of the inactive list.
+    fn fill_inactive(&mut self, table: &mut PageTable) {
+        if !std::mem::take(&mut self.filled) {
+            return;
+        }
+        while self.lists.count(false) < self.inactive_target() {
+            let Some(page) = self.lists.pop_last(true) else { return };
+            let word = table.get(page);
+            if counts(word, true) {
+                self.lists.leave(true);
+                table.set(page, word.set_active(false));
+                self.lists.push_first(page, false);
+            }
+        }
+    }
+}
+
+/// Whether an entry of that list counts.
+fn counts(word: PageWord, active: bool) -> bool {
+    word.state() == State::Resident && word.queued() && word.active() == active
+}
