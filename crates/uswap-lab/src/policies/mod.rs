@@ -1,20 +1,28 @@
 //! The policies by name.
 
+mod arc;
 mod clock;
 mod kernel;
+mod lirs;
 mod lru;
 mod opt;
+mod s3fifo;
 mod two_list;
+mod two_queue;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use arc::AdaptiveReplacement;
 pub use clock::{Clock, Fifo};
 pub use kernel::Kernel;
+pub use lirs::Lirs;
 pub use lru::Lru;
 pub use opt::{NEVER, Opt};
+pub use s3fifo::S3Fifo;
 pub use two_list::TwoList;
+pub use two_queue::TwoQueue;
 
 use crate::pager::Pager;
 use crate::policy::Policy;
@@ -30,6 +38,14 @@ pub enum Kind {
     Fifo,
     /// [`Clock`].
     Clock,
+    /// [`TwoQueue`].
+    TwoQueue,
+    /// [`AdaptiveReplacement`].
+    Arc,
+    /// [`Lirs`].
+    Lirs,
+    /// [`S3Fifo`].
+    S3Fifo,
     /// [`Kernel`].
     Kernel,
     /// [`TwoList`].
@@ -47,7 +63,18 @@ pub struct Knowledge {
 
 impl Kind {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 6] = [Self::Opt, Self::Lru, Self::Fifo, Self::Clock, Self::Kernel, Self::TwoList];
+    pub const ALL: [Self; 10] = [
+        Self::Opt,
+        Self::Lru,
+        Self::Fifo,
+        Self::Clock,
+        Self::TwoQueue,
+        Self::Arc,
+        Self::Lirs,
+        Self::S3Fifo,
+        Self::Kernel,
+        Self::TwoList,
+    ];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -56,6 +83,10 @@ impl Kind {
             Self::Lru => "lru",
             Self::Fifo => "fifo",
             Self::Clock => "clock",
+            Self::TwoQueue => "2q",
+            Self::Arc => "arc",
+            Self::Lirs => "lirs",
+            Self::S3Fifo => "s3fifo",
             Self::Kernel => "kernel",
             Self::TwoList => "two-list",
         }
@@ -68,8 +99,12 @@ impl Kind {
             Self::Lru => "least recently used",
             Self::Fifo => "first in, first out",
             Self::Clock => "FIFO with a second chance for pages that were touched",
+            Self::TwoQueue => "a FIFO for newcomers, an LRU list for pages that return",
+            Self::Arc => "pages touched once and pages touched more often, in shares that adapt",
+            Self::Lirs => "low inter-reference recency: pages by the distance of their last two touches",
+            Self::S3Fifo => "a small FIFO that filters for the main one",
             Self::Kernel => "Linux's inactive and active list with refault distance",
-            Self::TwoList => "the engine's two lists with staged pages: sees faults and soft faults only",
+            Self::TwoList => "two lists with staged pages, which see faults and soft faults only",
         }
     }
 
@@ -81,6 +116,10 @@ impl Kind {
             Self::Lru => Box::new(Lru::new(distinct, capacity)),
             Self::Fifo => Box::new(Fifo::new(distinct, capacity)),
             Self::Clock => Box::new(Clock::new(distinct, capacity)),
+            Self::TwoQueue => Box::new(TwoQueue::new(distinct, capacity)),
+            Self::Arc => Box::new(AdaptiveReplacement::new(distinct, capacity)),
+            Self::Lirs => Box::new(Lirs::new(distinct, capacity)),
+            Self::S3Fifo => Box::new(S3Fifo::new(distinct, capacity)),
             Self::Kernel => Box::new(Kernel::new(distinct, capacity)),
             Self::TwoList => Box::new(Pager::new(TwoList::new(distinct), distinct, capacity)),
         }

@@ -1,11 +1,11 @@
-//! The engine's two lists with staged pages: segmented FIFO as in VAX/VMS (Turner and Levy, Segmented FIFO page
+//! Two lists with staged pages: segmented FIFO as in VAX/VMS (Turner and Levy, Segmented FIFO page
 //! replacement, SIGMETRICS 1981), with the refault distance of `mm/workingset.c`.
 //!
-//! The lists and the page words are those of `uswap-core`, driven as `evict.rs` and `fault.rs` of the engine drive them: a page
-//! goes from the head of the inactive list to the staged ones, a thirty-second of the memory; touched there it becomes
-//! active; the oldest staged page is evicted when room is wanted. Left out: trays of 64 pages, watermarks, readahead.
+//! This is what the engine did before its working sets (0.1.0), kept to compare with: a page goes from the head of the
+//! inactive list to the staged ones, a thirty-second of the memory; touched there it becomes active; the oldest staged page is
+//! evicted when room is wanted; one that returns within a distance no larger than the resident set becomes active. The
+//! page words are those of `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
 
-use uswap_core::lists::Lists;
 use uswap_core::word::{PageWord, State};
 
 use crate::links::{Links, List};
@@ -20,8 +20,9 @@ const AGED_AT_ONCE: usize = 128;
 #[derive(Clone, Debug)]
 pub struct TwoList {
     words: Vec<PageWord>,
-    lists: Lists,
     links: Links,
+    inactive: List,
+    active: List,
     /// In the order in which they were staged.
     staged: List,
     clock: u32,
@@ -32,37 +33,29 @@ impl TwoList {
     /// For a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         let words = vec![PageWord::UNTOUCHED; distinct];
-        let (links, staged) = (Links::new(distinct), List::default());
-        Self { words, lists: Lists::default(), links, staged, clock: 0, activations: 0 }
+        let (links, list) = (Links::new(distinct), List::default());
+        Self { words, links, inactive: list, active: list, staged: list, clock: 0, activations: 0 }
     }
 
-    fn deactivate(&mut self, most: usize) -> bool {
-        let mut moved = false;
+    fn deactivate(&mut self, most: usize) {
         for _ in 0..most {
-            let Some(page) = self.lists.pop_active() else { break };
-            moved = true;
-            let word = &mut self.words[page as usize];
-            *word = word.set_active(false);
-            self.lists.push(page, false);
+            let Some(page) = self.active.pop_front(&mut self.links) else { break };
+            self.words[page as usize] = self.words[page as usize].set_active(false);
+            self.inactive.push_back(&mut self.links, page);
         }
-        moved
     }
 
     /// Stages the head of the inactive list; `false` when there is no page.
     fn stage_one(&mut self, pages: &mut Pages) -> bool {
-        if self.lists.inactive_is_low() {
+        // Below a third of all, as with an `inactive_ratio` of 2.
+        if self.inactive.len() * 2 < self.active.len() || self.inactive.is_empty() {
             // As many as the engine moves would be all that a small memory has.
             self.deactivate(AGED_AT_ONCE.min(pages.mapped() / STAGED_SHARE).max(1));
         }
-        let page = match self.lists.pop_inactive() {
-            Some(page) => page as u32,
-            None if self.deactivate(1) => return self.stage_one(pages),
-            None => return false,
-        };
-        let word = &mut self.words[page as usize];
-        *word = word.staged(0);
-        pages.stage(page);
+        let Some(page) = self.inactive.pop_front(&mut self.links) else { return false };
+        self.words[page as usize] = self.words[page as usize].staged(0);
         self.staged.push_back(&mut self.links, page);
+        pages.stage(page);
         true
     }
 
@@ -78,7 +71,8 @@ impl TwoList {
 
     fn map(&mut self, page: u32, active: bool) {
         self.words[page as usize] = self.words[page as usize].resident().set_active(active).set_queued(true);
-        self.lists.push(u64::from(page), active);
+        let list = if active { &mut self.active } else { &mut self.inactive };
+        list.push_back(&mut self.links, page);
         self.activations += u64::from(active);
     }
 }
