@@ -1,9 +1,12 @@
 //! `uswap lab`: eviction policies compared on traces.
 
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use uswap_engine::config::exit;
+use uswap_lab::generate::{self, Format, Pattern, Recipe};
 use uswap_lab::report::Report;
 use uswap_lab::{Kind, Ram, plot, replay};
 
@@ -19,15 +22,17 @@ pub struct LabArguments {
 enum LabCommand {
     /// Replay traces under several policies and sizes of memory
     Replay(ReplayArguments),
+    /// Make a trace by rule, the same for the same seed
+    Generate(GenerateArguments),
 }
 
 #[derive(Args, Debug)]
 struct ReplayArguments {
-    /// Files of page numbers, one a line, decimal or 0x; gzip or not
+    /// Files of page numbers, one a line, decimal or 0x, or in the compact format; gzip or not
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// The policies; without it all
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = policies())]
     policy: Vec<Kind>,
     /// Memory: percent of the trace's distinct pages, or a count of pages
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10%,25%,50%,75%")]
@@ -38,15 +43,68 @@ struct ReplayArguments {
     /// Print the same as JSON
     #[arg(long)]
     json: bool,
-    /// Write the miss-ratio curve
+    /// Write the miss-ratio curve: misses over memory, the mean of the traces
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct GenerateArguments {
+    /// What the accesses follow
+    #[arg(value_name = "KIND", value_parser = patterns())]
+    kind: Pattern,
+    /// Pages, numbered from 0
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pages: u32,
+    /// Accesses
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    length: u64,
+    /// Of the random numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Of the zipf distribution: 0 is uniform, and the larger it is, the fewer pages get most accesses
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    exponent: f64,
+    /// As text, a page a line, or compact, about a byte an access
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = formats())]
+    format: Format,
+    /// Write to a new file, gzip if its name ends in .gz; else to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// One of a list, by name.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    list: impl IntoIterator<Item = (T, &'static str, &'static str)>,
+) -> impl TypedValueParser<Value = T> {
+    let list: Vec<_> = list.into_iter().collect();
+    let values = list.iter().map(|(_, name, about)| PossibleValue::new(*name).help(*about));
+    PossibleValuesParser::new(values.collect::<Vec<_>>()).try_map(move |word| {
+        let item = list.iter().find(|(_, name, _)| *name == word);
+        item.map(|(item, ..)| *item).ok_or("not in the list")
+    })
+}
+
+fn policies() -> impl TypedValueParser<Value = Kind> {
+    one_of(Kind::ALL.map(|kind| (kind, kind.name(), kind.about())))
+}
+
+fn patterns() -> impl TypedValueParser<Value = Pattern> {
+    one_of(Pattern::ALL)
+}
+
+fn formats() -> impl TypedValueParser<Value = Format> {
+    one_of([
+        (Format::Text, "text", "a page number a line"),
+        (Format::Compact, "compact", "binary, about a byte an access"),
+    ])
 }
 
 /// Returns the exit status.
 pub fn run(arguments: &LabArguments) -> i32 {
     let done = match &arguments.command {
         LabCommand::Replay(arguments) => replay_traces(arguments),
+        LabCommand::Generate(arguments) => make_trace(arguments).map(|()| String::new()),
     };
     match done {
         Ok(text) => {
@@ -77,6 +135,22 @@ fn replay_traces(arguments: &ReplayArguments) -> Result<String, String> {
         ReplayArguments { json: true, .. } => format!("{:#}\n", report.json()),
         _ => in_tables(&report),
     })
+}
+
+fn make_trace(arguments: &GenerateArguments) -> Result<(), String> {
+    let GenerateArguments { kind: pattern, pages, length, seed, exponent, format, ref output } = *arguments;
+    let recipe = Recipe { pattern, pages, length, seed, exponent };
+    if let Some(path) = output {
+        return generate::write_file(&recipe, format, path).map_err(|error| format!("{}: {error}", path.display()));
+    }
+    if format == Format::Compact && io::stdout().is_terminal() {
+        return Err("the compact format is not for terminals: name a file with -o, or pipe it".into());
+    }
+    match generate::write(&recipe, format, io::stdout().lock()) {
+        // A reader that has seen enough (`| head`).
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map(drop).map_err(|error| error.to_string()),
+    }
 }
 
 fn without_repeats<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {

@@ -9,6 +9,8 @@
 //! hits itself, so such a policy cannot learn of one.
 #![forbid(unsafe_code)]
 
+pub mod compact;
+pub mod generate;
 pub mod links;
 pub mod numbering;
 pub mod pager;

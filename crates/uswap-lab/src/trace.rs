@@ -1,15 +1,18 @@
-//! Reads traces: a page number a line, decimal or hexadecimal with `0x`, as published traces have it.
+//! Reads traces: a page number a line, decimal or hexadecimal with `0x`, as published traces have it, or the compact
+//! format (`compact.rs`). Which it is, and whether gzip is around it, the first bytes say and not the name.
 //!
-//! Spaces around the number (and so the ends of lines of other systems), empty lines, lines that begin with `#`, and lines
-//! of stars, with which some published traces mark their phases, are passed over. Everything else that is no page number
-//! is an error that names the file and the line. A file that begins with gzip's magic is decompressed, whatever its name.
+//! Of text, spaces around the number (and so the ends of lines of other systems), empty lines, lines that begin with `#`,
+//! and lines of stars, with which some published traces mark their phases, are passed over. Everything else that is no page
+//! number is an error that names the file and the line.
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+
+use crate::compact::{self, Reader};
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const BUFFER: usize = 1 << 16;
@@ -46,12 +49,20 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// The page numbers of a trace, in order, one block of memory at a time.
+/// The page numbers of a trace, in order. Memory does not follow its length.
 pub struct Trace {
     path: PathBuf,
-    input: Box<dyn BufRead + Send>,
-    line: u64,
-    text: Vec<u8>,
+    input: Input,
+    format: Format,
+}
+
+/// What was looked at to tell the format, then the rest.
+type Input = BufReader<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>;
+
+enum Format {
+    /// Lines that were read, and the last of them.
+    Text(u64, Vec<u8>),
+    Compact(Reader),
 }
 
 impl Trace {
@@ -65,53 +76,81 @@ impl Trace {
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(TraceError::of_file(path, "is not a regular file, and a trace is read twice"));
         }
-        Self::new(path, file).map_err(failed)
+        Self::new(path, file)
     }
 
     /// Reads a trace from anywhere; `path` is for errors.
     ///
     /// # Errors
     /// The beginning cannot be read.
-    pub fn new(path: &Path, input: impl Read + Send + 'static) -> std::io::Result<Self> {
-        let mut input = BufReader::with_capacity(BUFFER, input);
-        let is_gzip = input.fill_buf()?.starts_with(&GZIP_MAGIC);
-        let input: Box<dyn BufRead + Send> = if is_gzip {
-            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(input)))
+    pub fn new(path: &Path, input: impl Read + Send + 'static) -> Result<Self, TraceError> {
+        let failed = |error: std::io::Error| TraceError::of_file(path, error);
+        let mut input = decompressed(input).map_err(failed)?;
+        let head = first_bytes(&mut input, compact::MAGIC.len()).map_err(failed)?;
+        let is_compact = head == compact::MAGIC;
+        let put_back = if is_compact { Vec::new() } else { head };
+        let mut input = BufReader::with_capacity(BUFFER, Cursor::new(put_back).chain(input));
+        let format = if is_compact {
+            Format::Compact(Reader::new(&mut input).map_err(|reason| TraceError::of_file(path, reason))?)
         } else {
-            Box::new(input)
+            Format::Text(0, Vec::new())
         };
-        Ok(Self { path: path.into(), input, line: 0, text: Vec::new() })
+        Ok(Self { path: path.into(), input, format })
     }
 
     /// The next page number, or `None` at the end.
     ///
     /// # Errors
-    /// Names file and line: no page number, or the file cannot be read on.
+    /// Names file and line (or, of the compact format, the access): no page number, or the file cannot be read on.
     pub fn next_page(&mut self) -> Result<Option<u64>, TraceError> {
-        loop {
-            self.text.clear();
-            let limit = LONGEST_LINE as u64 + 1;
-            let read = (&mut self.input).take(limit).read_until(b'\n', &mut self.text);
-            self.line += 1;
-            if read.map_err(|error| self.error(error.to_string()))? == 0 {
-                return Ok(None);
-            }
-            if self.text.len() > LONGEST_LINE {
-                return Err(self.error(format!("is longer than {LONGEST_LINE} bytes: this is no trace")));
-            }
-            match parse_line(&self.text) {
-                Line::Page(page) => return Ok(Some(page)),
-                Line::Nothing => {}
-                Line::Malformed => {
-                    let text = String::from_utf8_lossy(self.text.trim_ascii());
-                    return Err(self.error(format!("{text:?} is not a page number")));
-                }
+        match &mut self.format {
+            Format::Text(line, text) => next_in_text(&mut self.input, line, text).map_err(|reason| TraceError {
+                path: self.path.clone(),
+                line: Some(*line),
+                reason,
+            }),
+            Format::Compact(reader) => {
+                reader.next_page(&mut self.input).map_err(|reason| TraceError::of_file(&self.path, reason))
             }
         }
     }
+}
 
-    fn error(&self, reason: String) -> TraceError {
-        TraceError { path: self.path.clone(), line: Some(self.line), reason }
+fn decompressed(mut input: impl Read + Send + 'static) -> std::io::Result<Box<dyn Read + Send>> {
+    let head = first_bytes(&mut input, GZIP_MAGIC.len())?;
+    let is_gzip = head == GZIP_MAGIC;
+    let input = Cursor::new(head).chain(input);
+    if !is_gzip {
+        return Ok(Box::new(input));
+    }
+    Ok(Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, input))))
+}
+
+/// So many bytes, or fewer at the end.
+fn first_bytes(input: &mut impl Read, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(length as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn next_in_text(input: &mut impl BufRead, line: &mut u64, text: &mut Vec<u8>) -> Result<Option<u64>, String> {
+    loop {
+        text.clear();
+        *line += 1;
+        let read = input.take(LONGEST_LINE as u64 + 1).read_until(b'\n', text);
+        if read.map_err(|error| error.to_string())? == 0 {
+            return Ok(None);
+        }
+        if text.len() > LONGEST_LINE {
+            return Err(format!("is longer than {LONGEST_LINE} bytes: this is no trace"));
+        }
+        match parse_line(text) {
+            Line::Page(page) => return Ok(Some(page)),
+            Line::Nothing => {}
+            Line::Malformed => {
+                return Err(format!("{:?} is not a page number", String::from_utf8_lossy(text.trim_ascii())));
+            }
+        }
     }
 }
 
@@ -145,7 +184,7 @@ fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Cursor, Write};
+    use std::io::Write;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -153,7 +192,7 @@ mod tests {
     use super::*;
 
     fn pages(bytes: &[u8]) -> Result<Vec<u64>, TraceError> {
-        let mut trace = Trace::new(Path::new("a.txt"), Cursor::new(bytes.to_vec())).expect("a beginning");
+        let mut trace = Trace::new(Path::new("a.txt"), Cursor::new(bytes.to_vec()))?;
         std::iter::from_fn(|| trace.next_page().transpose()).collect()
     }
 

@@ -106,7 +106,7 @@ struct Lirs {
 }
 
 impl Lirs {
-    fn to_top(&mut self, page: u32) -> bool {
+    fn put_on_top(&mut self, page: u32) -> bool {
         let was_there = remove(&mut self.s, page);
         self.s.insert(0, page);
         was_there
@@ -133,11 +133,11 @@ impl Lirs {
 impl Model for Lirs {
     fn access(&mut self, page: u32) {
         if self.lir.contains(&page) {
-            self.to_top(page);
+            self.put_on_top(page);
             return self.prune();
         }
         if remove(&mut self.q, page) {
-            if self.to_top(page) {
+            if self.put_on_top(page) {
                 return self.exchange(page);
             }
             self.q.push(page);
@@ -146,7 +146,7 @@ impl Model for Lirs {
         if self.lir.len() + self.q.len() == self.capacity {
             self.q.remove(0);
         }
-        if self.to_top(page) || self.lir.len() < self.most_lir {
+        if self.put_on_top(page) || self.lir.len() < self.most_lir {
             return self.exchange(page);
         }
         self.q.push(page);

@@ -109,7 +109,7 @@ impl Kind {
     }
 
     /// A simulator of so many pages of memory.
-    pub fn simulator(self, trace: &Knowledge, capacity: usize) -> Box<dyn Policy + Send> {
+    pub fn simulator(self, trace: &Knowledge, capacity: usize) -> Box<dyn Policy> {
         let distinct = trace.distinct;
         match self {
             Self::Opt => Box::new(Opt::new(distinct, capacity, Arc::clone(&trace.next_uses))),

@@ -8,7 +8,7 @@ use uswap_lab::policies::Knowledge;
 use uswap_lab::{Kind, Policy};
 
 /// A simulator for exactly this trace, of fewer than 64 pages.
-pub fn simulator(kind: Kind, pages: &[u32], capacity: usize) -> Box<dyn Policy + Send> {
+pub fn simulator(kind: Kind, pages: &[u32], capacity: usize) -> Box<dyn Policy> {
     let knowledge = Knowledge { distinct: 64, next_uses: Arc::new(next_uses(pages)) };
     kind.simulator(&knowledge, capacity)
 }
