@@ -131,3 +131,68 @@ impl<P: FaultPolicy> Policy for Pager<P> {
         self.policy.activations()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First in, first out with one staged page; writes down what it is told.
+    #[derive(Default)]
+    struct Diary {
+        told: Vec<(u32, Outcome)>,
+        queue: std::collections::VecDeque<u32>,
+    }
+
+    impl FaultPolicy for Diary {
+        fn fault(&mut self, page: u32, pages: &mut Pages) {
+            self.told.push((page, Outcome::Miss));
+            self.queue.push_back(page);
+            if pages.is_full() {
+                let staged = self.queue.iter().position(|page| pages.is_staged(*page));
+                let oldest = self.queue.remove(staged.unwrap_or(0)).expect("a page");
+                if staged.is_none() {
+                    pages.stage(oldest);
+                }
+                pages.evict(oldest);
+                pages.stage(self.queue[0]);
+            }
+        }
+
+        fn soft_fault(&mut self, page: u32, pages: &mut Pages) {
+            assert!(!pages.is_staged(page), "it is mapped by now");
+            self.told.push((page, Outcome::Soft));
+        }
+
+        fn activations(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn hits_are_told_to_nobody() {
+        let mut pager = Pager::new(Diary::default(), 8, 3);
+        let pages = [0, 1, 0, 0, 2, 1, 3, 1, 1, 2, 4, 4, 3, 0, 7, 7, 2];
+        let met: Vec<_> = pages.iter().map(|page| (*page, pager.access(*page))).collect();
+        assert!([Outcome::Hit, Outcome::Soft, Outcome::Miss].iter().all(|kind| met.iter().any(|(_, met)| met == kind)));
+        let not_hit: Vec<_> = met.into_iter().filter(|(_, outcome)| *outcome != Outcome::Hit).collect();
+        assert_eq!(pager.policy.told, not_hit);
+    }
+
+    struct Idle;
+
+    impl FaultPolicy for Idle {
+        fn fault(&mut self, _page: u32, _pages: &mut Pages) {}
+        fn soft_fault(&mut self, _page: u32, _pages: &mut Pages) {}
+        fn activations(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "made no room")]
+    fn a_policy_that_makes_no_room_is_found_out() {
+        let mut pager = Pager::new(Idle, 2, 1);
+        pager.access(0);
+        pager.access(1);
+    }
+}

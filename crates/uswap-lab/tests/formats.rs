@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use uswap_lab::compact::{MAGIC, VERSION, Writer};
 use uswap_lab::generate::{Format, Pattern, Recipe, write_file};
+use uswap_lab::numbering::{Numbering, next_uses};
+use uswap_lab::policies::NEVER;
 use uswap_lab::replay::replay;
 use uswap_lab::trace::{Trace, TraceError};
 use uswap_lab::{Kind, Ram};
@@ -141,4 +143,29 @@ fn what_cannot_be_replayed_is_named() {
     let mut file = std::fs::File::create(scratch.0.join("zeros")).expect("a file");
     file.write_all(&[0; 4096]).expect("written");
     assert!(refused(&scratch.0.join("zeros")).contains("line 1"));
+}
+
+#[test]
+fn a_trace_that_changes_between_its_two_readings_is_refused() {
+    let scratch = Scratch::new("changed");
+    for changed in ["1\n2\n3\n", "1\n", "1\n2\n2\n", ""] {
+        let path = scratch.file("trace", b"1\n2\n");
+        let numbering = Numbering::read(&path, false).expect("a trace");
+        scratch.file("trace", changed.as_bytes());
+        let error = numbering.replay(|_| {}).unwrap_err().to_string();
+        assert!(error.ends_with("trace: changed while it was read"), "{error}");
+    }
+}
+
+#[test]
+fn pages_are_numbered_by_their_first_touch() {
+    let scratch = Scratch::new("numbers");
+    let path = scratch.file("trace", b"900\n7\n900\n18446744073709551615\n7\n7\n");
+    let numbering = Numbering::read(&path, true).expect("a trace");
+    assert_eq!((numbering.distinct(), numbering.accesses()), (3, 6));
+    let mut numbers = Vec::new();
+    numbering.replay(|block| numbers.extend_from_slice(block)).expect("the same trace");
+    assert_eq!(numbers, [0, 1, 0, 2, 1, 1]);
+    assert_eq!(*numbering.knowledge().next_uses, [2, 4, NEVER, NEVER, 5, NEVER]);
+    assert_eq!(next_uses(&numbers), *numbering.knowledge().next_uses);
 }
