@@ -9,8 +9,8 @@ use crate::report::Report;
 use crate::size::Ram;
 
 const SIZE: (u32, u32) = (800, 480);
-/// Colours that can be told apart by the colour-blind (Okabe and Ito), and greys.
-const COLORS: [RGBColor; 8] = [
+/// Colours that can be told apart by the colour-blind: those of Okabe and Ito, then of Tol.
+const COLORS: [RGBColor; 12] = [
     RGBColor(0, 0, 0),
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
@@ -19,6 +19,10 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
     RGBColor(130, 130, 130),
+    RGBColor(136, 34, 85),
+    RGBColor(153, 153, 51),
+    RGBColor(51, 34, 136),
+    RGBColor(102, 51, 0),
 ];
 
 /// Writes the curve.
@@ -84,8 +88,7 @@ fn draw(report: &Report, path: &Path, in_percent: bool) -> Result<(), Box<dyn st
         .light_line_style(WHITE)
         .draw()?;
     for (number, (policy, points)) in lines.into_iter().enumerate() {
-        // The second round of colours is drawn thin.
-        let style = COLORS[number % COLORS.len()].stroke_width(if number < COLORS.len() { 2 } else { 1 });
+        let style = COLORS[number % COLORS.len()].stroke_width(2);
         let name = policy.name();
         context
             .draw_series(LineSeries::new(points, style).point_size(3))?
