@@ -31,13 +31,11 @@ impl Opt {
         Self { next_uses, time: 0, heap: BinaryHeap::new(), uses: vec![None; distinct], held: 0, capacity }
     }
 
+    /// The first of the heap is the entry of a held page: all that do not count any more name moments that have passed.
     fn evict(&mut self) {
-        while let Some((next, page)) = self.heap.pop() {
-            if self.uses[page as usize] == Some(next) {
-                self.uses[page as usize] = None;
-                self.held -= 1;
-                return;
-            }
+        if let Some((_, page)) = self.heap.pop() {
+            self.uses[page as usize] = None;
+            self.held -= 1;
         }
     }
 

@@ -99,3 +99,22 @@ impl FaultPolicy for TwoList {
         self.activations
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pager::Pager;
+    use crate::policy::{Outcome, Policy};
+
+    #[test]
+    fn staged_pages_come_back_and_early_refaults_become_active() {
+        let mut memory = Pager::new(TwoList::new(100), 100, 64);
+        (0..64).for_each(|page| assert_eq!(memory.access(page), Outcome::Miss));
+        assert_eq!(memory.access(64), Outcome::Miss, "0, 1 and 2 are staged, 0 is evicted");
+        assert_eq!([1, 1, 3].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Hit, Outcome::Hit]);
+        assert_eq!((memory.activations(), memory.holds(0), memory.held()), (1, false, 64));
+        assert_eq!(memory.access(0), Outcome::Miss, "3 and 4 are staged, 2 is evicted");
+        assert_eq!((memory.activations(), memory.holds(2)), (2, false));
+        assert_eq!([3, 4, 5].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Soft, Outcome::Hit]);
+    }
+}
