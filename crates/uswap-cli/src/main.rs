@@ -3,6 +3,7 @@
 mod client;
 mod doctor;
 mod host;
+mod lab;
 mod manual;
 mod orders;
 mod probe;
@@ -40,6 +41,8 @@ enum Command {
     Limit(orders::LimitArguments),
     /// Tell what works here, and how to get what does not
     Doctor(doctor::DoctorArguments),
+    /// Compare eviction policies on traces
+    Lab(lab::LabArguments),
     /// Print shell completions
     Completions(manual::CompletionsArguments),
     /// Print the man page
@@ -57,6 +60,7 @@ fn main() {
         Command::Swapoff(arguments) => orders::swapoff(&arguments),
         Command::Limit(arguments) => orders::limit(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Lab(arguments) => lab::run(&arguments),
         Command::Completions(arguments) => manual::print_completions(&arguments),
         Command::Man => manual::print_man_page(),
     };

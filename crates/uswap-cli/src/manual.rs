@@ -1,7 +1,7 @@
 //! The man page and the shell completions, made from the command line's own definition; what that cannot know is
 //! written here.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -46,15 +46,25 @@ fn man_page() -> std::io::Result<String> {
     page.render_name_section(&mut text)?;
     page.render_synopsis_section(&mut text)?;
     description().to_writer(&mut text)?;
-    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    for (name, subcommand) in leaves(&command, "") {
         let mut section = Vec::new();
         let part = Man::new(subcommand.clone());
         part.render_synopsis_section(&mut section)?;
         part.render_options_section(&mut section)?;
-        text.extend(as_subsection(subcommand.get_name(), &String::from_utf8_lossy(&section)).bytes());
+        text.extend(as_subsection(&name, &String::from_utf8_lossy(&section)).bytes());
     }
     rest().to_writer(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The commands that have no commands below them, by their full names.
+fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
+    let shown = command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
+    let below = |c: &'a Command| {
+        let name = format!("{name} {}", c.get_name()).trim_start().to_string();
+        if c.has_subcommands() { leaves(c, &name) } else { vec![(name, c)] }
+    };
+    shown.flat_map(below).collect()
 }
 
 /// The sections of a subcommand's own page become one section of ours, with paragraphs for headings.
@@ -164,6 +174,10 @@ fn examples(page: &mut Roff) {
             ),
             ("uswap run -- ./server", "In a container: a budget in balance with the container's memory limit."),
             ("uswap doctor", "What works here."),
+            (
+                "uswap lab replay trace.txt.gz --ram 10%,50% --svg curve.svg",
+                "How eviction policies compare on a trace of page numbers.",
+            ),
             ("uswap completions bash > /etc/bash_completion.d/uswap", "Install completions."),
         ],
     );
@@ -220,6 +234,8 @@ mod tests {
             "NAME",
             "\"USWAP RUN\"",
             "\"USWAP DOCTOR\"",
+            "\"USWAP LAB REPLAY\"",
+            "\"USWAP LAB GENERATE\"",
             "\"EXIT STATUS\"",
             "FILES",
             "EXAMPLES",

@@ -12,16 +12,16 @@ pub enum Side {
 /// Rows under a heading.
 #[derive(Clone, Debug)]
 pub struct Table {
-    columns: Vec<(&'static str, Side)>,
+    columns: Vec<(String, Side)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table without rows. A heading that begins with `<` is a column of text, the others are numbers.
-    pub fn new(headings: &[&'static str]) -> Self {
-        let column = |heading: &&'static str| match heading.strip_prefix('<') {
-            Some(text) => (text, Side::Left),
-            None => (*heading, Side::Right),
+    pub fn new<H: AsRef<str>>(headings: &[H]) -> Self {
+        let column = |heading: &H| match heading.as_ref().strip_prefix('<') {
+            Some(text) => (text.to_string(), Side::Left),
+            None => (heading.as_ref().to_string(), Side::Right),
         };
         Self { columns: headings.iter().map(column).collect(), rows: Vec::new() }
     }
@@ -40,13 +40,13 @@ impl Table {
 
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().map(|row| row[column].chars().count());
-        cells.chain([self.columns[column].0.len()]).max().unwrap_or(0)
+        cells.chain([self.columns[column].0.chars().count()]).max().unwrap_or(0)
     }
 
     /// The text, a line each, without spaces at the ends of lines.
     pub fn lines(&self) -> Vec<String> {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width(column)).collect();
-        let headings: Vec<String> = self.columns.iter().map(|(heading, _)| (*heading).to_string()).collect();
+        let headings: Vec<String> = self.columns.iter().map(|(heading, _)| heading.clone()).collect();
         let line = |cells: &Vec<String>| {
             let padded = cells.iter().zip(&widths).zip(&self.columns).map(|((cell, width), (_, side))| match side {
                 Side::Left => format!("{cell:<width$}"),

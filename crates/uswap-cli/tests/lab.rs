@@ -1,0 +1,145 @@
+//! `uswap lab` from the outside. Traces are made by the command itself; with `USWAP_TRACES` set to a folder of published
+//! traces, these are replayed too.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const REFUSED: i32 = 125;
+
+/// A folder that goes with its owner.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("uswap-lab-cli-{name}-{}", std::process::id()));
+        fs::create_dir(&path).expect("a folder");
+        Self(path)
+    }
+
+    /// Runs `uswap lab` here.
+    fn lab(&self, arguments: &str) -> Output {
+        let words = ["lab"].into_iter().chain(arguments.split_whitespace());
+        Command::new(env!("CARGO_BIN_EXE_uswap")).args(words).current_dir(&self.0).output().expect("uswap runs")
+    }
+
+    fn told(&self, arguments: &str) -> String {
+        let output = self.lab(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{arguments}: {errors}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn refused(&self, arguments: &str) -> String {
+        let output = self.lab(arguments);
+        assert_eq!(output.status.code(), Some(REFUSED), "{arguments}");
+        assert!(output.stdout.is_empty(), "{arguments}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_loop_defeats_all_but_opt_and_lirs() {
+    let here = Scratch::new("loop");
+    here.told("generate loop --pages 1000 --length 50000 -o loop.txt.gz");
+    let told = here.told("replay loop.txt.gz --policy opt,lru,kernel,lirs --ram 50% --csv");
+    let ratio = |policy: &str| -> f64 {
+        let line = told.lines().find(|line| line.starts_with(&format!("loop.txt.gz,{policy},50%,500,50000,")));
+        line.and_then(|line| line.rsplit(',').next()?.parse().ok()).expect("a ratio")
+    };
+    assert_eq!((ratio("lru"), ratio("kernel")), (1.0, 1.0));
+    assert!((0.5..0.52).contains(&ratio("opt")) && (0.5..0.53).contains(&ratio("lirs")), "{told}");
+    assert!(told.contains("mean,lirs,all,"));
+}
+
+#[test]
+fn table_csv_and_json_tell_the_same() {
+    let here = Scratch::new("same");
+    here.told("generate zipf --pages 300 --length 9000 -o a.txt");
+    here.told("generate phases --pages 300 --length 9000 --format compact -o b.trace");
+    let what = "replay a.txt b.trace --policy lru,two-list --ram 10%,77";
+    let json: Value = serde_json::from_str(&here.told(&format!("{what} --json"))).expect("JSON");
+    let csv = here.told(&format!("{what} --csv"));
+    let table = here.told(what);
+    assert_eq!(csv.lines().count(), 1 + 2 * 2 * 2 + 2 * 3);
+    for trace in json["traces"].as_array().expect("traces") {
+        for cell in trace["results"].as_array().expect("results") {
+            let text = |name: &str| cell[name].as_str().expect("text").to_string();
+            let number = |name: &str| cell[name].as_u64().expect("a number");
+            let (misses, soft, activations) = (number("misses"), number("soft_faults"), number("activations"));
+            let (name, policy, ram) = (trace["trace"].as_str().expect("a name"), text("policy"), text("ram"));
+            let pages = number("pages");
+            assert!(
+                csv.contains(&format!("{name},{policy},{ram},{pages},9000,{misses},{soft},{activations},")),
+                "{csv}"
+            );
+            let percent = format!("{:.2}", misses as f64 / 90.0);
+            assert!(table.lines().any(|line| line.contains(&policy) && line.contains(&percent)), "{table}");
+        }
+    }
+    assert!(table.contains("b.trace: 9000 accesses, ") && table.contains("mean of 2 traces"));
+}
+
+#[test]
+fn the_curve_has_a_line_for_each_policy() {
+    let here = Scratch::new("curve");
+    here.told("generate scan --pages 500 --length 20000 -o a.txt");
+    here.told("replay a.txt --ram 10%,50% --svg curve.svg");
+    let svg = fs::read_to_string(here.0.join("curve.svg")).expect("the curve");
+    for word in ["<svg", "a.txt", "opt", "lirs", "kernel", "two-list", "memory, % of the trace"] {
+        assert!(svg.contains(word), "{word}");
+    }
+    assert!(here.refused("replay a.txt --ram 10%,50 --svg other.svg").contains("percent"));
+    assert!(!here.0.join("other.svg").exists());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_a_sentence() {
+    let here = Scratch::new("refused");
+    fs::write(here.0.join("bad.txt"), "1\n2\nthree\n").expect("a file");
+    assert_eq!(here.refused("replay bad.txt"), "uswap: bad.txt: line 3: \"three\" is not a page number\n");
+    assert!(here.refused("replay missing.txt").contains("missing.txt: No such file"));
+    let unknown = here.refused("replay bad.txt --policy lru,best");
+    assert!(unknown.contains("'best'") && unknown.contains("lru, fifo, clock"), "{unknown}");
+    assert!(here.refused("replay bad.txt --ram 10%,0").contains("\"0\" is not an amount"));
+    assert!(here.refused("generate zipf --pages 0").contains("--pages"));
+    assert!(
+        here.refused("generate zipf --exponent 99 -o new.txt").contains("exponent") && !here.0.join("new.txt").exists()
+    );
+    assert!(here.refused("generate loop -o bad.txt").contains("exists"));
+    assert_eq!(fs::read_to_string(here.0.join("bad.txt")).expect("a file"), "1\n2\nthree\n");
+}
+
+#[test]
+fn generated_traces_go_to_standard_output_without_a_file() {
+    let here = Scratch::new("output");
+    assert_eq!(here.told("generate loop --pages 3 --length 5"), "0\n1\n2\n0\n1\n");
+    let compact = here.lab("generate loop --pages 3 --length 5 --format compact").stdout;
+    assert_eq!(compact, b"\x89USWTRC\n\x01\x00\x00\x02\x02\x03\x02");
+}
+
+#[test]
+fn published_traces_are_replayed() {
+    let Some(folder) = std::env::var_os("USWAP_TRACES") else {
+        return eprintln!("left out: USWAP_TRACES names no folder of traces");
+    };
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+    let paths: Vec<String> = files.map(|path| path.to_str().expect("a name").to_string()).collect();
+    let told = Scratch::new("published").told(&format!("replay {} --csv", paths.join(" ")));
+    let means: Vec<(&str, f64)> = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("mean,")?.split_once(",all,"))
+        .map(|(policy, rest)| (policy, rest.trim_matches(',').parse().expect("a ratio")))
+        .collect();
+    let ratio = |policy: &str| means.iter().find(|(name, _)| *name == policy).expect("a policy").1;
+    let order = ["opt", "lirs", "s3fifo", "2q", "arc", "lru", "fifo"];
+    assert!(order.windows(2).all(|pair| ratio(pair[0]) < ratio(pair[1])), "{means:?}");
+}

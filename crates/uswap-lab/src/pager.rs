@@ -1,0 +1,198 @@
+//! The page table of a simulated pager, for policies that see faults and soft faults only.
+//!
+//! A page is *mapped* (touches cost nothing and are seen by nobody), *staged* (out of the program, still in RAM: a touch is
+//! a soft fault) or *out*. The table changes when the policy says so and when a fault is served; a hit ends in this file.
+
+use crate::policy::{Outcome, Policy};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Out,
+    Mapped,
+    Staged,
+}
+
+/// Where each page is, and how many are where.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    places: Vec<Place>,
+    mapped: usize,
+    staged: usize,
+    capacity: usize,
+}
+
+impl Pages {
+    /// Pages that the memory holds at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Mapped pages.
+    pub fn mapped(&self) -> usize {
+        self.mapped
+    }
+
+    /// Staged pages.
+    pub fn staged(&self) -> usize {
+        self.staged
+    }
+
+    /// No further page fits.
+    pub fn is_full(&self) -> bool {
+        self.mapped + self.staged >= self.capacity
+    }
+
+    /// Takes a page out of the program; it stays in RAM.
+    ///
+    /// # Panics
+    /// If the page is not mapped.
+    pub fn stage(&mut self, page: u32) {
+        let place = &mut self.places[page as usize];
+        assert_eq!(*place, Place::Mapped, "only a mapped page can be staged");
+        *place = Place::Staged;
+        self.mapped -= 1;
+        self.staged += 1;
+    }
+
+    /// Gives up the memory of a staged page.
+    ///
+    /// # Panics
+    /// If the page is not staged.
+    pub fn evict(&mut self, page: u32) {
+        let place = &mut self.places[page as usize];
+        assert_eq!(*place, Place::Staged, "only a staged page can be evicted");
+        *place = Place::Out;
+        self.staged -= 1;
+    }
+
+    /// Whether the page is staged now.
+    pub fn is_staged(&self, page: u32) -> bool {
+        self.places[page as usize] == Place::Staged
+    }
+}
+
+/// An eviction policy as a pager can have one.
+pub trait FaultPolicy {
+    /// The page is out and was touched. After this there must be room for one more; then the page is mapped.
+    fn fault(&mut self, page: u32, pages: &mut Pages);
+
+    /// The page was staged and was touched; it is mapped now.
+    fn soft_fault(&mut self, page: u32, pages: &mut Pages);
+
+    /// How often a page was put on the active list.
+    fn activations(&self) -> u64;
+}
+
+/// A policy with the pages that it manages.
+#[derive(Clone, Debug)]
+pub struct Pager<P> {
+    pages: Pages,
+    policy: P,
+}
+
+impl<P: FaultPolicy> Pager<P> {
+    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    pub fn new(policy: P, distinct: usize, capacity: usize) -> Self {
+        let pages = Pages { places: vec![Place::Out; distinct], mapped: 0, staged: 0, capacity };
+        Self { pages, policy }
+    }
+}
+
+impl<P: FaultPolicy> Policy for Pager<P> {
+    fn access(&mut self, page: u32) -> Outcome {
+        match self.pages.places[page as usize] {
+            Place::Mapped => Outcome::Hit,
+            Place::Staged => {
+                self.pages.places[page as usize] = Place::Mapped;
+                self.pages.staged -= 1;
+                self.pages.mapped += 1;
+                self.policy.soft_fault(page, &mut self.pages);
+                Outcome::Soft
+            }
+            Place::Out => {
+                self.policy.fault(page, &mut self.pages);
+                assert!(!self.pages.is_full(), "the policy made no room");
+                self.pages.places[page as usize] = Place::Mapped;
+                self.pages.mapped += 1;
+                Outcome::Miss
+            }
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.pages.mapped + self.pages.staged
+    }
+
+    fn holds(&self, page: u32) -> bool {
+        self.pages.places[page as usize] != Place::Out
+    }
+
+    fn activations(&self) -> u64 {
+        self.policy.activations()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First in, first out with one staged page; writes down what it is told.
+    #[derive(Default)]
+    struct Diary {
+        told: Vec<(u32, Outcome)>,
+        queue: std::collections::VecDeque<u32>,
+    }
+
+    impl FaultPolicy for Diary {
+        fn fault(&mut self, page: u32, pages: &mut Pages) {
+            self.told.push((page, Outcome::Miss));
+            self.queue.push_back(page);
+            if pages.is_full() {
+                let staged = self.queue.iter().position(|page| pages.is_staged(*page));
+                let oldest = self.queue.remove(staged.unwrap_or(0)).expect("a page");
+                if staged.is_none() {
+                    pages.stage(oldest);
+                }
+                pages.evict(oldest);
+                pages.stage(self.queue[0]);
+            }
+        }
+
+        fn soft_fault(&mut self, page: u32, pages: &mut Pages) {
+            assert!(!pages.is_staged(page), "it is mapped by now");
+            self.told.push((page, Outcome::Soft));
+        }
+
+        fn activations(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn hits_are_told_to_nobody() {
+        let mut pager = Pager::new(Diary::default(), 8, 3);
+        let pages = [0, 1, 0, 0, 2, 1, 3, 1, 1, 2, 4, 4, 3, 0, 7, 7, 2];
+        let met: Vec<_> = pages.iter().map(|page| (*page, pager.access(*page))).collect();
+        assert!([Outcome::Hit, Outcome::Soft, Outcome::Miss].iter().all(|kind| met.iter().any(|(_, met)| met == kind)));
+        let not_hit: Vec<_> = met.into_iter().filter(|(_, outcome)| *outcome != Outcome::Hit).collect();
+        assert_eq!(pager.policy.told, not_hit);
+    }
+
+    struct Idle;
+
+    impl FaultPolicy for Idle {
+        fn fault(&mut self, _page: u32, _pages: &mut Pages) {}
+        fn soft_fault(&mut self, _page: u32, _pages: &mut Pages) {}
+        fn activations(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "made no room")]
+    fn a_policy_that_makes_no_room_is_found_out() {
+        let mut pager = Pager::new(Idle, 2, 1);
+        pager.access(0);
+        pager.access(1);
+    }
+}

@@ -1,0 +1,139 @@
+//! Linux's two lists for anonymous memory, with refault distance (`mm/vmscan.c`, `mm/workingset.c`; Weiner 2013).
+//!
+//! A page arrives on the inactive list with its accessed bit set, since the fault maps it young. Reclaim looks at the tail
+//! of the inactive list (`folio_check_references`): a page with its accessed bit clear goes; one with the bit set is marked
+//! *referenced* and sent round once more, and if it carried the mark already it becomes active. When the inactive list is
+//! low, the tail of the active list is deactivated, touched or not; the mark stays, so that one touch suffices the next
+//! time.
+//!
+//! An eviction leaves the reading of a clock that counts evictions and activations. A page that comes back after no more
+//! ticks than there are active pages becomes active at once: the anonymous half of the rule, there being no files here.
+//!
+//! Left out: batches of 32 pages, several processors' vectors of pages on their way to the lists, priorities.
+
+use crate::links::{Links, List};
+use crate::policy::{Outcome, Policy};
+
+const PAGE_SHIFT: u32 = 12;
+const GIB_SHIFT: u32 = 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Never,
+    /// Evicted at this reading of the clock.
+    Shadow(u64),
+    Inactive,
+    Active,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    place: Place,
+    /// The accessed bit of the page table entry.
+    accessed: bool,
+    /// PG_referenced.
+    referenced: bool,
+}
+
+/// Two lists; reclaim takes from the front, which the kernel calls the tail.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pages: Vec<Page>,
+    links: Links,
+    inactive: List,
+    active: List,
+    nonresident_age: u64,
+    activations: u64,
+    capacity: usize,
+}
+
+impl Kernel {
+    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    pub fn new(distinct: usize, capacity: usize) -> Self {
+        let page = Page { place: Place::Never, accessed: false, referenced: false };
+        Self {
+            pages: vec![page; distinct],
+            links: Links::new(distinct),
+            inactive: List::default(),
+            active: List::default(),
+            nonresident_age: 0,
+            activations: 0,
+            capacity,
+        }
+    }
+
+    /// `inactive_is_low`: the ratio is 1 below a GiB, and the root of ten times the GiB above.
+    fn inactive_is_low(&self) -> bool {
+        let gib = self.held() >> (GIB_SHIFT - PAGE_SHIFT);
+        let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
+        self.inactive.len() * ratio < self.active.len()
+    }
+
+    fn activate(&mut self, page: u32) {
+        self.pages[page as usize].place = Place::Active;
+        self.active.push_back(&mut self.links, page);
+        self.nonresident_age += 1;
+        self.activations += 1;
+    }
+
+    fn deactivate_one(&mut self) {
+        if let Some(page) = self.active.pop_front(&mut self.links) {
+            let state = &mut self.pages[page as usize];
+            (state.place, state.accessed) = (Place::Inactive, false);
+            self.inactive.push_back(&mut self.links, page);
+        }
+    }
+
+    /// Frees one page.
+    fn reclaim(&mut self) {
+        loop {
+            while self.inactive_is_low() {
+                self.deactivate_one();
+            }
+            let Some(page) = self.inactive.pop_front(&mut self.links) else { return };
+            let state = &mut self.pages[page as usize];
+            let (accessed, referenced) = (state.accessed, state.referenced);
+            (state.accessed, state.referenced) = (false, accessed);
+            match (accessed, referenced) {
+                (true, true) => self.activate(page),
+                (true, false) => self.inactive.push_back(&mut self.links, page),
+                (false, _) => {
+                    state.place = Place::Shadow(self.nonresident_age);
+                    self.nonresident_age += 1;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Policy for Kernel {
+    fn access(&mut self, page: u32) -> Outcome {
+        let place = self.pages[page as usize].place;
+        if matches!(place, Place::Inactive | Place::Active) {
+            self.pages[page as usize].accessed = true;
+            return Outcome::Hit;
+        }
+        if self.held() == self.capacity {
+            self.reclaim();
+        }
+        self.pages[page as usize] = Page { place: Place::Inactive, accessed: true, referenced: false };
+        match place {
+            Place::Shadow(age) if self.nonresident_age - age <= self.active.len() as u64 => self.activate(page),
+            _ => self.inactive.push_back(&mut self.links, page),
+        }
+        Outcome::Miss
+    }
+
+    fn held(&self) -> usize {
+        self.inactive.len() + self.active.len()
+    }
+
+    fn holds(&self, page: u32) -> bool {
+        matches!(self.pages[page as usize].place, Place::Inactive | Place::Active)
+    }
+
+    fn activations(&self) -> u64 {
+        self.activations
+    }
+}

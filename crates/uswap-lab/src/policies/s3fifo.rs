@@ -1,0 +1,120 @@
+//! S3-FIFO (Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, algorithm 1). A page arrives on a small FIFO,
+//! a tenth of the memory. Touched twice there it goes on to the main FIFO, else it leaves and its name is remembered for
+//! as long as the main queue has pages; a page that returns meanwhile arrives on the main queue. There each touch, three at
+//! most, buys a round.
+
+use crate::links::{Links, List};
+use crate::policy::{Outcome, Policy};
+
+/// Most touches that count: two bits.
+const MOST_TOUCHES: u8 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Out,
+    Small,
+    Main,
+    Ghost,
+}
+
+/// The small, the main and the ghost queue.
+#[derive(Clone, Debug)]
+pub struct S3Fifo {
+    /// Where each page is, and touches since it came there.
+    pages: Vec<(Place, u8)>,
+    links: Links,
+    small: List,
+    main: List,
+    ghost: List,
+    small_share: usize,
+    activations: u64,
+    capacity: usize,
+}
+
+impl S3Fifo {
+    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    pub fn new(distinct: usize, capacity: usize) -> Self {
+        Self {
+            pages: vec![(Place::Out, 0); distinct],
+            links: Links::new(distinct),
+            small: List::default(),
+            main: List::default(),
+            ghost: List::default(),
+            small_share: (capacity / 10).max(1),
+            activations: 0,
+            capacity,
+        }
+    }
+
+    fn put_on_main(&mut self, page: u32) {
+        self.pages[page as usize] = (Place::Main, 0);
+        self.main.push_back(&mut self.links, page);
+        self.activations += 1;
+    }
+
+    /// Goes through the small queue until a page leaves the memory or none is left.
+    fn evict_from_small(&mut self) {
+        while let Some(page) = self.small.pop_front(&mut self.links) {
+            if self.pages[page as usize].1 > 1 {
+                self.put_on_main(page);
+                continue;
+            }
+            self.pages[page as usize].0 = Place::Ghost;
+            self.ghost.push_back(&mut self.links, page);
+            if self.ghost.len() > self.capacity - self.small_share
+                && let Some(forgotten) = self.ghost.pop_front(&mut self.links)
+            {
+                self.pages[forgotten as usize].0 = Place::Out;
+            }
+            return;
+        }
+    }
+
+    fn evict_from_main(&mut self) {
+        while let Some(page) = self.main.pop_front(&mut self.links) {
+            let (place, touches) = &mut self.pages[page as usize];
+            if *touches == 0 {
+                *place = Place::Out;
+                return;
+            }
+            *touches -= 1;
+            self.main.push_back(&mut self.links, page);
+        }
+    }
+}
+
+impl Policy for S3Fifo {
+    fn access(&mut self, page: u32) -> Outcome {
+        let (place, touches) = &mut self.pages[page as usize];
+        let place = *place;
+        if matches!(place, Place::Small | Place::Main) {
+            *touches = (*touches + 1).min(MOST_TOUCHES);
+            return Outcome::Hit;
+        }
+        if place == Place::Ghost {
+            self.ghost.remove(&mut self.links, page);
+        }
+        while self.held() == self.capacity {
+            if self.small.len() >= self.small_share { self.evict_from_small() } else { self.evict_from_main() }
+        }
+        if place == Place::Ghost {
+            self.put_on_main(page);
+        } else {
+            self.pages[page as usize] = (Place::Small, 0);
+            self.small.push_back(&mut self.links, page);
+        }
+        Outcome::Miss
+    }
+
+    fn held(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    fn holds(&self, page: u32) -> bool {
+        matches!(self.pages[page as usize].0, Place::Small | Place::Main)
+    }
+
+    fn activations(&self) -> u64 {
+        self.activations
+    }
+}

@@ -1,0 +1,120 @@
+//! Two lists with staged pages: segmented FIFO as in VAX/VMS (Turner and Levy, Segmented FIFO page
+//! replacement, SIGMETRICS 1981), with the refault distance of `mm/workingset.c`.
+//!
+//! This is what the engine did before its working sets (0.1.0), kept to compare with: a page goes from the head of the
+//! inactive list to the staged ones, a thirty-second of the memory; touched there it becomes active; the oldest staged page is
+//! evicted when room is wanted; one that returns within a distance no larger than the resident set becomes active. The
+//! page words are those of `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
+
+use uswap_core::word::{PageWord, State};
+
+use crate::links::{Links, List};
+use crate::pager::{FaultPolicy, Pages};
+
+/// One staged page for so many pages of memory.
+const STAGED_SHARE: usize = 32;
+/// Active pages that age at a time when the inactive list is low.
+const AGED_AT_ONCE: usize = 128;
+
+/// Inactive, active and staged pages.
+#[derive(Clone, Debug)]
+pub struct TwoList {
+    words: Vec<PageWord>,
+    links: Links,
+    inactive: List,
+    active: List,
+    /// In the order in which they were staged.
+    staged: List,
+    clock: u32,
+    activations: u64,
+}
+
+impl TwoList {
+    /// For a trace of `distinct` pages.
+    pub fn new(distinct: usize) -> Self {
+        let words = vec![PageWord::UNTOUCHED; distinct];
+        let (links, list) = (Links::new(distinct), List::default());
+        Self { words, links, inactive: list, active: list, staged: list, clock: 0, activations: 0 }
+    }
+
+    fn deactivate(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(page) = self.active.pop_front(&mut self.links) else { break };
+            self.words[page as usize] = self.words[page as usize].set_active(false);
+            self.inactive.push_back(&mut self.links, page);
+        }
+    }
+
+    /// Stages the head of the inactive list; `false` when there is no page.
+    fn stage_one(&mut self, pages: &mut Pages) -> bool {
+        // Below a third of all, as with an `inactive_ratio` of 2.
+        if self.inactive.len() * 2 < self.active.len() || self.inactive.is_empty() {
+            // As many as the engine moves would be all that a small memory has.
+            self.deactivate(AGED_AT_ONCE.min(pages.mapped() / STAGED_SHARE).max(1));
+        }
+        let Some(page) = self.inactive.pop_front(&mut self.links) else { return false };
+        self.words[page as usize] = self.words[page as usize].staged(0);
+        self.staged.push_back(&mut self.links, page);
+        pages.stage(page);
+        true
+    }
+
+    /// Evicts the page that is staged for longest.
+    fn evict_one(&mut self, pages: &mut Pages) {
+        if let Some(page) = self.staged.pop_front(&mut self.links) {
+            self.clock = self.clock.wrapping_add(1);
+            let word = &mut self.words[page as usize];
+            *word = word.stored(0, self.clock);
+            pages.evict(page);
+        }
+    }
+
+    fn map(&mut self, page: u32, active: bool) {
+        self.words[page as usize] = self.words[page as usize].resident().set_active(active).set_queued(true);
+        let list = if active { &mut self.active } else { &mut self.inactive };
+        list.push_back(&mut self.links, page);
+        self.activations += u64::from(active);
+    }
+}
+
+impl FaultPolicy for TwoList {
+    fn fault(&mut self, page: u32, pages: &mut Pages) {
+        if pages.is_full() {
+            let target = pages.capacity() / STAGED_SHARE;
+            while pages.staged() <= target && self.stage_one(pages) {}
+            self.evict_one(pages);
+        }
+        let word = self.words[page as usize];
+        let returns = matches!(word.state(), State::Stored(_));
+        let near = returns && word.refault_distance(self.clock) as usize <= pages.mapped();
+        self.map(page, near);
+    }
+
+    fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
+        self.staged.remove(&mut self.links, page);
+        self.map(page, true);
+    }
+
+    fn activations(&self) -> u64 {
+        self.activations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pager::Pager;
+    use crate::policy::{Outcome, Policy};
+
+    #[test]
+    fn staged_pages_come_back_and_early_refaults_become_active() {
+        let mut memory = Pager::new(TwoList::new(100), 100, 64);
+        (0..64).for_each(|page| assert_eq!(memory.access(page), Outcome::Miss));
+        assert_eq!(memory.access(64), Outcome::Miss, "0, 1 and 2 are staged, 0 is evicted");
+        assert_eq!([1, 1, 3].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Hit, Outcome::Hit]);
+        assert_eq!((memory.activations(), memory.holds(0), memory.held()), (1, false, 64));
+        assert_eq!(memory.access(0), Outcome::Miss, "3 and 4 are staged, 2 is evicted");
+        assert_eq!((memory.activations(), memory.holds(2)), (2, false));
+        assert_eq!([3, 4, 5].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Soft, Outcome::Hit]);
+    }
+}
