@@ -14,28 +14,23 @@
 //!   holes in runs cost more than they tell;
 //! - **open**: each challenger is let in, against the head of the active list.
 //!
-//! In a trial those displaced during a quarter of the challengers' distance are watched for one and a quarter of it: in a
-//! sweep they may come back all at its end. A closed guard opens when few of them came back (what is held is not in use);
-//! otherwise it pauses, longer each time it is told the same, so that a stream cannot wear down by its probes what is
-//! held. An open one closes when half of them or more came back.
+//! In a trial some of those displaced are watched for as long as a challenger takes from its arrival to its return: the time to
+//! pass the inactive list, and its refault distance. In a sweep all are back by then. A closed guard opens when few of
+//! them are (what is held is not in use), an open one closes when half of them or more are. A stream thus wears down what
+//! is held by its probes, but slowly: the sample is small, and while it is watched nobody is let in.
 //!
 //! Time is the space's count of evictions, so nothing happens while nothing is evicted. If the guess is wrong: closed for
 //! nothing it costs the misses until a trial has ended, one round and a half over the new set; open for nothing, as long, and
 //! the part that was held is lost.
 
 /// One challenger in so many is let in while the guard is closed.
-const PROBE: u64 = 16;
-/// As many are watched at least.
-const SAMPLE: u64 = 8;
+const PROBE: u64 = 8;
+/// So many blocks of those displaced are watched.
+const SAMPLE: u64 = 16;
 /// If a smaller share of those displaced comes back, the guard opens.
-const OPENS: f64 = 0.4;
+const OPENS: f64 = 0.35;
 /// If this share or more comes back, it closes.
 const CLOSES: f64 = 0.5;
-/// How much later than the challengers a displaced page may come back and still count as needed as soon.
-const AS_SOON: f64 = 1.25;
-/// Longest pause between closed trials, in halves of the challengers' distance.
-const LONGEST_PAUSE: u32 = 7;
-
 /// The guard of one space. All times are evictions of that space.
 #[derive(Clone, Debug, Default)]
 pub struct Challenge {
@@ -43,7 +38,8 @@ pub struct Challenge {
     /// Mean refault distance of challengers; 0 before the first.
     distance: f64,
     challengers: u64,
-    pause: u32,
+    /// Let in during this trial.
+    admitted: u64,
     begin: u64,
     /// Those displaced later are not watched; not known yet before enough were.
     until: Option<u64>,
@@ -61,50 +57,55 @@ impl Challenge {
     pub fn displaced_page_returned(&mut self, now: u64, distance: u64) {
         let evicted = now.saturating_sub(distance);
         let watched = evicted >= self.begin && self.until.is_none_or(|until| evicted < until);
-        if watched && distance as f64 <= self.horizon() {
-            self.returned += 1;
-        }
+        self.returned += u64::from(watched);
     }
 
-    /// An active page is evicted.
-    pub fn displaced(&mut self, now: u64) {
-        if self.distance == 0.0 || now < self.begin || self.until.is_some() {
+    /// An active page is evicted; `block`: so many in a row are treated alike.
+    pub fn displaced(&mut self, now: u64, block: u64) {
+        if self.distance == 0.0 || now < self.begin || self.until.is_some_and(|until| now >= until) {
             return;
         }
         self.displaced += 1;
-        if self.displaced >= SAMPLE && now as f64 >= self.begin as f64 + self.distance / 4.0 {
+        // It displaces from one end of the list: for a fair sample it takes longer.
+        let long_enough = now as f64 >= self.begin as f64 + self.distance / 8.0;
+        if self.open && self.displaced >= SAMPLE * block && long_enough {
             self.until = Some(now + 1);
         }
     }
 
-    /// A page came back soon enough to challenge the active list. Whether it is let in;
-    /// `block`: so many in a row are treated alike.
-    pub fn challenge(&mut self, now: u64, distance: u64, block: u64) -> bool {
+    /// A page came back soon enough to challenge the active list. Whether it is let in. `passing`: pages on their way
+    /// out, `block`: so many in a row are treated alike.
+    pub fn challenge(&mut self, now: u64, distance: u64, passing: u64, block: u64) -> bool {
         let distance = distance.max(1) as f64;
         if self.distance == 0.0 {
             (self.distance, self.begin) = (distance, now);
         }
         self.distance += (distance - self.distance) / 64.0;
-        self.judge(now);
+        self.judge(now, passing);
         self.challengers += 1;
-        let sampling = now >= self.begin && self.until.is_none();
-        self.open || (sampling && (self.challengers / block).is_multiple_of(PROBE))
+        if self.open {
+            return true;
+        }
+        let probe = self.until.is_none() && (self.challengers / block).is_multiple_of(PROBE);
+        self.admitted += u64::from(probe);
+        if probe && self.admitted >= SAMPLE * block {
+            // By then those displaced are evicted: a quarter of those on their way out lie staged.
+            self.until = Some(now + passing / 4);
+        }
+        probe
     }
 
     /// Ends a trial of which enough is known, and begins the next.
-    fn judge(&mut self, now: u64) {
-        if self.until.is_none_or(|until| (now as f64) < until as f64 + self.horizon()) {
+    fn judge(&mut self, now: u64, passing: u64) {
+        if self.until.is_none_or(|until| now < until + self.distance as u64 + passing) {
             return;
         }
         let was_open = self.open;
-        let share = self.returned as f64 / self.displaced as f64;
-        self.open = share < if was_open { CLOSES } else { OPENS };
-        self.pause = if self.open || was_open { 0 } else { (2 * self.pause + 1).min(LONGEST_PAUSE) };
-        self.begin = now + self.distance as u64 / 2 * u64::from(self.pause);
-        (self.until, self.displaced, self.returned) = (None, 0, 0);
-    }
-
-    fn horizon(&self) -> f64 {
-        self.distance * AS_SOON
+        if self.displaced >= SAMPLE / 2 {
+            let share = self.returned as f64 / self.displaced as f64;
+            self.open = share < if was_open { CLOSES } else { OPENS };
+        }
+        self.begin = now;
+        (self.until, self.displaced, self.returned, self.admitted) = (None, 0, 0, 0);
     }
 }

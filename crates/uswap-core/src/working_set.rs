@@ -37,7 +37,7 @@ const INACTIVE_SHARE: u64 = 10;
 /// One page in so many lies staged.
 const STAGED_SHARE: u64 = 32;
 /// Most neighbours that the thrash guard treats alike.
-const MOST_BLOCK: u64 = 16;
+const MOST_BLOCK: u64 = 8;
 /// Most neighbours that go together when the active list must shrink.
 const MOST_SHRINK: u64 = 512;
 
@@ -51,10 +51,19 @@ pub struct WorkingSet {
     /// Pages joined the active list because there was room: the inactive list gets its share from them.
     filled: bool,
     random: u64,
-    /// Where pages of the active list are taken at random, and how many more there.
-    block: (u64, u64),
+    /// Where pages of the active list are taken at random.
+    block: Block,
     /// Pages that became active while the guard was closed, and for which none was displaced yet.
     owed: u64,
+}
+
+/// Neighbours on the active list that are being taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    place: u64,
+    left: u64,
+    /// For pages that became active, and not because memory shrinks.
+    owed: bool,
 }
 
 /// What a refault means.
@@ -107,7 +116,8 @@ impl WorkingSet {
             self.challenge.displaced_page_returned(self.clock, distance);
         }
         let near = distance <= self.lists.count(true);
-        let activate = near && self.challenge.challenge(self.clock, distance, self.block_size());
+        let passing = self.lists.count(false) + Self::staging_target(self.lists.count(true));
+        let activate = near && self.challenge.challenge(self.clock, distance, passing, self.block_size());
         self.owed += u64::from(activate && !self.challenge.is_open());
         Refault { activate, restore }
     }
@@ -116,7 +126,8 @@ impl WorkingSet {
     pub fn evict(&mut self, word: PageWord) -> u32 {
         self.clock += 1;
         if word.active() {
-            self.challenge.displaced(self.clock);
+            let block = self.block_size();
+            self.challenge.displaced(self.clock, block);
         }
         (self.clock % u64::from(SHADOW_SPAN)) as u32
     }
@@ -164,9 +175,18 @@ impl WorkingSet {
 
     /// An entry of the list that must give, which may be stale, and which list that is.
     fn pop_entry(&mut self) -> Option<(u64, bool)> {
-        let active = self.lists.count(false) < self.inactive_target() && self.lists.count(true) > 0;
+        let active = self.active_gives();
         let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.lists.pop(active) };
         entry.map(|page| (page, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
+    }
+
+    /// Whether the next victim is an active page: while the guard is closed one for each that was let in, and beyond that
+    /// when the inactive list has much less than its share.
+    fn active_gives(&self) -> bool {
+        let target = self.inactive_target();
+        let least = if self.challenge.is_open() { target } else { target * 3 / 4 };
+        let gives = self.lists.count(false) < least || (!self.challenge.is_open() && self.owed > 0);
+        gives && self.lists.count(true) > 0
     }
 
     fn inactive_target(&self) -> u64 {
@@ -176,30 +196,32 @@ impl WorkingSet {
     /// The next entry of a block of neighbours that begins at a random place of the active list.
     fn pop_random(&mut self) -> Option<u64> {
         let entries = self.lists.entries(true) as u64;
-        let (mut place, mut left) = self.block;
-        if left == 0 || place >= entries {
+        let owed = self.owed > 0;
+        if self.block.left == 0 || self.block.place >= entries || (owed && !self.block.owed) {
             // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
-            let size = if self.owed > 0 { self.block_size() } else { (entries / 64).clamp(1, MOST_SHRINK) };
-            (place, left) = ((self.random >> 33) % entries.max(1), size);
+            let left = if owed { self.block_size() } else { (entries / 64).clamp(1, MOST_SHRINK) };
+            self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
         }
         self.owed = self.owed.saturating_sub(1);
+        self.block.left -= 1;
         // What follows moves up to the place that was left.
-        self.block = (place, left - 1);
-        self.lists.pop_at(place as usize)
+        self.lists.pop_at(self.block.place as usize)
     }
 
     fn block_size(&self) -> u64 {
-        (self.lists.count(true) / 1024).clamp(1, MOST_BLOCK)
+        (self.lists.count(true) / 4096).clamp(1, MOST_BLOCK)
     }
 
-    /// The first shortage after a time of room: the pages that came last go to the head of the inactive list.
+    /// The first shortage after a time of room: the pages that came last go to the head of the inactive list, so many that it
+    /// keeps its share when the first are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
         if !std::mem::take(&mut self.filled) {
             return;
         }
-        while self.lists.count(false) < self.inactive_target() {
+        let staged = Self::staging_target(self.lists.count(true));
+        while self.lists.count(false) < self.inactive_target() + staged {
             let Some(page) = self.lists.pop_last(true) else { return };
             let word = table.get(page);
             if counts(word, true) {

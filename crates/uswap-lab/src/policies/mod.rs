@@ -9,6 +9,7 @@ mod opt;
 mod s3fifo;
 mod two_list;
 mod two_queue;
+mod uswap;
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,6 +24,7 @@ pub use opt::{NEVER, Opt};
 pub use s3fifo::S3Fifo;
 pub use two_list::TwoList;
 pub use two_queue::TwoQueue;
+pub use uswap::Uswap;
 
 use crate::pager::Pager;
 use crate::policy::Policy;
@@ -50,6 +52,8 @@ pub enum Kind {
     Kernel,
     /// [`TwoList`].
     TwoList,
+    /// [`Uswap`].
+    Uswap,
 }
 
 /// What a policy may know of a trace before it runs.
@@ -63,7 +67,7 @@ pub struct Knowledge {
 
 impl Kind {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Opt,
         Self::Lru,
         Self::Fifo,
@@ -74,6 +78,7 @@ impl Kind {
         Self::S3Fifo,
         Self::Kernel,
         Self::TwoList,
+        Self::Uswap,
     ];
 
     /// The name on the command line.
@@ -89,6 +94,7 @@ impl Kind {
             Self::S3Fifo => "s3fifo",
             Self::Kernel => "kernel",
             Self::TwoList => "two-list",
+            Self::Uswap => "uswap",
         }
     }
 
@@ -104,6 +110,7 @@ impl Kind {
             Self::Lirs => "low inter-reference recency: pages by the distance of their last two touches",
             Self::S3Fifo => "a small FIFO that filters for the main one",
             Self::Kernel => "Linux's inactive and active list with refault distance",
+            Self::Uswap => "the engine's own code, which sees faults and soft faults only",
             Self::TwoList => "two lists with staged pages, which see faults and soft faults only",
         }
     }
@@ -122,6 +129,7 @@ impl Kind {
             Self::S3Fifo => Box::new(S3Fifo::new(distinct, capacity)),
             Self::Kernel => Box::new(Kernel::new(distinct, capacity)),
             Self::TwoList => Box::new(Pager::new(TwoList::new(distinct), distinct, capacity)),
+            Self::Uswap => Box::new(Pager::new(Uswap::new(distinct), distinct, capacity)),
         }
     }
 }

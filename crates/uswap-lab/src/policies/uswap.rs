@@ -1,0 +1,88 @@
+//! The engine's own policy: `working_set.rs` of `uswap-core`, the code that runs, driven as the engine drives it
+//! (`evict.rs`, `fault.rs`). Left out: trays of 64 pages and the floor under the staged pages that follows from them, watermarks,
+//! readahead.
+
+use uswap_core::PAGE_SIZE;
+use uswap_core::table::PageTable;
+use uswap_core::word::State;
+use uswap_core::working_set::WorkingSet;
+
+use crate::links::{Links, List};
+use crate::pager::{FaultPolicy, Pages};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// A space and its staged pages.
+#[derive(Clone, Debug)]
+pub struct Uswap {
+    table: PageTable,
+    working_set: WorkingSet,
+    links: Links,
+    /// In the order in which they were staged.
+    staged: List,
+    activations: u64,
+}
+
+impl Uswap {
+    /// For a trace of `distinct` pages.
+    pub fn new(distinct: usize) -> Self {
+        Self {
+            table: PageTable::default(),
+            working_set: WorkingSet::default(),
+            links: Links::new(distinct),
+            staged: List::default(),
+            activations: 0,
+        }
+    }
+
+    /// Stages the next victim; `false` when there is none.
+    fn stage_one(&mut self, pages: &mut Pages) -> bool {
+        let Some(address) = self.working_set.next_victim(&mut self.table) else { return false };
+        let page = (address / PAGE) as u32;
+        self.table.set(address, self.table.get(address).staged(0));
+        self.staged.push_back(&mut self.links, page);
+        pages.stage(page);
+        true
+    }
+
+    /// Evicts the page that is staged for longest.
+    fn evict_one(&mut self, pages: &mut Pages) {
+        let Some(page) = self.staged.pop_front(&mut self.links) else { return };
+        let address = u64::from(page) * PAGE;
+        let word = self.table.get(address);
+        let clock = self.working_set.evict(word);
+        self.table.set(address, word.stored(0, clock));
+        pages.evict(page);
+    }
+
+    fn map(&mut self, page: u32, active: bool) {
+        let address = u64::from(page) * PAGE;
+        let word = self.table.get(address).resident().set_active(active);
+        self.working_set.join(&mut self.table, address, word);
+        self.activations += u64::from(active);
+    }
+}
+
+impl FaultPolicy for Uswap {
+    fn fault(&mut self, page: u32, pages: &mut Pages) {
+        if pages.is_full() {
+            let target = WorkingSet::staging_target(pages.mapped() as u64) as usize;
+            while pages.staged() <= target && self.stage_one(pages) {}
+            self.evict_one(pages);
+        }
+        let room = self.working_set.has_room(false);
+        let word = self.table.get(u64::from(page) * PAGE);
+        let returns = matches!(word.state(), State::Stored(_));
+        let activate = returns && self.working_set.refault(word).activate;
+        self.map(page, activate || room);
+    }
+
+    fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
+        self.staged.remove(&mut self.links, page);
+        self.map(page, true);
+    }
+
+    fn activations(&self) -> u64 {
+        self.activations
+    }
+}

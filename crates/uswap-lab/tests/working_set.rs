@@ -1,0 +1,66 @@
+//! What the engine's policy must do: the tests of the thrash detection document (Weiner 2013: `wschange`, `wsprotect`), and
+//! sweeps over more than fits.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use uswap_lab::policies::Knowledge;
+use uswap_lab::{Kind, Outcome, Policy};
+
+/// Pages of memory.
+const MEMORY: usize = 4000;
+
+type Simulator = Box<dyn Policy>;
+
+/// Sweeps over pages in order; how many misses.
+fn sweep(simulator: &mut Simulator, pages: std::ops::Range<u32>) -> usize {
+    pages.filter(|page| simulator.access(*page) == Outcome::Miss).count()
+}
+
+fn held(simulator: &Simulator, pages: std::ops::Range<u32>) -> usize {
+    pages.filter(|page| simulator.holds(*page)).count()
+}
+
+/// The engine's policy with `MEMORY` pages, after `rounds` sweeps over the first `established` pages.
+fn after_sweeps(established: u32, rounds: usize) -> Simulator {
+    let knowledge = Knowledge { distinct: 30_000, next_uses: Arc::default() };
+    let mut simulator = Kind::Uswap.simulator(&knowledge, MEMORY);
+    (0..rounds).for_each(|_| {
+        sweep(&mut simulator, 0..established);
+    });
+    simulator
+}
+
+#[test]
+fn of_a_sweep_over_more_than_fits_most_of_what_fits_is_held() {
+    for pages in [4100, 5000, 6000, 8000, 16_000] {
+        let mut simulator = after_sweeps(pages, 3);
+        let misses: usize = (0..20).map(|_| sweep(&mut simulator, 0..pages)).sum();
+        // The inactive tenth and the staged pages stream.
+        let least = 20 * (pages as usize - MEMORY);
+        assert!(misses <= least + 20 * MEMORY / 6, "{pages} pages: {misses} misses, at least {least}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_new_working_set_is_resident_after_three_passes(established in 3000u32..12_000, rounds in 1usize..12, share in 50usize..76) {
+        let mut simulator = after_sweeps(established, rounds);
+        let set = 15_000..15_000 + (MEMORY * share / 100) as u32;
+        (0..3).for_each(|_| { sweep(&mut simulator, set.clone()); });
+        let missing = set.len() - held(&simulator, set.clone());
+        prop_assert!(missing * 100 <= set.len(), "{} of {} pages are missing", missing, set.len());
+    }
+
+    #[test]
+    fn a_stream_does_not_displace_an_established_set(rounds in 1usize..8, share in 10usize..26, passes in 1usize..6) {
+        let set = (MEMORY * share / 100) as u32;
+        let mut simulator = after_sweeps(set, rounds);
+        let stream = 15_000..15_000 + (MEMORY * 17 / 16) as u32;
+        (0..passes).for_each(|_| { sweep(&mut simulator, stream.clone()); });
+        let lost = set as usize - held(&simulator, 0..set);
+        prop_assert!(lost * 50 < set as usize, "{} of {} pages lost in {} passes", lost, set, passes);
+    }
+}
