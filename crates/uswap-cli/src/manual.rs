@@ -1,7 +1,7 @@
 //! The man page and the shell completions, made from the command line's own definition; what that cannot know is
 //! written here.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -46,15 +46,29 @@ fn man_page() -> std::io::Result<String> {
     page.render_name_section(&mut text)?;
     page.render_synopsis_section(&mut text)?;
     description().to_writer(&mut text)?;
-    for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-        let mut section = Vec::new();
-        let part = Man::new(subcommand.clone());
-        part.render_synopsis_section(&mut section)?;
-        part.render_options_section(&mut section)?;
-        text.extend(as_subsection(subcommand.get_name(), &String::from_utf8_lossy(&section)).bytes());
+    for subcommand in documented(&command) {
+        render(subcommand, "", &mut text)?;
     }
     rest().to_writer(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn documented(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help")
+}
+
+/// A section for the subcommand; of one that only gathers others, a section for each of those.
+fn render(subcommand: &Command, above: &str, text: &mut Vec<u8>) -> std::io::Result<()> {
+    let name = format!("{above}{}", subcommand.get_name());
+    if subcommand.has_subcommands() {
+        return documented(subcommand).try_for_each(|below| render(below, &format!("{name} "), text));
+    }
+    let mut section = Vec::new();
+    let part = Man::new(subcommand.clone());
+    part.render_synopsis_section(&mut section)?;
+    part.render_options_section(&mut section)?;
+    text.extend(as_subsection(&name, &String::from_utf8_lossy(&section)).bytes());
+    Ok(())
 }
 
 /// The sections of a subcommand's own page become one section of ours, with paragraphs for headings.
@@ -163,6 +177,10 @@ fn examples(page: &mut Roff) {
                 "With a swap file of its own and a name; then, elsewhere: uswap top train",
             ),
             ("uswap run -- ./server", "In a container: a budget in balance with the container's memory limit."),
+            (
+                "uswap group create build jobs --limit 40%; uswap group move build 4711 jobs",
+                "The process 4711 of the run build, and the children it starts from now on, in two fifths of the budget.",
+            ),
             ("uswap doctor", "What works here."),
             ("uswap completions bash > /etc/bash_completion.d/uswap", "Install completions."),
         ],
@@ -220,6 +238,7 @@ mod tests {
             "NAME",
             "\"USWAP RUN\"",
             "\"USWAP DOCTOR\"",
+            "\"USWAP GROUP LIMIT\"",
             "\"EXIT STATUS\"",
             "FILES",
             "EXAMPLES",

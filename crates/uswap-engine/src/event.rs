@@ -55,10 +55,13 @@ impl Owner {
     /// The same for pages without orders under way.
     pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
         let store = &self.shared.store;
-        let (trays, resident) = (&mut space.trays, &mut space.resident);
+        let (trays, resident, stored) = (&mut space.trays, &mut space.resident, &mut space.stored);
         space.table.take_range(start, end, |_, word| {
             match word.state() {
-                State::Stored(object) => store.release(ObjectId::from_bits(object)),
+                State::Stored(object) => {
+                    store.release(ObjectId::from_bits(object));
+                    *stored = stored.saturating_sub(1);
+                }
                 State::Staged(slot) => {
                     let (tray, bit) = trays.of_slot(slot);
                     tray.live &= !(1 << bit);
@@ -143,6 +146,7 @@ impl Owner {
         child.registered = parent.registered.clone();
         child.notes = parent.notes.inherited(notes);
         child.process_name = parent.process_name.clone();
+        child.account = parent.account.clone();
         child.clock = parent.clock;
         child.needs_scan = true;
         child.suspect_sharing();
@@ -173,6 +177,7 @@ impl Owner {
         child.lists = parent.lists.clone();
         (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
+        child.stored = parent.stored;
         let (lists, resident) = (&mut child.lists, &mut child.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
@@ -205,7 +210,7 @@ impl Owner {
         }
         for number in std::mem::take(&mut space.trays.dropping) {
             let charged = space.trays.get(number).charged;
-            self.shared.budget.pipeline(-i64::from(charged));
+            self.under_way(space, -i64::from(charged));
             space.trays.put_free(number);
         }
         self.lose_process(space);

@@ -34,8 +34,7 @@ impl Owner {
             let pressed = self.press_shared(space, space.refaults.min(wanted) as usize) as u64;
             space.refaults = if space.shared_parked.is_empty() { 0 } else { space.refaults - pressed };
         }
-        let urgent = !self.shared.budget.has_room(64);
-        let keep = if urgent { 0 } else { staging_target(space) };
+        let keep = if self.is_urgent(space) { 0 } else { staging_target(space) };
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
         while stored < wanted && staged > keep {
@@ -346,7 +345,7 @@ impl Owner {
         }
         let tray = space.trays.get_mut(number);
         (tray.phase, tray.charged) = (Phase::Storing, pages);
-        self.shared.budget.pipeline(i64::from(pages));
+        self.under_way(space, i64::from(pages));
         true
     }
 
@@ -403,6 +402,7 @@ impl Owner {
                 Stored::Object(object) => {
                     space.clock = space.clock.wrapping_add(1);
                     let word = space.table.get(address).stored(object.to_bits(), space.clock);
+                    space.stored += 1;
                     space.table.set(address, word);
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
@@ -430,7 +430,7 @@ impl Owner {
         }
         // The store is full, or the process is ending: the pages stay where they are, to be tried again.
         let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
-        self.shared.budget.pipeline(-i64::from(charged));
+        self.under_way(space, -i64::from(charged));
         space.trays.get_mut(number).phase = Phase::Staged;
         space.trays.staged.push_back(number);
         self.retry_soon();
@@ -440,7 +440,7 @@ impl Owner {
     fn drop_tray(&mut self, space: &mut Space, number: u32) {
         let Some(agent) = &space.agent else {
             let charged = space.trays.get(number).charged;
-            self.shared.budget.pipeline(-i64::from(charged));
+            self.under_way(space, -i64::from(charged));
             return space.trays.put_free(number);
         };
         let tray = space.trays.get_mut(number);
@@ -458,8 +458,8 @@ impl Owner {
         let tray = space.trays.get_mut(number);
         let (filled, charged) = (tray.filled.count_ones(), tray.charged);
         tray.generation += 1;
-        self.shared.budget.charge(-i64::from(filled));
-        self.shared.budget.pipeline(-i64::from(charged));
+        self.charge(space, -i64::from(filled));
+        self.under_way(space, -i64::from(charged));
         self.shared.counters.pgsteal.add(u64::from(filled));
         space.trays.dropping.retain(|n| *n != number);
         space.trays.put_free(number);

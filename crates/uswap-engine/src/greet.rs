@@ -122,6 +122,7 @@ impl Owner {
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),
+            stored: space.stored,
             queues: [space.lists.len(), space.trays.filling.len(), space.waiters.len() + space.stalled.len()],
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
