@@ -125,9 +125,11 @@ impl Governor {
     fn measure(&mut self) {
         let managed = self.shared.managed.lock().expect("managed").clone();
         self.take_census(&managed);
-        if self.shared.groups.in_use() {
+        let shared = self.shared.clone();
+        let round = shared.groups.in_use().then(|| {
             self.meet_newcomers();
-        }
+            shared.groups.begin_round()
+        });
         let begun = self.shared.budget.begin_measurement();
         let before = self.watched.len();
         let leaving = &mut self.leaving;
@@ -156,7 +158,7 @@ impl Governor {
         let engine = (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0);
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
-        if self.shared.groups.in_use() {
+        if round.is_some() {
             self.measure_groups();
         }
         let pages = engine + tree - self.shared_pages;

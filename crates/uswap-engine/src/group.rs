@@ -64,9 +64,9 @@ impl Account {
         self.group.load(Relaxed) == NOBODY
     }
 
-    /// The first measurement is no growth: the memory was there before it was looked at.
-    pub fn is_measured_anew(&self) -> bool {
-        !self.measured.swap(true, Relaxed)
+    /// Whether it was ever measured.
+    pub fn is_measured(&self) -> bool {
+        self.measured.load(Relaxed)
     }
 }
 
@@ -448,7 +448,8 @@ impl Tree {
     pub fn measure(&self, account: &Account, begun: i64, pages: i64) {
         let grown = pages - begun;
         self.charge(account, grown, 0);
-        if !account.is_measured_anew() {
+        // The first measurement is no growth: the memory was there before it was looked at.
+        if account.measured.swap(true, Relaxed) {
             self.above_account(account).for_each(|group| {
                 group.unseen.fetch_add(grown, Relaxed);
             });

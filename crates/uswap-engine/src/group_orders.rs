@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::group::Limit;
 use crate::groups::Figures;
-use crate::procfs;
+use crate::procfs::{self, Statm};
 use crate::shared::{Message, Shared};
 
 /// An order about groups; paths as the user wrote them.
@@ -76,12 +76,19 @@ pub fn obey(shared: &Shared, order: &GroupOrder) -> Result<Value, String> {
     Ok(answer)
 }
 
-/// Gives every process of the run an account. Returns them.
+/// Gives every process of the run an account, and charges those that the governor has not measured yet. Returns them.
 fn meet_everybody(shared: &Shared) -> Vec<u32> {
     let engine = std::process::id();
     let tree = procfs::descendants(engine);
-    for pid in tree.iter().filter(|_| shared.groups.in_use()) {
-        shared.groups.meet(*pid, engine);
+    let groups = &shared.groups;
+    for pid in tree.iter().filter(|_| groups.in_use()) {
+        let account = groups.meet(*pid, engine);
+        let _round = groups.begin_round();
+        if !account.is_measured()
+            && let Ok(memory) = Statm::open(*pid).and_then(|statm| statm.read())
+        {
+            groups.measure(&account, account.used(), memory.anonymous);
+        }
     }
     tree
 }

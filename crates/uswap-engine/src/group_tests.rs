@@ -28,7 +28,9 @@ fn charges_go_up_to_the_root_and_nowhere_else() {
     tree.move_process(10, "a/b").expect("moved");
     tree.charge(&account, 5, 2);
     assert_eq!(["a/b", "a", "/", "c"].map(|path| used(&tree, path)), [5, 5, 5, 0]);
-    assert!(tree.is_within(&account, tree.find("a").expect("a")) && !tree.is_within(&account, tree.find("c").expect("c")));
+    assert!(
+        tree.is_within(&account, tree.find("a").expect("a")) && !tree.is_within(&account, tree.find("c").expect("c"))
+    );
 }
 
 /// The kernel's leak: swapped out in A, moved to B, A removed, brought in by an order from C.

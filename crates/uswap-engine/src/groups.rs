@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
 use crate::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
@@ -48,6 +48,8 @@ pub struct Figures {
 pub struct Groups {
     in_use: AtomicBool,
     tree: RwLock<Tree>,
+    /// Held by whoever measures: two readings of a process at once would be charged twice.
+    measuring: Mutex<()>,
     threads: i64,
     mailboxes: Vec<Arc<Mailbox>>,
 }
@@ -56,7 +58,8 @@ impl Groups {
     /// The root alone, on a machine with so many processors.
     pub fn new(processors: usize, mailboxes: Vec<Arc<Mailbox>>) -> Self {
         let tree = RwLock::new(Tree::default());
-        Self { in_use: AtomicBool::new(false), tree, threads: processors as i64, mailboxes }
+        let (in_use, measuring) = (AtomicBool::new(false), Mutex::new(()));
+        Self { in_use, tree, measuring, threads: processors as i64, mailboxes }
     }
 
     /// Whether a group was ever made in this run.
@@ -194,6 +197,11 @@ impl Groups {
     /// Pages of a process entered (or, negative, left) the way from order to drop.
     pub fn under_way(&self, account: &Account, pages: i64) {
         self.read().charge(account, 0, pages);
+    }
+
+    /// To be held from the first reading of a process to the last measurement that comes of it.
+    pub fn begin_round(&self) -> MutexGuard<'_, ()> {
+        self.measuring.lock().expect("measuring")
     }
 
     /// The governor has read how much a process holds; `begun` was charged when it began to read.
