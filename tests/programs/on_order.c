@@ -6,6 +6,7 @@
 //   walk     read and check every page            rewrite  give every page new bytes
 //   fork     a child checks every page and ends   stay     a child checks every page and waits: `N child PID`
 //   lock     mlock the first 24 MiB               unlock   undo it
+//   script   run `sh FOLDER/script`, which must exit with 0
 //   end      check every page, end what waits, and end
 //
 //   on_order --folder FOLDER [--processes N] [--memory MIB]
@@ -16,6 +17,7 @@
 
 static unsigned char *data;
 static size_t pages;
+static const char *folder;
 static uint32_t number, version = 1;
 static pid_t waiting;
 
@@ -47,6 +49,13 @@ static void check_in_child(bool stays)
     }
 }
 
+static void run_script(void)
+{
+    char command[420];
+    snprintf(command, sizeof command, "sh %s/script", folder);
+    MUST(system(command) == 0);
+}
+
 static void end(void)
 {
     check("check at the end");
@@ -69,6 +78,8 @@ static void obey(const char *order)
         MUST(mlock(data, LOCKED) == 0);
     else if (strcmp(order, "unlock") == 0)
         MUST(munlock(data, LOCKED) == 0);
+    else if (strcmp(order, "script") == 0)
+        run_script();
     else if (strcmp(order, "end") == 0)
         end();
     else
@@ -77,7 +88,7 @@ static void obey(const char *order)
 }
 
 // Never returns.
-static void serve(const char *folder)
+static void serve(void)
 {
     char path[400], order[40];
     snprintf(path, sizeof path, "%s/%u", folder, number);
@@ -95,13 +106,13 @@ static void serve(const char *folder)
 int main(int argc, char **argv)
 {
     victim_begin(argc, argv, "--folder --processes --memory", 120);
-    const char *folder = option_text("--folder", ".");
+    folder = option_text("--folder", ".");
     long processes = option_number("--processes", 2);
     pages = (size_t)option_number("--memory", 96) * (MIB / PAGE);
     for (long i = 1; i <= processes; i++) {
         number = (uint32_t)i;
         if (start_child() == 0)
-            serve(folder);
+            serve();
     }
     for (long i = 0; i < processes; i++)
         wait_for_exit(-1, 0, "a process");

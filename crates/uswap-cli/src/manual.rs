@@ -114,6 +114,17 @@ fn rest() -> Roff {
             (",size=SIZE", "Use at most so much (default: 4 x the budget)."),
         ],
     );
+    page.control("SH", ["GROUPS"]);
+    paragraphs(
+        &mut page,
+        &[
+            "Groups have names like builds or builds/jobs; / is the run. Each process is in one group and its children begin \
+             there. A limit holds for the anonymous memory of the processes in the group and in the groups below it, by \
+             evicting their pages only; the compressed pool belongs to the run. PERCENT is of the nearest limit above. \
+             Pages are charged to the process that has them: a process that is moved takes its pages along, also those \
+             that are swapped out.",
+        ],
+    );
     page.control("SH", ["EXIT STATUS"]);
     paragraphs(&mut page, &["The command's own, 128+N when signal N ended it, and:"]);
     entries(

@@ -271,12 +271,14 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     told.group("move", &[&told.pid(1), "b"]);
     told.group("remove", &["a"]);
     assert!(told.swapped("b") > 60 * MIB, "what is swapped out goes along: {:?}", told.groups());
-    // The caller is a process of the tree, in C.
+    // The caller is a child of a process in C.
     told.group("move", &[&told.pid(2), "c"]);
     let in_c = told.used("c");
     assert_eq!(uswap(&["swapon", &told.name, &format!("{second},size=1G")]).status.code(), Some(0));
-    let off = uswap(&["swapoff", &told.name, &first]);
-    assert_eq!(off.status.code(), Some(0), "{}", says(&off));
+    let script = format!("exec {USWAP} swapoff {} {first}\n", told.name);
+    std::fs::write(told.folder.path("orders/script"), script).expect("a script");
+    told.order(2, "script");
+    assert_eq!(told.figures()["devices"].as_array().map(Vec::len), Some(1), "{}", told.figures()["devices"]);
     let (median, _) = told.residents_while_walking(1, 4);
     assert!(median <= 48 * MIB, "B is held to its limit: {median}");
     assert!(told.used("c").abs_diff(in_c) < MIB, "C is charged with others' pages: {:?}", told.groups());
@@ -286,18 +288,48 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     told.end().paged();
 }
 
+/// A victim that begins when the gate is opened, so that it can be put in a group before.
+fn waiting(name: &str, ram: &str, program: &str, arguments: &str) -> (Running, Scratch) {
+    let gate = Scratch::new();
+    let script = "until [ -e \"$0\" ]; do sleep 0.02; done; exec \"$@\"";
+    let (program, path) = (victim(program).display().to_string(), gate.path("open").display().to_string());
+    let words = ["sh", "-c", script, path.as_str(), program.as_str()];
+    let launch = under(ram).deadline(120).option("--name", name).swap_file("2G").faults("audit");
+    (launch.start(words.into_iter().chain(arguments.split_whitespace())), gate)
+}
+
+fn open(gate: &Scratch) {
+    std::fs::write(gate.path("open"), "").expect("a file");
+}
+
+/// A group's limit is as strict as the run's: threads that touch fresh memory as fast as they can, the median of three.
+#[test]
+fn fast_growth_in_a_group() {
+    need_userfaultfd!();
+    let _alone = common::alone();
+    let mut peaks = [0, 1, 2].map(|round| {
+        let name = format!("groups-fast-{round}-{}", std::process::id());
+        let (running, gate) = waiting(&name, "1G", "alloc_fast", "--memory 384 --threads 2 --timeout 110");
+        let made = || uswap(&["group", "create", &name, "a", "--limit", "128M"]).status.success().then_some(());
+        running.until("a group", made);
+        assert!(uswap(&["group", "move", &name, &running.command().to_string(), "a"]).status.success());
+        open(&gate);
+        let outcome = running.wait();
+        outcome.expect(0).paged();
+        let groups = outcome.stats.as_ref().map(|stats| stats["groups"].clone()).unwrap_or_default();
+        groups[1]["ram_peak_bytes"].as_u64().expect("a peak") as f64 / (128 * MIB) as f64
+    });
+    peaks.sort_by(f64::total_cmp);
+    common::notice(&format!("peaks of the group, by its limit: {peaks:.3?}"));
+    assert!(peaks[1] < 1.04, "{peaks:?}");
+}
+
 /// Groups come and go, processes move, beside a program that forks, maps and checks each of its pages.
 #[test]
 fn torture_beside_moves() {
     need_userfaultfd!();
-    let (name, folder) = (format!("groups-torture-{}", std::process::id()), Scratch::new());
-    let gate = folder.path("gate");
-    let script = "until [ -e \"$0\" ]; do sleep 0.05; done; exec \"$@\"";
-    let torture = victim("torture").display().to_string();
-    let words = ["sh", "-c", script, gate.to_str().expect("a path"), &torture];
-    let arguments = "--seed 41 --seconds 12 --memory 128 --timeout 110";
-    let launch = under("512M").deadline(120).option("--name", &name).swap_file("2G").faults("audit");
-    let running = launch.start(words.into_iter().chain(arguments.split_whitespace()));
+    let name = format!("groups-torture-{}", std::process::id());
+    let (running, gate) = waiting(&name, "512M", "torture", "--seed 41 --seconds 12 --memory 128 --timeout 110");
     let shell = running.command().to_string();
     let group = |order: &str, words: &[&str]| {
         uswap(&["group", order, name.as_str()].iter().chain(words).copied().collect::<Vec<&str>>())
@@ -306,7 +338,7 @@ fn torture_beside_moves() {
     running.until("a group", || group("create", &["a", "--limit", "48M"]).status.success().then_some(()));
     assert!(group("create", &["b", "--limit", "40M"]).status.success());
     assert!(group("move", &[&shell, "a"]).status.success());
-    std::fs::write(&gate, "").expect("a file");
+    open(&gate);
     running.until("children in the group", || {
         let processes = told().get(1)?["processes"].as_array()?.len();
         (processes > 1).then_some(())

@@ -90,13 +90,16 @@ impl Owner {
         if !self.shared.groups.in_use() {
             return asked;
         }
+        let short = self.shared.groups.short();
+        if short.is_empty() && self.idle_groups.is_empty() {
+            return asked;
+        }
         for id in self.ids() {
             self.with_space(id, |owner, space| owner.bind_account(space));
         }
-        let short = self.shared.groups.short();
-        let idle: Vec<usize> =
-            short.iter().filter(|short| self.balance_group(short, &mut asked)).map(|short| short.group).collect();
-        self.shared.groups.set_idle(self.number, &idle);
+        let helpless = short.iter().filter(|short| self.balance_group(short, &mut asked));
+        self.idle_groups = helpless.map(|short| short.group).collect();
+        self.shared.groups.set_idle(self.number, &self.idle_groups);
         asked
     }
 

@@ -46,6 +46,8 @@ pub struct Owner {
     /// Where it runs.
     pub placement: Placement,
     next_victim: SpaceId,
+    /// Groups that are short of memory and for which nothing is under way here.
+    pub idle_groups: Vec<usize>,
 }
 
 const BELL: u64 = 0;
@@ -82,6 +84,7 @@ impl Owner {
             retry_at: None,
             last_sweep: Instant::now(),
             next_victim: 0,
+            idle_groups: Vec::new(),
         })
     }
 
