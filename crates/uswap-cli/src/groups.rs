@@ -167,7 +167,7 @@ fn remove(order: &RemoveArguments) -> i32 {
     let request = json!({ "request": "group-remove", "group": order.group });
     tell(ask(&order.name, &request), order.json, |answer| {
         let processes = number(&answer["processes"]);
-        format!("{}: removed; {processes} processes went to the group above it", text(&answer["group"]))
+        format!("{}: removed; {processes} process(es) went to the group above it", text(&answer["group"]))
     })
 }
 

@@ -248,7 +248,7 @@ fn children_begin_in_the_group_of_their_parent() {
     told.group("limit", &["a", "16M"]);
     assert!(told.used("a") <= 16 * MIB && told.swapped("a") > 24 * MIB, "{:?}", told.groups());
     told.is_whole(1, 48);
-    assert!(told.group("remove", &["a"]).contains("1 processes"));
+    assert!(told.group("remove", &["a"]).contains("1 process"));
     told.end().paged();
 }
 

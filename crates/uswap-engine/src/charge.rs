@@ -8,6 +8,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use uswap_abi::layout::TRAY_PAGES;
+
 use crate::groups::Short;
 use crate::owner::Owner;
 use crate::space::{Space, SpaceId};
@@ -107,7 +109,9 @@ impl Owner {
     fn balance_group(&mut self, short: &Short, asked: &mut HashMap<SpaceId, u64>) -> bool {
         let members = self.members(short.group);
         let before: u64 = members.iter().filter_map(|id| asked.get(id)).sum();
-        let wanted = (short.wanted as u64).saturating_sub(before);
+        // A full store is asked now and then: the run may have room and go on for long.
+        let most = if self.shared.budget.exhausted.load(Relaxed) { u64::from(TRAY_PAGES) } else { u64::MAX };
+        let wanted = (short.wanted as u64).saturating_sub(before).min(most);
         for (id, pages) in self.reclaim_from(&members, wanted) {
             *asked.entry(id).or_default() += pages;
         }
