@@ -65,6 +65,12 @@ fn a_new_process_is_where_its_nearest_known_relative_is_or_was() {
     assert_eq!(group(&tree, &late).as_deref(), Some("b"), "its parent has ended");
     let stranger = tree.admit(6, &[99]);
     assert_eq!(group(&tree, &stranger).as_deref(), Some("/"));
+    tree.admit(2, &[]);
+    tree.dismiss(2);
+    let other = tree.admit(8, &[2]);
+    assert_eq!(group(&tree, &other).as_deref(), Some("/"), "the number was another process's, in the root");
+    tree.admit(2, &[4]);
+    tree.dismiss(2);
     tree.remove("b").expect("removed");
     let later = tree.admit(7, &[2]);
     assert_eq!(group(&tree, &later).as_deref(), Some("/"), "the ended go to the group above, too");
