@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 
@@ -16,6 +17,8 @@ use crate::space::{Space, SpaceId};
 
 /// Memory is urgent when there is room for less than this, in pages.
 const URGENT: i64 = 64;
+/// How often a full store is asked to take a tray of a group.
+const WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl Owner {
     /// Finds the account of the space's process, once there are groups.
@@ -96,6 +99,12 @@ impl Owner {
         if short.is_empty() && self.idle_groups.is_empty() {
             return asked;
         }
+        // The run may have room, and go on for long with a full store.
+        let exhausted = self.shared.budget.exhausted.load(Relaxed);
+        if exhausted && self.groups_balanced.elapsed() < WHEN_FULL {
+            return asked;
+        }
+        self.groups_balanced = Instant::now();
         for id in self.ids() {
             self.with_space(id, |owner, space| owner.bind_account(space));
         }
@@ -109,7 +118,6 @@ impl Owner {
     fn balance_group(&mut self, short: &Short, asked: &mut HashMap<SpaceId, u64>) -> bool {
         let members = self.members(short.group);
         let before: u64 = members.iter().filter_map(|id| asked.get(id)).sum();
-        // A full store is asked now and then: the run may have room and go on for long.
         let most = if self.shared.budget.exhausted.load(Relaxed) { u64::from(TRAY_PAGES) } else { u64::MAX };
         let wanted = (short.wanted as u64).saturating_sub(before).min(most);
         for (id, pages) in self.reclaim_from(&members, wanted) {

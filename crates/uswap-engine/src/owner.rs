@@ -48,6 +48,8 @@ pub struct Owner {
     next_victim: SpaceId,
     /// Groups that are short of memory and for which nothing is under way here.
     pub idle_groups: Vec<usize>,
+    /// When pages were taken for groups last.
+    pub groups_balanced: Instant,
 }
 
 const BELL: u64 = 0;
@@ -85,6 +87,7 @@ impl Owner {
             last_sweep: Instant::now(),
             next_victim: 0,
             idle_groups: Vec::new(),
+            groups_balanced: Instant::now(),
         })
     }
 
