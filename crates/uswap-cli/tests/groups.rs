@@ -288,6 +288,23 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     told.end().paged();
 }
 
+/// Nothing can be evicted any more: the group goes on above its limit, and the run, which has room, is not ended.
+#[test]
+fn where_swap_is_full_a_group_outgrows_its_limit() {
+    need_userfaultfd!();
+    let device = Scratch::new();
+    let spec = format!("{},size=24M", device.path("swap").display());
+    let told = Told::start("full", "512M", 1, "96", &[("--pool", "0"), ("--swap", &spec)]);
+    told.group("create", &["a"]);
+    told.group("move", &[&told.pid(1), "a"]);
+    told.is_refused("limit", &["a", "32M", "--wait", "1"], "cannot be evicted");
+    told.order(1, "rewrite");
+    told.order(1, "walk");
+    assert!(told.used("a") > 32 * MIB && told.swapped("a") > 16 * MIB, "{:?}", told.groups());
+    let outcome = told.end();
+    assert!(outcome.paged().stat("over_limit") > 0, "{}", outcome.account());
+}
+
 /// A victim that begins when the gate is opened, so that it can be put in a group before.
 fn waiting(name: &str, ram: &str, program: &str, arguments: &str) -> (Running, Scratch) {
     let gate = Scratch::new();
