@@ -2,6 +2,7 @@
 
 mod client;
 mod doctor;
+mod groups;
 mod host;
 mod lab;
 mod manual;
@@ -39,6 +40,8 @@ enum Command {
     Swapoff(orders::SwapoffArguments),
     /// Change the budget of a run
     Limit(orders::LimitArguments),
+    /// Divide the budget of a run among groups of its processes
+    Group(groups::GroupArguments),
     /// Tell what works here, and how to get what does not
     Doctor(doctor::DoctorArguments),
     /// Compare eviction policies on traces
@@ -59,6 +62,7 @@ fn main() {
         Command::Swapon(arguments) => orders::swapon(&arguments),
         Command::Swapoff(arguments) => orders::swapoff(&arguments),
         Command::Limit(arguments) => orders::limit(&arguments),
+        Command::Group(arguments) => groups::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),
         Command::Completions(arguments) => manual::print_completions(&arguments),

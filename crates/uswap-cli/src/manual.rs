@@ -110,6 +110,17 @@ fn rest() -> Roff {
             (",size=SIZE", "Use at most so much (default: 4 x the budget)."),
         ],
     );
+    page.control("SH", ["GROUPS"]);
+    paragraphs(
+        &mut page,
+        &[
+            "Groups have names like builds or builds/jobs; / is the run. Each process is in one group and its children begin \
+             there. A limit holds for the anonymous memory of the processes in the group and in the groups below it, by \
+             evicting their pages only; the compressed pool belongs to the run. PERCENT is of the nearest limit above. \
+             Pages are charged to the process that has them: a process that is moved takes its pages along, also those \
+             that are swapped out.",
+        ],
+    );
     page.control("SH", ["EXIT STATUS"]);
     paragraphs(&mut page, &["The command's own, 128+N when signal N ended it, and:"]);
     entries(
@@ -173,6 +184,10 @@ fn examples(page: &mut Roff) {
                 "With a swap file of its own and a name; then, elsewhere: uswap top train",
             ),
             ("uswap run -- ./server", "In a container: a budget in balance with the container's memory limit."),
+            (
+                "uswap group create build jobs --limit 40%; uswap group move build 4711 jobs",
+                "The process 4711 of the run build, and the children it starts from now on, in two fifths of the budget.",
+            ),
             ("uswap doctor", "What works here."),
             (
                 "uswap lab replay trace.txt.gz --ram 10%,50% --svg curve.svg",
@@ -236,6 +251,7 @@ mod tests {
             "\"USWAP DOCTOR\"",
             "\"USWAP LAB REPLAY\"",
             "\"USWAP LAB GENERATE\"",
+            "\"USWAP GROUP LIMIT\"",
             "\"EXIT STATUS\"",
             "FILES",
             "EXAMPLES",

@@ -49,8 +49,8 @@ pub struct LimitArguments {
     /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// The budget from now on: a size (512M) or a part of the machine's memory (50%)
-    #[arg(value_name = "SIZE|PERCENT")]
+    /// The budget from now on: a size (512M), a part of the machine's memory (50%), or auto
+    #[arg(value_name = "SIZE|PERCENT|auto")]
     ram: String,
     /// How long to wait for the run to get below it, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
@@ -147,9 +147,12 @@ fn progress(running: bool, pages: u64, left: u64) {
 pub fn limit(arguments: &LimitArguments) -> i32 {
     let order = || {
         let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
-        let size: Size = arguments.ram.parse().map_err(|error| format!("{}: {error}", arguments.ram))?;
+        let bytes = match arguments.ram.as_str() {
+            "auto" => json!("auto"),
+            text => json!(text.parse::<Size>().map_err(|error| format!("{text}: {error}"))?.of(machine)),
+        };
         let run = client::find(&arguments.name)?;
-        client::ask_for(&run, &json!({ "request": "limit", "bytes": size.of(machine) }))?;
+        client::ask_for(&run, &json!({ "request": "limit", "bytes": bytes }))?;
         let deadline = Instant::now() + Duration::from_secs(arguments.wait);
         loop {
             let figures = client::status(&run)?["figures"].take();
@@ -157,13 +160,7 @@ pub fn limit(arguments: &LimitArguments) -> i32 {
             if used <= limit {
                 return Ok(json!({ "ram_limit_bytes": limit, "ram_bytes": used }));
             }
-            if Instant::now() >= deadline {
-                let [used, limit] = [used, limit].map(human);
-                return Err(format!(
-                    "the limit is {limit} now, but {used} are still in use: what is left cannot be evicted"
-                ));
-            }
-            std::thread::sleep(PERIOD);
+            wait_until(deadline, used, limit)?;
         }
     };
     tell(order(), arguments.json, |answer| {
@@ -172,7 +169,21 @@ pub fn limit(arguments: &LimitArguments) -> i32 {
     })
 }
 
-fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) -> String) -> i32 {
+/// Waits a moment for a limit to be kept.
+///
+/// # Errors
+/// For the user: it was not kept in time.
+pub fn wait_until(deadline: Instant, used: u64, limit: u64) -> Result<(), String> {
+    if Instant::now() >= deadline {
+        let [used, limit] = [used, limit].map(human);
+        return Err(format!("the limit is {limit} now, but {used} are still in use: what is left cannot be evicted"));
+    }
+    std::thread::sleep(PERIOD);
+    Ok(())
+}
+
+/// Prints what came of an order; returns the exit status.
+pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) -> String) -> i32 {
     match outcome {
         Ok(answer) => {
             crate::print(&if json { format!("{answer:#}\n") } else { text(&answer) + "\n" });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use uswap_core::size::{Size, human};
-use uswap_engine::cgroup::{Balance, Cgroup, machine_memory};
+use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::swaps::LEAST_BUDGET;
@@ -153,7 +153,7 @@ fn pool_share(text: &str) -> Result<Option<f64>, String> {
 
 /// What `--ram auto` begins with, in bytes.
 pub fn automatic_budget(machine: u64, cgroup: Option<Cgroup>) -> u64 {
-    cgroup.map_or(machine / 10 * 8, |cgroup| Balance::new(cgroup).initial_limit())
+    cgroup.map_or(without_cgroup(machine), |cgroup| Balance::new(cgroup).initial_limit())
 }
 
 fn budget(text: &str) -> Result<(Ram, u64), String> {

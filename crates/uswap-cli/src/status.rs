@@ -97,6 +97,9 @@ pub fn in_tables(status: &Value, before: Option<&Value>) -> String {
         command(status)
     );
     let mut tables = vec![budget(figures), devices(figures), traffic(status, before), faults(figures)];
+    if array(&figures["groups"]).len() > 1 {
+        tables.push(crate::groups::table(&figures["groups"]));
+    }
     tables.extend([processes(figures), unmanaged(figures)]);
     title + &joined(&tables)
 }

@@ -158,6 +158,30 @@ fn automatic_in_256m() {
     automatic(256 * MIB, "512");
 }
 
+/// `uswap limit NAME auto`, in a run that was started with a fixed budget: what is in balance stays below the cgroup's limit.
+#[test]
+fn an_ordered_auto_follows_the_cgroup() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let limit = 192 * MIB;
+    let group = need_group!("auto-ordered", limit);
+    let name = format!("budget-auto-{}", std::process::id());
+    let launch = under("64M").wrapper(group.wrapper()).swap_file("2G").option("--name", &name).deadline(150);
+    let program = victim("alloc_fast").display().to_string();
+    let running = launch.start(["sh", "-c", "sleep 2; exec \"$0\" --memory 384 --timeout 140", program.as_str()]);
+    let order = || {
+        let told = std::process::Command::new(common::USWAP).args(["limit", &name, "auto"]).output().expect("uswap");
+        told.status.success().then_some(())
+    };
+    running.until("the order", order);
+    let outcome = running.wait();
+    assert_eq!(group.oom_kills(), 0, "the kernel killed a process of the group: {}", outcome.account());
+    outcome.expect(0).paged();
+    let chosen = outcome.stat("ram_limit_bytes");
+    tell("auto, ordered, in 192 MiB", &group, &outcome, chosen);
+    assert!(chosen > 64 * MIB && chosen < limit, "{chosen} of {limit}");
+}
+
 /// Many processes, each too small to be worth managing alone, want twice the limit together.
 #[test]
 fn automatic_with_many_small_processes() {

@@ -30,7 +30,7 @@ impl Space {
         let listed: HashSet<(u64, bool)> = lists.iter().collect();
         let mut counted = [0; 2];
         let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
-        let (mut resident, mut staged) = (0, HashSet::new());
+        let (mut resident, mut stored, mut staged) = (0, 0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {
                 State::Resident => {
@@ -49,8 +49,16 @@ impl Space {
                 State::Staged(slot) => {
                     staged.insert((slot, address));
                 }
+                State::Stored(_) => stored += 1,
                 _ => {}
             }
+        }
+        if stored != self.stored {
+            return Err(format!("{stored} pages are stored, {} are counted", self.stored));
+        }
+        if self.under_way != self.trays.pages_under_way() as i64 {
+            let counted = self.trays.pages_under_way();
+            return Err(format!("{counted} pages are under way, {} are charged", self.under_way));
         }
         if resident != self.resident {
             return Err(format!("{resident} pages are resident, {} are counted", self.resident));

@@ -25,10 +25,77 @@ const GROWTH_PAGES: i64 = 480;
 /// The most that it may be on a faster machine: decides when to look again, which costs little, not how much room is
 /// left unused.
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
+/// Room that is left for others where there is ample memory, beside the reserve: 4 MiB.
+const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
 /// So many processes are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 4;
+
+/// The marks below a limit, of a run or of a group. Everything is in pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Marks {
+    /// What must not be passed.
+    pub limit: i64,
+    /// Growth that came to pass unseen of late, twice.
+    pub slack: i64,
+    /// Processors that can touch fresh memory at once.
+    pub threads: i64,
+}
+
+impl Marks {
+    /// Above this, memory of so many processes gets registered.
+    pub fn activation(&self, processes: i64) -> i64 {
+        // What processes grow by while all of them are being registered.
+        let crowd = self.threads * GROWTH_PAGES * (processes / REGISTERED_PER_MS);
+        (self.limit - self.reserve() * 3 / 2 - self.most_slack() - crowd).max(self.limit / 4)
+    }
+
+    /// Above this, reclaim starts.
+    pub fn high(&self) -> i64 {
+        self.limit - self.reserve() - self.slack()
+    }
+
+    /// Reclaim stops here.
+    pub fn low(&self) -> i64 {
+        self.high() - self.reserve() / 2
+    }
+
+    /// Above this, faults wait for room.
+    pub fn hard(&self) -> i64 {
+        self.limit - self.reserve() / 4 - self.slack()
+    }
+
+    /// The most that can grow unseen.
+    pub fn most_slack(&self) -> i64 {
+        self.threads * GROWTH_PAGES * REACTION
+    }
+
+    /// Growth that may come to pass unseen.
+    fn slack(&self) -> i64 {
+        self.slack.min(self.limit / 8)
+    }
+
+    /// The slack after a measurement that found so much unseen growth.
+    pub fn next_slack(&self, unseen: i64) -> i64 {
+        (self.slack - self.slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack())
+    }
+
+    fn reserve(&self) -> i64 {
+        (self.limit / 64).clamp(512, 4096)
+    }
+
+    /// Pages to be ordered for eviction at this usage, less what is under way.
+    pub fn wanted(&self, usage: i64) -> i64 {
+        if usage > self.high() { usage - self.low() } else { 0 }
+    }
+
+    /// How long nobody need look while there is so much room below the activation mark.
+    pub fn poll_interval(&self, room: i64) -> Duration {
+        let milliseconds = room / (self.threads * FASTEST_GROWTH);
+        Duration::from_millis(milliseconds.clamp(1, 50) as u64)
+    }
+}
 
 /// Shared by the governor and all owners. Everything is in pages of 4 KiB.
 #[derive(Debug)]
@@ -90,9 +157,13 @@ impl Budget {
         self.peak.load(Relaxed)
     }
 
+    fn marks(&self) -> Marks {
+        Marks { limit: self.limit(), slack: self.slack.load(Relaxed), threads: self.threads }
+    }
+
     /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
     pub fn activation(&self) -> i64 {
-        (self.limit() - self.reserve() * 3 / 2 - self.most_slack() - self.crowd()).max(self.limit() / 4)
+        self.marks().activation(self.processes.load(Relaxed))
     }
 
     /// How many processes share the budget: each must be registered before its growth can be held up.
@@ -100,43 +171,28 @@ impl Budget {
         self.processes.store(processes as i64, Relaxed);
     }
 
-    /// What processes grow by while all of them are being registered.
-    fn crowd(&self) -> i64 {
-        self.threads * GROWTH_PAGES * (self.processes.load(Relaxed) / REGISTERED_PER_MS)
-    }
-
     /// Above this, reclaim starts.
     pub fn high(&self) -> i64 {
-        self.limit() - self.reserve() - self.slack()
-    }
-
-    /// Growth that may come to pass unseen.
-    fn slack(&self) -> i64 {
-        self.slack.load(Relaxed).min(self.limit() / 8)
+        self.marks().high()
     }
 
     fn most_slack(&self) -> i64 {
-        self.threads * GROWTH_PAGES * REACTION
+        self.marks().most_slack()
     }
 
     /// Reclaim stops here.
     pub fn low(&self) -> i64 {
-        self.high() - self.reserve() / 2
+        self.marks().low()
     }
 
     /// Above this, faults wait for room.
     pub fn hard(&self) -> i64 {
-        self.limit() - self.reserve() / 4 - self.slack()
-    }
-
-    fn reserve(&self) -> i64 {
-        (self.limit() / 64).clamp(512, 4096)
+        self.marks().hard()
     }
 
     /// Pages to be ordered for eviction now: none until usage passes the high watermark, then down to the low one.
     pub fn wanted(&self) -> i64 {
-        let usage = self.usage() - self.pipeline.load(Relaxed);
-        if usage > self.high() { usage - self.low() } else { 0 }
+        self.marks().wanted(self.usage() - self.pipeline.load(Relaxed))
     }
 
     /// Whether `pages` more may be installed now.
@@ -146,7 +202,7 @@ impl Budget {
 
     /// Whether memory is so far from short that pages which come now displace nobody.
     pub fn is_ample(&self) -> bool {
-        self.usage() < self.low() - self.reserve()
+        self.has_room(AMPLE + self.marks().reserve())
     }
 
     /// Pages were installed (or, negative, dropped).
@@ -177,8 +233,7 @@ impl Budget {
     /// The governor has read `pages`.
     pub fn end_measurement(&self, begun: Measurement, pages: i64) {
         let unseen = pages - self.measured.load(SeqCst) - begun.since - (begun.pool - self.pool_measured.load(SeqCst));
-        let slack = self.slack.load(Relaxed);
-        self.slack.store((slack - slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack()), Relaxed);
+        self.slack.store(self.marks().next_slack(unseen), Relaxed);
         self.measured.store(pages, SeqCst);
         self.pool_measured.store(begun.pool, SeqCst);
         self.since.fetch_sub(begun.since, SeqCst);
@@ -187,9 +242,7 @@ impl Budget {
 
     /// How long the governor may sleep: until growth as fast as it can be might reach the activation mark.
     pub fn poll_interval(&self) -> Duration {
-        let room = self.activation() - self.usage();
-        let milliseconds = room / (self.threads * FASTEST_GROWTH);
-        Duration::from_millis(milliseconds.clamp(1, 50) as u64)
+        self.marks().poll_interval(self.activation() - self.usage())
     }
 }
 

@@ -102,6 +102,11 @@ pub fn machine_memory() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
+/// The budget in bytes where no cgroup limits us, on a machine with so many.
+pub fn without_cgroup(machine: u64) -> u64 {
+    machine / 10 * 8
+}
+
 fn mount_point(mounts: &str, unified: bool) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();

@@ -19,6 +19,7 @@ use uswap_sys::process::user;
 use uswap_sys::socket::peer_credentials;
 
 use crate::config::RunConfig;
+use crate::group_orders::{self, GroupOrder};
 use crate::shared::Shared;
 use crate::{report, swaps};
 
@@ -30,7 +31,7 @@ const LONGEST_REQUEST: usize = 4096;
 const LONGEST_NAME: usize = 64;
 
 /// What a caller can ask for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Who the run is, and all figures: `{"request":"status"}`.
     Status,
@@ -42,6 +43,10 @@ pub enum Request {
     SwapoffStop,
     /// Another budget in bytes: `{"request":"limit","bytes":N}`.
     Limit(u64),
+    /// The budget follows the cgroup: `{"request":"limit","bytes":"auto"}`.
+    LimitAuto,
+    /// `{"request":"group-create",...}` and its kin.
+    Group(GroupOrder),
 }
 
 /// Reads a request.
@@ -59,10 +64,16 @@ pub fn parse_request(line: &[u8]) -> Result<Request, String> {
         Some("swapon") => text("spec").map(Request::Swapon),
         Some("swapoff") => text("device").map(Request::Swapoff),
         Some("swapoff-stop") => Ok(Request::SwapoffStop),
-        Some("limit") => match value.get("bytes").and_then(Value::as_u64) {
-            Some(bytes) => Ok(Request::Limit(bytes)),
-            None => Err("not a request: \"bytes\" is missing".into()),
+        Some("limit") => match value.get("bytes") {
+            Some(Value::String(auto)) if auto == "auto" => Ok(Request::LimitAuto),
+            bytes => match bytes.and_then(Value::as_u64) {
+                Some(bytes) => Ok(Request::Limit(bytes)),
+                None => Err("not a request: \"bytes\" is missing".into()),
+            },
         },
+        Some(other) if other.starts_with("group-") => {
+            GroupOrder::parse(&other["group-".len()..], &value).map(Request::Group)
+        }
         Some(other) => Err(format!("unknown request {other:?}")),
         None => Err("not a request: \"request\" is missing".into()),
     }
@@ -167,6 +178,8 @@ impl Control {
             Request::Swapoff(device) => swaps::swapoff(shared, &device),
             Request::SwapoffStop => swaps::stop_swapoff(shared),
             Request::Limit(bytes) => swaps::limit(shared, bytes),
+            Request::LimitAuto => swaps::limit_auto(shared),
+            Request::Group(order) => group_orders::obey(shared, &order),
         }
     }
 
@@ -241,6 +254,10 @@ mod tests {
         let swapon = br#"{"request":"swapon","spec":"/swap,prio=3"}"#;
         assert_eq!(parse_request(swapon), Ok(Request::Swapon("/swap,prio=3".into())));
         assert_eq!(parse_request(br#"{"request":"limit","bytes":1048576}"#), Ok(Request::Limit(1 << 20)));
+        assert_eq!(parse_request(br#"{"request":"limit","bytes":"auto"}"#), Ok(Request::LimitAuto));
+        let remove = br#"{"request":"group-remove","group":"a/b"}"#;
+        assert_eq!(parse_request(remove), Ok(Request::Group(GroupOrder::Remove("a/b".into()))));
+        assert!(parse_request(br#"{"request":"group-remove"}"#).is_err());
         for bad in [&br#"{"request":"swapon"}"#[..], br#"{"request":"limit","bytes":-1}"#] {
             assert!(parse_request(bad).is_err(), "{bad:?}");
         }

@@ -27,6 +27,7 @@ use crate::control::Control;
 use crate::door::Door;
 use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
+use crate::groups::Groups;
 use crate::image::AgentImage;
 use crate::owner::Owner;
 use crate::share::Share;
@@ -202,14 +203,16 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
     let (matches, match_jobs) = std::sync::mpsc::channel();
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
+    let mailboxes = mailboxes.map_err(|error| format!("eventfd: {error}"))?;
     let shared = Shared {
         store,
         budget: Budget::new(config.limit, processors),
+        groups: Groups::new(processors, mailboxes.clone()),
         counters: Default::default(),
         latencies: Default::default(),
         hasher,
         faults,
-        mailboxes: mailboxes.map_err(|error| format!("eventfd: {error}"))?,
+        mailboxes,
         evictions,
         reads,
         matches,

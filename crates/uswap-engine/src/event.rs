@@ -59,10 +59,14 @@ impl Owner {
     pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
         let store = &self.shared.store;
         let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
+        let stored = &mut space.stored;
         space.table.take_range(start, end, |_, word| {
             working_set.forget(word);
             match word.state() {
-                State::Stored(object) => store.release(ObjectId::from_bits(object)),
+                State::Stored(object) => {
+                    store.release(ObjectId::from_bits(object));
+                    *stored = stored.saturating_sub(1);
+                }
                 State::Staged(slot) => {
                     let (tray, bit) = trays.of_slot(slot);
                     tray.live &= !(1 << bit);
@@ -147,6 +151,7 @@ impl Owner {
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
         child.process_name = parent.process_name.clone();
+        child.account = parent.account.clone();
         child.needs_scan = true;
         child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
@@ -178,6 +183,7 @@ impl Owner {
         child.working_set = parent.working_set.clone();
         (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
+        child.stored = parent.stored;
         let (working_set, resident) = (&mut child.working_set, &mut child.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
@@ -209,7 +215,7 @@ impl Owner {
         }
         for number in std::mem::take(&mut space.trays.dropping) {
             let charged = space.trays.get(number).charged;
-            self.shared.budget.pipeline(-i64::from(charged));
+            self.under_way(space, -i64::from(charged));
             space.trays.put_free(number);
         }
         self.lose_process(space);

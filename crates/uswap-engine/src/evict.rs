@@ -314,7 +314,7 @@ impl Owner {
         }
         let tray = space.trays.get_mut(number);
         (tray.phase, tray.charged) = (Phase::Storing, pages);
-        self.shared.budget.pipeline(i64::from(pages));
+        self.under_way(space, i64::from(pages));
         true
     }
 
@@ -371,6 +371,7 @@ impl Owner {
                 Stored::Object(object) => {
                     let word = space.table.get(address);
                     let word = word.stored(object.to_bits(), space.working_set.evict(word));
+                    space.stored += 1;
                     space.table.set(address, word);
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
@@ -397,7 +398,7 @@ impl Owner {
         }
         // The store is full, or the process is ending: the pages stay where they are, to be tried again.
         let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
-        self.shared.budget.pipeline(-i64::from(charged));
+        self.under_way(space, -i64::from(charged));
         space.trays.get_mut(number).phase = Phase::Staged;
         space.trays.staged.push_back(number);
         self.retry_soon();
@@ -407,7 +408,7 @@ impl Owner {
     fn drop_tray(&mut self, space: &mut Space, number: u32) {
         let Some(agent) = &space.agent else {
             let charged = space.trays.get(number).charged;
-            self.shared.budget.pipeline(-i64::from(charged));
+            self.under_way(space, -i64::from(charged));
             return space.trays.put_free(number);
         };
         let tray = space.trays.get_mut(number);
@@ -425,8 +426,8 @@ impl Owner {
         let tray = space.trays.get_mut(number);
         let (filled, charged) = (tray.filled.count_ones(), tray.charged);
         tray.generation += 1;
-        self.shared.budget.charge(-i64::from(filled));
-        self.shared.budget.pipeline(-i64::from(charged));
+        self.charge(space, -i64::from(filled));
+        self.under_way(space, -i64::from(charged));
         self.shared.counters.pgsteal.add(u64::from(filled));
         space.trays.dropping.retain(|n| *n != number);
         space.trays.put_free(number);

@@ -48,6 +48,7 @@ impl Owner {
         if !self.close_gate(space) {
             return self.retry_soon();
         }
+        self.bind_account(space);
         self.absorb(space);
         let mut faults = std::mem::take(&mut self.faults);
         let since = Instant::now();
@@ -188,8 +189,8 @@ impl Owner {
         if word.in_flight() {
             return Served::Wait;
         }
-        let needs_room = !matches!(word.state(), State::Poisoned) && !self.shared.budget.has_room(1);
-        if needs_room && self.is_helpless() {
+        let needs_room = !matches!(word.state(), State::Poisoned) && !self.has_room(space, 1);
+        if needs_room && self.is_helpless(space) {
             self.shared.counters.over_limit.add(1);
         } else if needs_room {
             self.stall(space, address, write);
@@ -223,8 +224,8 @@ impl Owner {
     /// Serves faults that waited for room, as far as there is room or patience has run out.
     pub fn serve_stalled(&mut self, space: &mut Space) {
         while let Some((address, write, since)) = space.stalled.front().copied() {
-            let late = since.elapsed() > PATIENCE || (since.elapsed() > GRACE && self.is_helpless());
-            if !late && !self.shared.budget.has_room(1) {
+            let late = since.elapsed() > PATIENCE || (since.elapsed() > GRACE && self.is_helpless(space));
+            if !late && !self.has_room(space, 1) {
                 return self.retry_soon();
             }
             if late {
@@ -305,7 +306,7 @@ impl Owner {
     pub fn fits_beside(&self, space: &Space, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
         let word = space.table.get(page);
         let free = !word.in_flight() && fits(word.state()) && !space.in_area(page);
-        free && self.shared.budget.has_room(others + 16)
+        free && self.has_room(space, others + 16)
     }
 
     /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
@@ -390,7 +391,7 @@ impl Owner {
     /// Whether a page that comes in becomes active, by its shadow if it was evicted and by the room there is.
     pub fn is_welcome(&mut self, space: &mut Space, address: u64) -> bool {
         let word = space.table.get(address);
-        let room = space.working_set.has_room(self.shared.budget.is_ample());
+        let room = space.working_set.has_room(self.is_ample(space));
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
             return room;
         }
@@ -413,7 +414,7 @@ impl Owner {
     pub fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
         let counters = &self.shared.counters;
         let done = installed_bytes(result, length);
-        self.shared.budget.charge((done / PAGE) as i64);
+        self.charge(space, (done / PAGE) as i64);
         match result {
             Install::Done => Served::Done,
             // The first page is in place: whoever waits for it was woken, or is woken here.
@@ -471,7 +472,7 @@ impl Owner {
 
     fn poison(&mut self, space: &mut Space, address: u64) -> Served {
         let result = space.poison(address, PAGE);
-        self.shared.budget.charge(-1);
+        self.charge(space, -1);
         self.finish_install(space, address, PAGE, result)
     }
 

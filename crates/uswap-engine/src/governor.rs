@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::callers::Callers;
 use crate::census::Census;
+use crate::group::Account;
 use crate::latency::Tier;
 use crate::procfs::{self, Memory, Statm};
 use crate::share::{Figures, Share};
@@ -44,6 +45,9 @@ struct Watched {
     /// Pages shared with relatives, and when that was read.
     shared: i64,
     shares_read: Option<Instant>,
+    /// What it is charged with, once there are groups, and how much that was when it was measured.
+    account: Option<Arc<Account>>,
+    begun: i64,
 }
 
 /// State of the governor's thread.
@@ -61,6 +65,8 @@ pub struct Governor {
     leaving: Vec<(Instant, i64)>,
     share: Share,
     swap_in_ram: bool,
+    /// Shared pages are known, or taken to be none.
+    shares_known: bool,
 }
 
 impl Governor {
@@ -90,6 +96,7 @@ impl Governor {
             leaving: Vec::new(),
             share: Share::new(pool_percent),
             swap_in_ram,
+            shares_known: false,
         })
     }
 
@@ -103,6 +110,8 @@ impl Governor {
             self.measure();
             self.wake_owners();
             let interval = self.shared.budget.poll_interval();
+            let groups = &self.shared.groups;
+            let interval = if groups.in_use() { interval.min(groups.poll_interval()) } else { interval };
             std::thread::sleep(if lowered { interval.min(LOWERED) } else { interval });
         }
     }
@@ -116,16 +125,28 @@ impl Governor {
     fn measure(&mut self) {
         let managed = self.shared.managed.lock().expect("managed").clone();
         self.take_census(&managed);
+        let shared = self.shared.clone();
+        let round = shared.groups.in_use().then(|| {
+            self.meet_newcomers();
+            shared.groups.begin_round()
+        });
         let begun = self.shared.budget.begin_measurement();
         let before = self.watched.len();
         let leaving = &mut self.leaving;
+        let groups = &self.shared.groups;
         self.watched.retain(|_, watched| {
+            watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
             let gone = watched.memory.anonymous - memory.anonymous;
             if gone > LEAST_LEAVING {
                 leaving.push((Instant::now(), gone));
             }
             watched.memory = memory;
+            if memory.size <= 0
+                && let Some(account) = &watched.account
+            {
+                groups.measure(account, watched.begun, 0);
+            }
             memory.size > 0
         });
         if self.watched.len() < before {
@@ -137,11 +158,17 @@ impl Governor {
         let engine = (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0);
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
+        if round.is_some() {
+            self.measure_groups();
+        }
         let pages = engine + tree - self.shared_pages;
         self.shared.budget.set_processes(self.watched.len());
         self.shared.budget.end_measurement(begun, pages);
         self.leaving.retain(|(at, _)| at.elapsed() < LEAVING);
         let leaving: i64 = self.leaving.iter().map(|(_, pages)| pages).sum();
+        if let Some(balance) = self.shared.orders.balance.lock().expect("balance").take() {
+            self.automatic = Some(balance);
+        }
         // An order takes the place of the balance, until the next one.
         if self.shared.orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
@@ -189,6 +216,11 @@ impl Governor {
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
             let tree = procfs::descendants(std::process::id());
+            if self.shared.groups.in_use() {
+                let watched = &self.watched;
+                let is_alive = |pid| watched.contains_key(&pid) || managed.contains_key(&pid) || tree.contains(&pid);
+                self.shared.groups.dismiss_all_but(is_alive);
+            }
             self.callers.look(&self.shared, managed, &tree);
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
@@ -199,7 +231,8 @@ impl Governor {
                 let memory = Memory::default();
                 let forked = managed.get(&pid).is_some_and(|process| process.forked);
                 let shared = if forked { i64::MAX } else { 0 };
-                entry.insert(Watched { statm, memory, scanned: memory, scanned_at: None, shared, shares_read: None });
+                let (scanned, scanned_at, shares_read, account, begun) = (memory, None, None, None, 0);
+                entry.insert(Watched { statm, memory, scanned, scanned_at, shared, shares_read, account, begun });
             }
         }
     }
@@ -213,7 +246,9 @@ impl Governor {
     /// of the time at most; a process that was never looked at is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
         let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
-        if !forks || counted <= self.shared.budget.activation() {
+        let near = counted > self.shared.budget.activation() || self.is_group_near();
+        self.shares_known = forks && near;
+        if !self.shares_known {
             self.shared_pages = 0;
             return;
         }
@@ -238,14 +273,47 @@ impl Governor {
             self.watched.values().map(|watched| watched.shared.clamp(0, watched.memory.anonymous)).sum();
     }
 
+    /// Whoever is seen for the first time is in its parent's group.
+    fn meet_newcomers(&mut self) {
+        let engine = std::process::id();
+        for (pid, watched) in &mut self.watched {
+            if watched.account.as_ref().is_none_or(|account| account.has_ended()) {
+                watched.account = Some(self.shared.groups.meet(*pid, engine));
+            }
+        }
+    }
+
+    /// Charges each process with what it was found to hold, without what it shares with relatives.
+    fn measure_groups(&self) {
+        for watched in self.watched.values() {
+            let Some(account) = &watched.account else { continue };
+            let anonymous = watched.memory.anonymous;
+            let shared = if self.shares_known { watched.shared.clamp(0, anonymous) } else { 0 };
+            self.shared.groups.measure(account, watched.begun, anonymous - shared);
+        }
+        self.shared.groups.end_round();
+    }
+
+    fn is_group_near(&self) -> bool {
+        self.shared.groups.in_use() && self.shared.groups.is_any_near()
+    }
+
     /// Has the mappings of processes looked at that grew in a way no event tells.
     fn scan_grown(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
-        if self.shared.budget.usage() <= self.shared.budget.activation() {
+        let is_run_near = self.shared.budget.usage() > self.shared.budget.activation();
+        if !is_run_near && !self.is_group_near() {
             return;
         }
-        let least = self.least_managed();
+        let groups = &self.shared.groups;
+        let least_of_run = self.least_managed();
         for (pid, process) in managed {
             let Some(watched) = self.watched.get_mut(pid) else { continue };
+            let share = watched.account.as_ref().and_then(|account| groups.near(account));
+            let least = match share.map(|share| (share / 4).clamp(LEAST_MANAGED.0, LEAST_MANAGED.1)) {
+                Some(least) => least.min(least_of_run),
+                None if is_run_near => least_of_run,
+                None => continue,
+            };
             let age = watched.scanned_at.map(|at| at.elapsed());
             let grown = watched.memory.size != watched.scanned.size;
             let due = match age {
@@ -261,7 +329,8 @@ impl Governor {
 
     fn wake_owners(&self) {
         self.shared.budget.set_pool(self.shared.store.pool_bytes());
-        if self.shared.budget.wanted() > 0 {
+        let groups = &self.shared.groups;
+        if self.shared.budget.wanted() > 0 || groups.in_use() && !groups.short().is_empty() {
             for mailbox in &self.shared.mailboxes {
                 mailbox.post(Message::Balance);
             }

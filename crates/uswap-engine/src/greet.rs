@@ -122,6 +122,7 @@ impl Owner {
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),
+            stored: space.stored,
             queues: [
                 space.working_set.lists().len(),
                 space.trays.filling.len(),

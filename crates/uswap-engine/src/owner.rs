@@ -46,6 +46,10 @@ pub struct Owner {
     /// Where it runs.
     pub placement: Placement,
     next_victim: SpaceId,
+    /// Groups that are short of memory and for which nothing is under way here.
+    pub idle_groups: Vec<usize>,
+    /// When pages were taken for groups last.
+    pub groups_balanced: Instant,
 }
 
 const BELL: u64 = 0;
@@ -82,6 +86,8 @@ impl Owner {
             retry_at: None,
             last_sweep: Instant::now(),
             next_victim: 0,
+            idle_groups: Vec::new(),
+            groups_balanced: Instant::now(),
         })
     }
 
@@ -166,10 +172,13 @@ impl Owner {
 
     /// What was charged when the read was ordered is charged anew for each page that is installed.
     fn receive_read(&mut self, done: ReadDone) {
-        self.shared.budget.charge(-(done.pages.len() as i64));
         if self.spaces.contains_key(&done.space) {
-            self.with_space(done.space, |owner, space| owner.install_read(space, done));
+            self.with_space(done.space, |owner, space| {
+                owner.charge(space, -(done.pages.len() as i64));
+                owner.install_read(space, done);
+            });
         } else {
+            self.shared.budget.charge(-(done.pages.len() as i64));
             done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
         }
     }
@@ -222,6 +231,7 @@ impl Owner {
                 self.bury(id);
             } else {
                 self.with_space(id, |owner, space| {
+                    owner.bind_account(space);
                     space.working_set.purge(&space.table);
                     owner.look_whether_stopped(space);
                     if space.orphaned.is_some() {
@@ -245,38 +255,51 @@ impl Owner {
         space.stopped = space.agent.is_some() && (pending || space.stopped) && procfs::is_stopped(space.reader);
         if space.stopped {
             let charged = space.trays.forgo_drops();
-            self.shared.budget.pipeline(-i64::from(charged));
+            self.under_way(space, -i64::from(charged));
         }
     }
 
-    /// Reclaims when the budget wants it: from the space with most resident pages, in turn.
+    /// Reclaims when a group or the budget wants it.
     fn balance(&mut self) {
+        let asked = self.balance_groups();
         let wanted = self.shared.budget.wanted();
         if wanted <= 0 {
             return self.set_helpless(false);
         }
+        let all = self.ids();
+        let weight = |space: &Space| if space.can_evict() { space.weight() as i64 } else { 0 };
+        let manageable = self.spaces.values().map(|space| weight(space)).sum();
+        self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
+        let left = (wanted as u64).saturating_sub(asked.values().sum());
+        self.reclaim_from(&all, left);
+        let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
+        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(64) {
+            self.press(&all, wanted as usize);
+        }
+        self.set_helpless(!filling(self));
+    }
+
+    /// Takes `wanted` pages from these spaces, from each by what it has, in turn. Returns what was asked of whom.
+    pub fn reclaim_from(&mut self, spaces: &[SpaceId], wanted: u64) -> Vec<(SpaceId, u64)> {
+        let spaces = spaces.iter().map(|id| &self.spaces[id]);
         let mut candidates: Vec<(SpaceId, u64)> =
-            self.spaces.values().filter(|s| s.can_evict()).map(|s| (s.id, s.weight())).collect();
+            spaces.filter(|space| space.can_evict()).map(|space| (space.id, space.weight())).collect();
         candidates.sort_by_key(|(id, _)| (*id <= self.next_victim, *id));
         let total: u64 = candidates.iter().map(|(_, resident)| resident).sum();
-        self.shared.manageable[self.number].store(total as i64, std::sync::atomic::Ordering::Relaxed);
-        let mut left = wanted as u64;
-        if total > 0 {
+        let (mut left, mut asked) = (wanted, Vec::new());
+        if total > 0 && wanted > 0 {
             self.retry_soon();
         }
         for (id, resident) in candidates {
-            let share = (wanted as u64 * resident).div_ceil(total.max(1)).min(left);
+            let share = (wanted * resident).div_ceil(total.max(1)).min(left);
             if share > 0 {
                 self.with_space(id, |owner, space| owner.reclaim(space, share));
                 left -= share;
                 self.next_victim = id;
+                asked.push((id, share));
             }
         }
-        let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
-        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(64) {
-            self.press(wanted as usize);
-        }
-        self.set_helpless(!filling(self));
+        asked
     }
 
     /// Tells all owners whether this one has evictions under way.
@@ -284,10 +307,11 @@ impl Owner {
         self.shared.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Nothing but pages that relatives by fork share is left: they go in the same order everywhere.
-    fn press(&mut self, wanted: usize) {
+    /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.
+    pub fn press(&mut self, spaces: &[SpaceId], wanted: usize) {
+        let spaces = spaces.iter().map(|id| &self.spaces[id]);
         let sharing: Vec<SpaceId> =
-            self.spaces.values().filter(|s| s.can_evict() && !s.shared_parked.is_empty()).map(|s| s.id).collect();
+            spaces.filter(|s| s.can_evict() && !s.shared_parked.is_empty()).map(|s| s.id).collect();
         let share = wanted.div_ceil(sharing.len().max(1));
         for id in sharing {
             self.with_space(id, |owner, space| {
@@ -295,15 +319,6 @@ impl Owner {
                 owner.reclaim(space, pressed as u64);
             });
         }
-    }
-
-    /// Whether memory is short and no owner has anything under way that would make room. A full store is not that: then
-    /// the tree is ended before it outgrows its budget.
-    pub fn is_helpless(&self) -> bool {
-        use std::sync::atomic::Ordering::Relaxed;
-        let budget = &self.shared.budget;
-        let idle = self.shared.idle.iter().all(|idle| idle.load(Relaxed));
-        budget.under_way() <= 0 && idle && !budget.exhausted.load(Relaxed)
     }
 
     /// Takes a new space over.
@@ -355,6 +370,6 @@ impl Owner {
             }
         }
         let under_way = space.trays.pages_under_way();
-        self.shared.budget.pipeline(-(under_way as i64));
+        self.under_way(&mut space, -(under_way as i64));
     }
 }

@@ -131,6 +131,30 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
+/// Relatives of a process, nearest first: parents up to (and without) `top`, then the leaders of its process group and of
+/// its session (fields 4 to 6 of proc_pid_stat(5)).
+pub fn kin(pid: u32, top: u32) -> Vec<u32> {
+    const MOST: usize = 64;
+    let read = |pid: u32| -> Option<[u32; 3]> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, after_name) = text.rsplit_once(')')?;
+        let mut fields = after_name.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
+        Some([fields.next()?, fields.next()?, fields.next()?])
+    };
+    let Some([first, leader, session]) = read(pid) else { return Vec::new() };
+    let parents = std::iter::successors(Some(first), |parent| read(*parent).map(|[above, ..]| above));
+    let mut kin: Vec<u32> = parents.take_while(|parent| *parent != top && *parent > 1).take(MOST).collect();
+    kin.extend([leader, session].into_iter().filter(|leader| *leader != pid && *leader != 0));
+    kin
+}
+
+/// Locked memory in pages.
+pub fn locked_pages(pid: u32) -> Option<i64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()? / 4)
+}
+
 /// The processor that a thread of process `pid` ran on last (field 39 of proc_pid_stat(5)); `None`: it is not one of
 /// its threads.
 pub fn processor_of(pid: u32, tid: u32) -> Option<u32> {

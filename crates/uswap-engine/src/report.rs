@@ -38,6 +38,7 @@ pub fn figures(shared: &Shared) -> Value {
         all.insert(name.into(), value.into());
     }
     all.insert("devices".into(), store.devices.iter().map(device).collect());
+    all.insert("groups".into(), crate::group_orders::figures(shared));
     all.insert("swapoff".into(), shared.orders.swapoff_figures());
     all.insert("fault_latency".into(), latencies(&shared.latencies));
     let processes = shared.managed.lock().expect("managed");

@@ -23,6 +23,8 @@ pub struct Shared {
     pub store: Store,
     /// The budget.
     pub budget: Budget,
+    /// The groups.
+    pub groups: crate::groups::Groups,
     /// The counters.
     pub counters: Counters,
     /// Fault latencies by tier.
@@ -80,6 +82,8 @@ pub struct ManagedProcess {
     pub resident: u64,
     /// Pages staged.
     pub staged: u64,
+    /// Pages stored.
+    pub stored: u64,
     /// Entries on the lists, trays being filled, faults waiting.
     pub queues: [usize; 3],
     /// Pages set aside: those that could not be moved when they were tried last, those that relatives share.

@@ -16,6 +16,7 @@ use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
+use crate::group::Account;
 use crate::notes::Notes;
 use crate::tray::Trays;
 use crate::window::Window;
@@ -167,6 +168,12 @@ pub struct Space {
     pub orphaned: Option<Instant>,
     /// Resident pages in the table (words in that state).
     pub resident: u64,
+    /// Stored pages in the table.
+    pub stored: u64,
+    /// What its process is charged with, once there are groups.
+    pub account: Option<std::sync::Arc<Account>>,
+    /// Its pages on the way from order to drop.
+    pub under_way: i64,
     /// Something came to pass that a scan of the mappings should look at.
     pub needs_scan: bool,
     /// The last scan.
@@ -224,6 +231,9 @@ impl Space {
             stopped: false,
             orphaned: None,
             resident: 0,
+            stored: 0,
+            account: None,
+            under_way: 0,
             needs_scan: false,
             scanned: Instant::now(),
             process_name: String::new(),

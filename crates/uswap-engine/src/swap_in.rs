@@ -123,11 +123,11 @@ impl Owner {
         self.shared.counters.pgmajfault.add(1);
         self.shared.counters.pgmajfault_device.add(1);
         // Charged from now on, so that the reads under way have room when they arrive.
-        self.shared.budget.charge(pages.len() as i64);
+        self.charge(space, pages.len() as i64);
         let job = ReadJob { space: space.id, owner: self.number, pages, since };
         if let Err(error) = self.shared.reads.try_send(job) {
             let (std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job)) = error;
-            self.shared.budget.charge(-(job.pages.len() as i64));
+            self.charge(space, -(job.pages.len() as i64));
             for (page, object) in job.pages {
                 self.shared.store.release(object);
                 let word = space.table.get(page);
@@ -202,6 +202,7 @@ impl Owner {
     fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
+        space.stored = space.stored.saturating_sub(1);
         let active = self.is_welcome(space, address);
         let id = ObjectId::from_bits(object);
         if lonely && self.shared.store.spot_of(id).is_none() {

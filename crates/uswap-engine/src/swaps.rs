@@ -11,6 +11,7 @@ use uswap_core::size::human;
 use uswap_device::{Device, FileDevice, IoBackend, RamDevice};
 use uswap_store::{Drain, DrainRefusal};
 
+use crate::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use crate::config::{SwapPlace, SwapSpec};
 use crate::shared::Shared;
 
@@ -24,6 +25,8 @@ pub const LEAST_BUDGET: u64 = 16 << 20;
 pub struct Orders {
     /// The budget that was ordered, in bytes; 0: as the run was started.
     pub limit: AtomicU64,
+    /// A balance with the cgroup that was ordered, for the governor to take over.
+    pub balance: Mutex<Option<Balance>>,
     swapoff: Mutex<Option<Arc<Swapoff>>>,
 }
 
@@ -137,9 +140,27 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
     if bytes < LEAST_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
     }
+    shared.orders.balance.lock().expect("balance").take();
     shared.orders.limit.store(bytes, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(json!({ "ram_limit_bytes": bytes, "ram_bytes": (shared.budget.usage().max(0) as u64) << 12 }))
+}
+
+/// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; where there is none it is most of the
+/// machine's memory.
+///
+/// # Errors
+/// For the user: /proc/meminfo cannot be read.
+pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
+    let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
+    let balance = Cgroup::of_this_process().map(Balance::new);
+    let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
+    let follows = balance.is_some();
+    *shared.orders.balance.lock().expect("balance") = balance;
+    // The governor steers from its next turn on, and a limit that was ordered stands where nothing is to be followed.
+    shared.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
+    shared.budget.set_limit(bytes);
+    Ok(json!({ "ram_limit_bytes": bytes, "auto": follows }))
 }
 
 fn refused(device: &str, refusal: &DrainRefusal) -> String {
