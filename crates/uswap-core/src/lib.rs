@@ -9,11 +9,12 @@ mod rank;
 pub mod readahead;
 pub mod size;
 mod slots;
+mod sync;
 pub mod table;
 pub mod word;
 
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
 pub use pool::{Backing, Handle, MAX_OBJECT, Pool, SLAB_SIZE};
-pub use rank::{RankedGuard, RankedMutex};
-pub use slots::{CLUSTER_SLOTS, Run, Slots};
+pub use rank::{LockWaits, RankedGuard, RankedMutex, ranks};
+pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, Run, Slots, worker_number};

@@ -15,7 +15,7 @@ use uswap_sys::AlignedBuf;
 use crate::codec::{MAX_COMPRESSED, TAG};
 use crate::config::ObjectId;
 use crate::devices::{Spot, WriteLists};
-use crate::store::{SHARDS, Store, join, split};
+use crate::store::Store;
 use crate::table::Place;
 
 /// Objects of one step.
@@ -175,7 +175,7 @@ impl Store {
                 self.free_copy(Some(entry.place));
                 report.moved += 1;
             } else {
-                let id = join(drain.shard, *index);
+                let id = self.join(drain.shard, *index);
                 drain.pages.push(Leaving { id, slot, length, hash: entry.hash() });
             }
         }
@@ -183,7 +183,7 @@ impl Store {
         match next {
             Some(next) => drain.index = next,
             None => {
-                (drain.shard, drain.index) = ((drain.shard + 1) % SHARDS as usize, 0);
+                (drain.shard, drain.index) = ((drain.shard + 1) % self.shards.len(), 0);
                 report.round_done = drain.shard == 0;
             }
         }
@@ -237,7 +237,7 @@ impl Store {
     /// The page lies in `new` too. Its entry changes over if it still names the old slot; else the object was freed
     /// meanwhile, or its copy given up.
     fn settle_moved(&self, device: u8, page: &Leaving, new: Place) {
-        let (shard, index) = split(page.id);
+        let (shard, index) = self.split(page.id);
         let mut guard = self.shards[shard].lock();
         let old = page.place(device);
         let same = guard.entry(index).place == old;

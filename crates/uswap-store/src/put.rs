@@ -10,7 +10,7 @@ use crate::config::{ObjectId, PutError};
 use crate::devices::{Spot, WriteLists};
 use crate::load::Wanted;
 use crate::stats::add;
-use crate::store::{MAX_INDEX, SHARDS, Store, join};
+use crate::store::Store;
 use crate::table::{List, Place};
 
 /// Pages that the I/O buffer of a worker holds.
@@ -18,6 +18,8 @@ pub(crate) const IO_PAGES: usize = 128;
 /// Pages that a worker puts into one shard before it goes on to the next: neighbours stay together, so that writeback
 /// gives them neighbouring slots.
 const SHARD_STAY: u32 = 64;
+/// Shards between the first ones of two workers.
+const STRIDE: u32 = 5;
 /// Cached copies given up at once, and how often, when a page finds no room.
 const GIVE_UP: u32 = 32;
 const GIVE_UP_ROUNDS: usize = 4;
@@ -52,18 +54,18 @@ impl Scratch {
             spots: Vec::with_capacity(IO_PAGES),
             lists: WriteLists::default(),
             wanted: Vec::with_capacity(IO_PAGES),
-            shard: WORKERS.fetch_add(5, Relaxed) % SHARDS,
+            shard: WORKERS.fetch_add(STRIDE, Relaxed),
             stay: 0,
         }
     }
 
-    fn next_shard(&mut self) -> usize {
+    fn next_shard(&mut self, shards: usize) -> usize {
         if self.stay == SHARD_STAY {
             self.stay = 0;
-            self.shard = (self.shard + 1) % SHARDS;
+            self.shard = self.shard.wrapping_add(1);
         }
         self.stay += 1;
-        self.shard as usize
+        self.shard as usize % shards
     }
 
     fn stage(&mut self, position: usize, page: &PageBuf, hash: PageHash) {
@@ -114,7 +116,7 @@ impl Store {
     }
 
     fn put_in_memory(&self, page: &PageBuf, hash: PageHash, scratch: &mut Scratch) -> Option<ObjectId> {
-        let shard = scratch.next_shard();
+        let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
                 let id = self.insert(shard, hash, Place::filled(word))?;
@@ -134,8 +136,8 @@ impl Store {
     }
 
     fn insert(&self, shard: usize, hash: PageHash, place: Place) -> Option<ObjectId> {
-        let index = self.shards[shard].lock().insert(hash, place, MAX_INDEX)?;
-        Some(join(shard, index))
+        let index = self.shards[shard].lock().insert(hash, place, self.most_of_a_shard())?;
+        Some(self.join(shard, index))
     }
 
     /// `bytes` begins with room for the tag.
@@ -158,8 +160,8 @@ impl Store {
 
     fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
         let mut guard = self.shards[shard].lock();
-        let index = guard.insert(hash, Place::Gone, MAX_INDEX)?;
-        let id = join(shard, index);
+        let index = guard.insert(hash, Place::Gone, self.most_of_a_shard())?;
+        let id = self.join(shard, index);
         bytes[..TAG].copy_from_slice(&id.to_bits().to_ne_bytes());
         match self.with_pool(|pool| pool.alloc(bytes)) {
             Some(handle) => {
@@ -182,7 +184,7 @@ impl Store {
         let spots = std::mem::take(&mut scratch.spots);
         for (&(position, hash), &(device, slot)) in staged.iter().zip(&spots) {
             let place = Place::Device { device, length: PAGE_SIZE as u16, slot };
-            match self.insert(scratch.next_shard(), hash, place) {
+            match self.insert(scratch.next_shard(self.shards.len()), hash, place) {
                 Some(id) => done(position, id),
                 None => self.devices.free((device, slot)),
             }

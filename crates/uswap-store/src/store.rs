@@ -3,19 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex};
+use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
 use crate::config::{ObjectId, StoreConfig, StoreError};
 use crate::devices::Devices;
-use crate::rank;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
-
-/// An object's id is its index in its shard times this, plus the shard.
-pub(crate) const SHARDS: u32 = 16;
-/// Objects of a shard, at most.
-pub(crate) const MAX_INDEX: u32 = 1 << 28;
 
 /// The reserved range below the pool.
 pub(crate) struct PoolMemory(Reservation);
@@ -36,10 +30,12 @@ impl Backing for PoolMemory {
 ///
 /// ```
 /// use uswap_core::PageHasher;
-/// use uswap_store::{Load, Scratch, Store, StoreConfig};
+/// use uswap_store::{Concurrency, Load, Scratch, Store, StoreConfig};
 ///
 /// let hasher = PageHasher::new(42);
-/// let config = StoreConfig { pool_limit_bytes: 1 << 20, pool_reserve_bytes: 1 << 30, hasher, devices: vec![] };
+/// let (pool_limit_bytes, pool_reserve_bytes) = (1 << 20, 1 << 30);
+/// let (devices, concurrency) = (vec![], Concurrency::default());
+/// let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher, devices, concurrency };
 /// let store = Store::new(config).unwrap();
 /// let (mut scratch, page) = (Scratch::new(), [7; 4096]);
 /// let id = store.put(&page, hasher.hash(&page), &mut scratch).unwrap();
@@ -65,22 +61,13 @@ pub struct Store {
     pub(crate) next_shard: AtomicU32,
 }
 
-/// Where an object is in the table.
-pub(crate) fn split(id: ObjectId) -> (usize, u32) {
-    ((id.0 % SHARDS) as usize, id.0 / SHARDS)
-}
-
-pub(crate) fn join(shard: usize, index: u32) -> ObjectId {
-    ObjectId(index * SHARDS + shard as u32)
-}
-
 impl Store {
     /// An empty store.
     ///
     /// # Errors
     /// [`StoreError::Reserve`] when the address space is not to be had.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
-        let devices = Devices::new();
+        let devices = Devices::new(config.concurrency.slots);
         for (device, priority) in config.devices {
             devices.add(device, priority).ok_or(StoreError::TooManyDevices)?;
         }
@@ -88,12 +75,13 @@ impl Store {
         let reservation = Reservation::new(config.pool_reserve_bytes as usize)
             .or_else(|_| Reservation::new(config.pool_limit_bytes as usize))
             .map_err(StoreError::Reserve)?;
+        let shards = config.concurrency.shards.clamp(1, 256);
         let pool = Pool::new(PoolMemory(reservation), config.pool_limit_bytes);
         Ok(Self {
             hasher: config.hasher,
-            shards: (0..SHARDS).map(|_| RankedMutex::new(rank::SHARD, Shard::new())).collect(),
+            shards: (0..shards).map(|_| RankedMutex::new(ranks::SHARD, Shard::new())).collect(),
             pool_limit: AtomicU64::new(pool.limit_bytes()),
-            pool: RankedMutex::new(rank::POOL, pool),
+            pool: RankedMutex::new(ranks::POOL, pool),
             devices,
             counters: Counters::default(),
             pool_used: AtomicU64::new(0),
@@ -101,6 +89,21 @@ impl Store {
             stalled: AtomicBool::new(false),
             next_shard: AtomicU32::new(0),
         })
+    }
+
+    /// Where an object is in the table: its id is its index in its shard times the number of shards, plus the shard.
+    pub(crate) fn split(&self, id: ObjectId) -> (usize, u32) {
+        let shards = self.shards.len() as u32;
+        ((id.0 % shards) as usize, id.0 / shards)
+    }
+
+    pub(crate) fn join(&self, shard: usize, index: u32) -> ObjectId {
+        ObjectId(index * self.shards.len() as u32 + shard as u32)
+    }
+
+    /// Objects of a shard, at most, so that each has an id of 32 bits.
+    pub(crate) fn most_of_a_shard(&self) -> u32 {
+        u32::MAX / self.shards.len() as u32
     }
 
     /// One more authoritative reference to an object that the caller has one to.
@@ -132,7 +135,7 @@ impl Store {
     /// The page of a cached reference is evicted again with this hash. True: the copy is there and equal, and the
     /// reference is authoritative again. False: the reference was dropped, and the page must be `put`.
     pub fn reuse_cached(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         let equal = entry.place != Place::Gone && entry.hash() == hash;
@@ -152,7 +155,7 @@ impl Store {
 
     /// One more authoritative reference to an object the caller has none of, if it still is there with this hash.
     pub fn retain_if(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         let there =
@@ -170,7 +173,7 @@ impl Store {
     }
 
     fn add_refs(&self, id: ObjectId, refs: i32, cached: i32) {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let freed = self.shards[shard].lock().add_refs(index, refs, cached);
         self.free_copy(freed);
     }
@@ -205,7 +208,8 @@ impl Store {
     pub(crate) fn give_up_cached(&self, list: List, count: u32) -> u32 {
         let first = self.next_shard.fetch_add(1, Relaxed) as usize;
         let mut given = 0;
-        for shard in (0..SHARDS as usize).map(|i| &self.shards[(first + i) % SHARDS as usize]) {
+        let shards = self.shards.len();
+        for shard in (0..shards).map(|i| &self.shards[(first + i) % shards]) {
             let mut shard = shard.lock();
             while given < count
                 && let Some(index) = shard.tail(list)

@@ -17,7 +17,7 @@ use crate::codec::TAG;
 use crate::config::ObjectId;
 use crate::devices::{Spot, WriteLists};
 use crate::stats::add;
-use crate::store::{SHARDS, Store, join, split};
+use crate::store::Store;
 use crate::table::{List, Place, Shard};
 
 /// Pages per batch: 512 KiB.
@@ -160,12 +160,12 @@ impl Store {
     /// everything had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
         let first = self.next_shard.fetch_add((BATCH / PER_SHARD) as u32, Relaxed) as usize;
-        for turn in (0..2 * SHARDS as usize).map(|i| first + i) {
-            if scratch.victims.len() == BATCH || (turn - first == SHARDS as usize && !scratch.victims.is_empty()) {
+        for turn in (0..2 * self.shards.len()).map(|i| first + i) {
+            if scratch.victims.len() == BATCH || (turn - first == self.shards.len() && !scratch.victims.is_empty()) {
                 break;
             }
             for _ in 0..PER_SHARD / PER_LOCK {
-                self.select_some(turn % SHARDS as usize, scratch);
+                self.select_some(turn % self.shards.len(), scratch);
             }
         }
     }
@@ -187,7 +187,7 @@ impl Store {
             let length = bytes.len() as u16;
             drop(pool);
             shard.set_place(index, Place::Pool { handle, referenced: false, writing: true });
-            scratch.victims.push(Victim { id: join(shard_number, index), handle, length });
+            scratch.victims.push(Victim { id: self.join(shard_number, index), handle, length });
         }
     }
 
@@ -196,7 +196,7 @@ impl Store {
         scratch.handles.clear();
         for (i, victim) in scratch.victims.iter().enumerate() {
             let spot = scratch.spots.get(i).copied();
-            let (shard, index) = split(victim.id);
+            let (shard, index) = self.split(victim.id);
             let mut guard = self.shards[shard].lock();
             let released = guard.entry(index).refs == 0;
             match spot {
