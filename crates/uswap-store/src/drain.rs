@@ -168,7 +168,7 @@ impl Store {
         let mut shard = self.shards[drain.shard].lock();
         let next = shard.on_device(drain.device, drain.index, BATCH, LOOKS, &mut drain.found);
         for index in &drain.found {
-            let entry = *shard.entry(*index);
+            let entry = shard.entry(*index);
             let Place::Device { slot, length, .. } = entry.place else { continue };
             if entry.all_cached() {
                 shard.set_place(*index, Place::Gone);
@@ -176,7 +176,7 @@ impl Store {
                 report.moved += 1;
             } else {
                 let id = self.join(drain.shard, *index);
-                drain.pages.push(Leaving { id, slot, length, hash: entry.hash() });
+                drain.pages.push(Leaving { id, slot, length, hash: entry.hash });
             }
         }
         drop(shard);

@@ -29,6 +29,7 @@ mod compact;
 mod config;
 mod devices;
 mod drain;
+mod entry;
 mod load;
 mod put;
 mod stats;

@@ -161,9 +161,9 @@ impl Store {
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         debug_assert!(entry.refs > 0, "{id:?} is loaded without a reference");
-        let hash = entry.hash();
+        let hash = entry.hash;
         match entry.place {
-            Place::Filled { high, low } => Found::Filled((high as u64) << 32 | low as u64),
+            Place::Filled(word) => Found::Filled(word),
             Place::Device { device, length, slot } => Found::Device(Wanted { device, length, slot, hash, position: 0 }),
             Place::Gone | Place::Vacant { .. } => Found::Gone,
             Place::Pool { handle, .. } => {

@@ -119,7 +119,7 @@ impl Store {
         let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
-                let id = self.insert(shard, hash, Place::filled(word))?;
+                let id = self.insert(shard, hash, Place::Filled(word))?;
                 add(&self.counters.same_filled_pages, 1);
                 id
             }

@@ -138,7 +138,7 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let equal = entry.place != Place::Gone && entry.hash() == hash;
+        let equal = entry.place != Place::Gone && entry.hash == hash;
         let freed = match equal {
             true => guard.add_refs(index, 0, -1),
             false => guard.add_refs(index, -1, -1),
@@ -158,8 +158,7 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let there =
-            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash() == hash;
+        let there = entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash == hash;
         if there {
             let freed = guard.add_refs(index, 1, 0);
             debug_assert!(freed.is_none());
@@ -172,7 +171,7 @@ impl Store {
         self.devices.status().iter().filter(|device| device.name == name).map(|device| device.slots_used).sum()
     }
 
-    fn add_refs(&self, id: ObjectId, refs: i32, cached: i32) {
+    fn add_refs(&self, id: ObjectId, refs: i64, cached: i64) {
         let (shard, index) = self.split(id);
         let freed = self.shards[shard].lock().add_refs(index, refs, cached);
         self.free_copy(freed);
@@ -182,7 +181,7 @@ impl Store {
     pub(crate) fn free_copy(&self, copy: Option<Place>) {
         match copy {
             None | Some(Place::Gone | Place::Vacant { .. }) => {}
-            Some(Place::Filled { .. }) => {
+            Some(Place::Filled(_)) => {
                 self.counters.same_filled_pages.fetch_sub(1, Relaxed);
             }
             Some(Place::Pool { handle, .. }) => {
