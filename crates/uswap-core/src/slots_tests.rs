@@ -227,7 +227,7 @@ fn threads_fill_the_device_to_the_last_slot_and_none_is_given_twice_or_lost() {
             let owners = Owners((0..total).map(|_| false.into()).collect());
             let done = std::sync::Barrier::new(6);
             let held: usize = std::thread::scope(|scope| {
-                let fill = |worker| fill_and_free(&slots, &owners, worker, 2000, &done);
+                let fill = |worker| fill_and_free(&slots, &owners, worker, 800, &done);
                 let threads: Vec<_> = (0..6).map(|worker| scope.spawn(move || fill(worker))).collect();
                 threads.into_iter().map(|thread| thread.join().expect("a worker")).sum()
             });

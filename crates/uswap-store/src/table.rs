@@ -20,7 +20,7 @@ use uswap_core::PageHash;
 pub(crate) use crate::entry::Place;
 use crate::entry::{Counts, NO_LINK, OVERFLOW, Packed};
 
-const CHUNK: usize = 1024;
+const CHUNK: usize = 256;
 const NONE: u32 = NO_LINK;
 
 /// The lists of a shard.
