@@ -129,6 +129,17 @@ pub struct Slots {
     stopped: AtomicBool,
     /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock of the lists.
     frozen: AtomicU32,
+    #[cfg(all(test, loom))]
+    mistake: Mistake,
+}
+
+/// A mistake that the models must find.
+#[cfg(all(test, loom))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// Whether caching is on is looked at before the lane's bit is set.
+    LooksBeforeItSays,
 }
 
 impl Slots {
@@ -158,6 +169,8 @@ impl Slots {
             searching: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
             frozen: AtomicU32::new(0),
+            #[cfg(all(test, loom))]
+            mistake: Mistake::None,
         };
         slots.begin_caching();
         slots
@@ -329,6 +342,12 @@ impl Slots {
     /// Whether something may be put into the lane, whose lock the caller holds.
     fn may_fill(&self, number: usize) -> bool {
         let bit = 1 << number;
+        #[cfg(all(test, loom))]
+        if self.mistake == Mistake::LooksBeforeItSays {
+            let may = self.caching.load(Relaxed);
+            self.holding.fetch_or(bit, Relaxed);
+            return may;
+        }
         if self.holding.load(Relaxed) & bit == 0 {
             self.holding.fetch_or(bit, Relaxed);
             fence(SeqCst);
