@@ -35,8 +35,8 @@ pub struct Plan {
 pub const ROWS: [(&str, Concurrency); 4] = [
     ("one lock", Concurrency { slots: Locking::Whole, shards: 1 }),
     ("cluster locks", Concurrency { slots: Locking::Clusters, shards: 1 }),
-    ("+ sharded swap cache", Concurrency { slots: Locking::Clusters, shards: 16 }),
-    ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 16 }),
+    ("+ sharded swap cache", Concurrency { slots: Locking::Clusters, shards: 256 }),
+    ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256 }),
 ];
 
 /// Pages that a thread holds before it frees the oldest for each new one.

@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use uswap_core::{CLUSTER_SLOTS, PAGE_SIZE, RankedMutex, ranks};
+use uswap_core::{PAGE_SIZE, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
 use crate::device::{Device, DeviceClass, Errno, check_range};
 
-/// Stripes of a device, at most (but for the last one, which may be short).
-const MOST_STRIPES: u32 = 4096;
+/// Stripes of a device, at most: up to 256 MiB each slot is one.
+const MOST_STRIPES: u32 = 64 << 10;
 
 /// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested against.
 ///
-/// Its memory lies in stripes of one or more clusters with a lock each, so that it is no bottleneck where the locks
-/// above it are measured.
+/// Its memory lies in stripes of a slot or a few with a lock each, so that it is no bottleneck where the locks above it
+/// are measured.
 pub struct RamDevice {
     name: String,
     slots: u32,
@@ -37,12 +37,10 @@ impl RamDevice {
     /// # Errors
     /// ENOMEM: not so much address space.
     pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
-        let stripe_slots = CLUSTER_SLOTS * slots.div_ceil(CLUSTER_SLOTS * MOST_STRIPES).max(1);
-        let length = |first: u32| stripe_slots.min(slots - first) as usize * PAGE_SIZE;
-        let starts = (0..slots).step_by(stripe_slots as usize);
-        let stripes: std::io::Result<_> =
-            starts.map(|first| Ok(RankedMutex::new(ranks::STRIPE, Reservation::new(length(first))?))).collect();
-        Ok(Self { name: name.into(), slots, stripe_slots, stripes: stripes? })
+        let stripe_slots = slots.div_ceil(MOST_STRIPES).max(1);
+        let stripes = Reservation::in_pieces(slots as usize * PAGE_SIZE, stripe_slots as usize * PAGE_SIZE)?;
+        let stripes = stripes.into_iter().map(|memory| RankedMutex::new(ranks::STRIPE, memory)).collect();
+        Ok(Self { name: name.into(), slots, stripe_slots, stripes })
     }
 
     /// Works on each stripe that `length` bytes from slot `first` on touch: the bytes of the stripe, and which of the
@@ -116,10 +114,10 @@ mod tests {
 
     #[test]
     fn a_transfer_may_cross_stripes_and_the_last_one_may_be_short() {
-        let slots = 2 * CLUSTER_SLOTS + 3;
+        let slots = 2 * MOST_STRIPES + 5;
         let device = RamDevice::new("ram", slots);
         let bytes: Vec<u8> = (0..6 * PAGE_SIZE).map(|i| (i / 7) as u8).collect();
-        for first in [0, CLUSTER_SLOTS - 2, 2 * CLUSTER_SLOTS - 3] {
+        for first in [0, MOST_STRIPES - 2, slots - 6] {
             device.write(first, &bytes).unwrap();
             let mut back = vec![0; bytes.len()];
             device.read(first, &mut back).unwrap();

@@ -6,9 +6,11 @@ use uswap_core::{Locking, PageHasher};
 use uswap_device::{Device, Errno};
 
 /// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it is a tree by slot; this
-/// table is an array by object, and what counts is that there are more shards than threads at work. Each shard has an
-/// LRU list of its own: with many more than these the lists of a small pool are too short to tell hot from cold.
-const SHARDS: u32 = 16;
+/// table is an array by object, and shards go by who stores: each worker has [`GROUP`] of its own.
+const SHARDS: u32 = 256;
+/// Shards that a worker fills by turns. Each has an LRU list of its own: with more of them the lists of a small pool would
+/// be too short to tell hot from cold.
+pub(crate) const GROUP: u32 = 8;
 
 /// How a store is made.
 pub struct StoreConfig {

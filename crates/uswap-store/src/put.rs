@@ -6,7 +6,7 @@ use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_sys::AlignedBuf;
 
 use crate::codec::{Compressor, TAG};
-use crate::config::{ObjectId, PutError};
+use crate::config::{GROUP, ObjectId, PutError};
 use crate::devices::{Spot, WriteLists};
 use crate::load::Wanted;
 use crate::stats::add;
@@ -18,8 +18,6 @@ pub(crate) const IO_PAGES: usize = 128;
 /// Pages that a worker puts into one shard before it goes on to the next: neighbours stay together, so that writeback
 /// gives them neighbouring slots.
 const SHARD_STAY: u32 = 64;
-/// Shards between the first ones of two workers.
-const STRIDE: u32 = 5;
 /// Cached copies given up at once, and how often, when a page finds no room.
 const GIVE_UP: u32 = 32;
 const GIVE_UP_ROUNDS: usize = 4;
@@ -33,7 +31,9 @@ pub struct Scratch {
     spots: Vec<Spot>,
     lists: WriteLists,
     pub(crate) wanted: Vec<Wanted>,
-    shard: u32,
+    /// The worker's number, and where in its group of shards it is.
+    worker: u32,
+    turn: u32,
     stay: u32,
 }
 
@@ -54,7 +54,8 @@ impl Scratch {
             spots: Vec::with_capacity(IO_PAGES),
             lists: WriteLists::default(),
             wanted: Vec::with_capacity(IO_PAGES),
-            shard: WORKERS.fetch_add(STRIDE, Relaxed),
+            worker: WORKERS.fetch_add(1, Relaxed),
+            turn: 0,
             stay: 0,
         }
     }
@@ -62,10 +63,10 @@ impl Scratch {
     fn next_shard(&mut self, shards: usize) -> usize {
         if self.stay == SHARD_STAY {
             self.stay = 0;
-            self.shard = self.shard.wrapping_add(1);
+            self.turn = (self.turn + 1) % GROUP;
         }
         self.stay += 1;
-        self.shard as usize % shards
+        (self.worker as usize * GROUP as usize + self.turn as usize) % shards
     }
 
     fn stage(&mut self, position: usize, page: &PageBuf, hash: PageHash) {
@@ -136,6 +137,7 @@ impl Store {
     }
 
     fn insert(&self, shard: usize, hash: PageHash, place: Place) -> Option<ObjectId> {
+        self.note_in_use(shard);
         let index = self.shards[shard].lock().insert(hash, place, self.most_of_a_shard())?;
         Some(self.join(shard, index))
     }
@@ -159,6 +161,7 @@ impl Store {
     }
 
     fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
+        self.note_in_use(shard);
         let mut guard = self.shards[shard].lock();
         let index = guard.insert(hash, Place::Gone, self.most_of_a_shard())?;
         let id = self.join(shard, index);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
-use crate::config::{ObjectId, StoreConfig, StoreError};
+use crate::config::{GROUP, ObjectId, StoreConfig, StoreError};
 use crate::devices::Devices;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
@@ -59,6 +59,8 @@ pub struct Store {
     pub(crate) stalled: AtomicBool,
     /// The shard whose tail is looked at next.
     pub(crate) next_shard: AtomicU32,
+    /// Bit n: the nth group of shards may have objects.
+    groups: AtomicU64,
 }
 
 impl Store {
@@ -88,6 +90,7 @@ impl Store {
             writing_back: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             next_shard: AtomicU32::new(0),
+            groups: AtomicU64::new(0),
         })
     }
 
@@ -99,6 +102,24 @@ impl Store {
 
     pub(crate) fn join(&self, shard: usize, index: u32) -> ObjectId {
         ObjectId(index * self.shards.len() as u32 + shard as u32)
+    }
+
+    /// To be said before an object goes into a shard.
+    pub(crate) fn note_in_use(&self, shard: usize) {
+        let bit = 1 << (shard / GROUP as usize);
+        if self.groups.load(Relaxed) & bit == 0 {
+            self.groups.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// The shards that may have objects, each once, in turns: another one is first each time. `by`: how many are passed
+    /// until the next call begins.
+    pub(crate) fn shards_in_turn(&self, by: u32) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (groups, shards) = (self.groups.load(Relaxed), self.shards.len());
+        let in_use = move |shard: &usize| groups & 1 << (shard / GROUP as usize) != 0;
+        let count = (0..shards).filter(in_use).count();
+        let first = self.next_shard.fetch_add(by, Relaxed) as usize % count.max(1);
+        (0..shards).filter(in_use).cycle().skip(first).take(count)
     }
 
     /// Objects of a shard, at most, so that each has an id of 32 bits.
@@ -205,11 +226,9 @@ impl Store {
 
     /// Gives up to `count` copies up whose references are all cached; returns how many went. `list` says which tier.
     pub(crate) fn give_up_cached(&self, list: List, count: u32) -> u32 {
-        let first = self.next_shard.fetch_add(1, Relaxed) as usize;
         let mut given = 0;
-        let shards = self.shards.len();
-        for shard in (0..shards).map(|i| &self.shards[(first + i) % shards]) {
-            let mut shard = shard.lock();
+        for shard in self.shards_in_turn(1) {
+            let mut shard = self.shards[shard].lock();
             while given < count
                 && let Some(index) = shard.tail(list)
             {

@@ -159,13 +159,16 @@ impl Store {
     /// Collects a batch from the tails of the shards and copies it, one page per slot. A second round is for when
     /// everything had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
-        let first = self.next_shard.fetch_add((BATCH / PER_SHARD) as u32, Relaxed) as usize;
-        for turn in (0..2 * self.shards.len()).map(|i| first + i) {
-            if scratch.victims.len() == BATCH || (turn - first == self.shards.len() && !scratch.victims.is_empty()) {
+        let shards = self.shards_in_turn((BATCH / PER_SHARD) as u32);
+        for round in 0..2 {
+            if round == 1 && !scratch.victims.is_empty() {
                 break;
             }
-            for _ in 0..PER_SHARD / PER_LOCK {
-                self.select_some(turn % self.shards.len(), scratch);
+            for shard in shards.clone() {
+                if scratch.victims.len() == BATCH {
+                    return;
+                }
+                (0..PER_SHARD / PER_LOCK).for_each(|_| self.select_some(shard, scratch));
             }
         }
     }

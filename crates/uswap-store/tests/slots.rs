@@ -14,8 +14,8 @@ const WORKERS: u64 = 6;
 const KINDS: [Concurrency; 4] = [
     Concurrency { slots: Locking::Whole, shards: 1 },
     Concurrency { slots: Locking::Clusters, shards: 1 },
-    Concurrency { slots: Locking::Clusters, shards: 16 },
-    Concurrency { slots: Locking::Caches, shards: 16 },
+    Concurrency { slots: Locking::Clusters, shards: 256 },
+    Concurrency { slots: Locking::Caches, shards: 256 },
 ];
 
 fn store_on(slots: u32, concurrency: Concurrency) -> Store {
