@@ -57,6 +57,9 @@ pub struct Sample {
     pub waiting: f64,
     /// Locks waited for, for each thousand pages.
     pub waits_per_thousand: f64,
+    /// Microseconds on a processor for each page: other programs on the machine change it little. 0 where the kernel does
+    /// not tell.
+    pub processor_time: f64,
 }
 
 /// Samples of a row with a number of threads.
@@ -80,25 +83,45 @@ impl Cell {
 /// A thread's part in a run: makes the thread's state when called, which then does one step at a time.
 type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 
+/// What one thread did.
+struct Part {
+    steps: u64,
+    lived: Duration,
+    on_processor: Duration,
+    waits: LockWaits,
+}
+
+/// Time that the calling thread was on a processor (proc_pid_schedstat(5)).
+fn on_processor() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0))
+}
+
+/// One thread: warms up, waits for the others, and steps until it is over.
+fn one(work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
+    let mut step = work();
+    (0..2 * WINDOW).for_each(|_| step());
+    ready.wait();
+    let (waits, processor, begin, mut steps) = (LockWaits::here(), on_processor(), Instant::now(), 0);
+    while !over.load(Relaxed) {
+        (0..STEPS).for_each(|_| step());
+        steps += STEPS;
+    }
+    let after = LockWaits::here();
+    Part {
+        steps,
+        lived: begin.elapsed(),
+        on_processor: on_processor() - processor,
+        waits: LockWaits { count: after.count - waits.count, time: after.time - waits.time },
+    }
+}
+
 /// Threads that step until `seconds` are over.
 fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
     let (over, ready) = (AtomicBool::new(false), Barrier::new(threads as usize + 1));
     let mut start = Instant::now();
-    let done: Vec<(u64, Duration, LockWaits)> = std::thread::scope(|scope| {
-        let one = || {
-            let mut step = work();
-            (0..2 * WINDOW).for_each(|_| step());
-            ready.wait();
-            let (before, begin, mut steps) = (LockWaits::here(), Instant::now(), 0);
-            while !over.load(Relaxed) {
-                (0..STEPS).for_each(|_| step());
-                steps += STEPS;
-            }
-            let after = LockWaits::here();
-            let waits = LockWaits { count: after.count - before.count, time: after.time - before.time };
-            (steps, begin.elapsed(), waits)
-        };
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+    let parts: Vec<Part> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| one(work, &ready, &over))).collect();
         ready.wait();
         start = Instant::now();
         std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -106,11 +129,15 @@ fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
         all.into_iter().map(|thread| thread.join().expect("a thread of the benchmark")).collect()
     });
     let elapsed = start.elapsed().as_secs_f64();
-    let pages = done.iter().map(|(steps, ..)| *steps).sum::<u64>() as f64;
-    let lived: f64 = done.iter().map(|(_, lived, _)| lived.as_secs_f64()).sum();
-    let waited: f64 = done.iter().map(|(.., waits)| waits.time.as_secs_f64()).sum();
-    let waits = done.iter().map(|(.., waits)| waits.count).sum::<u64>() as f64;
-    Sample { rate: pages / elapsed, waiting: waited / lived, waits_per_thousand: waits * 1000.0 / pages }
+    let sum = |of: &dyn Fn(&Part) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();
+    let pages = parts.iter().map(|part| part.steps).sum::<u64>() as f64;
+    let waits = parts.iter().map(|part| part.waits.count).sum::<u64>() as f64;
+    Sample {
+        rate: pages / elapsed,
+        waiting: sum(&|part| part.waits.time) / sum(&|part| part.lived),
+        waits_per_thousand: waits * 1000.0 / pages,
+        processor_time: sum(&|part| part.on_processor) * 1e6 / pages,
+    }
 }
 
 /// Noise, which does not compress.
@@ -202,17 +229,18 @@ pub fn measure(plan: &Plan) -> String {
 /// A line for each cell; rates are of thousand pages a second.
 fn table(cells: &[Cell]) -> String {
     let mut text = String::from(
-        "| threads | locks | thousand pages/s | least - most | to one lock | lock wait | waits per 1000 pages |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| threads | locks | thousand pages/s | least - most | to one lock | processor time a page | lock wait \
+         | waits per 1000 pages |\n|---|---|---|---|---|---|---|---|\n",
     );
     for cell in cells {
         let first = cells.iter().find(|other| other.threads == cell.threads).expect("itself at least");
         let rate = cell.median(|sample| sample.rate);
         let waiting = cell.median(|sample| sample.waiting).median * 100.0;
+        let processor = cell.median(|sample| sample.processor_time).median;
         let waits = cell.median(|sample| sample.waits_per_thousand).median;
         let _ = writeln!(
             text,
-            "| {} | {} | {:.0} | {:.0} - {:.0} | {:.2} | {waiting:.2} % | {waits:.2} |",
+            "| {} | {} | {:.0} | {:.0} - {:.0} | {:.2} | {processor:.2} us | {waiting:.2} % | {waits:.2} |",
             cell.threads,
             cell.row,
             rate.median / 1e3,
@@ -247,14 +275,19 @@ mod tests {
     use super::*;
 
     fn cell(threads: u32, row: &'static str, rates: &[f64]) -> Cell {
-        let samples = rates.iter().map(|rate| Sample { rate: *rate, waiting: 0.015, waits_per_thousand: 2.5 });
+        let samples = rates.iter().map(|rate| Sample {
+            rate: *rate,
+            waiting: 0.015,
+            waits_per_thousand: 2.5,
+            processor_time: 1.25,
+        });
         Cell { threads, row, samples: samples.collect() }
     }
 
     #[test]
     fn the_table_compares_with_the_first_row_and_says_when_the_last_is_slower() {
         let mut cells = vec![cell(2, "one lock", &[1e5, 2e5, 9e5]), cell(2, "+ slot caches", &[3e5, 3e5, 4e5])];
-        assert!(table(&cells).contains("| 2 | + slot caches | 300 | 300 - 400 | 1.50 | 1.50 % | 2.50 |"));
+        assert!(table(&cells).contains("| 2 | + slot caches | 300 | 300 - 400 | 1.50 | 1.25 us | 1.50 % | 2.50 |"));
         assert!(in_words(&cells).starts_with("The last row is the fastest with every number of threads; it waits"));
         cells.extend([cell(8, "one lock", &[3e5]), cell(8, "+ slot caches", &[2e5])]);
         assert!(in_words(&cells).contains("not the fastest with 8 threads; it waits for locks 1.50 %"));
