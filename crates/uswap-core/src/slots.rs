@@ -281,6 +281,7 @@ impl Slots {
         let runs = std::mem::take(&mut lists.set_aside);
         drop(lists);
         runs.into_iter().for_each(|run| self.unmark(run));
+        self.begin_caching();
     }
 
     /// Hands out nothing from now on and empties the caches. When this returns no request is under way, and

@@ -130,7 +130,7 @@ impl Packed {
                 kind::FILLED | detail << DETAIL_AT | high((word >> HIGH_AT) as u32)
             }
             Place::Pool { handle, referenced, writing } => {
-                let flags = REFERENCED * u64::from(referenced) | WRITING * u64::from(writing);
+                let flags = if referenced { REFERENCED } else { 0 } | if writing { WRITING } else { 0 };
                 kind::POOL | flags | high(handle.to_bits())
             }
             Place::Device { device, length, slot } => {
@@ -144,7 +144,7 @@ impl Packed {
 
     /// The counts; when `refs` is [`OVERFLOW`] both lie beside.
     pub fn counts(&self) -> Counts {
-        let cached = self.prev >> LINK_BITS | self.next >> LINK_BITS << 4;
+        let cached = self.prev >> LINK_BITS | (self.next >> LINK_BITS) << 4;
         Counts { refs: (self.word & REFS_MASK) >> REFS_AT, cached: u64::from(cached) }
     }
 
