@@ -183,8 +183,9 @@ impl Store {
         match next {
             Some(next) => drain.index = next,
             None => {
-                (drain.shard, drain.index) = ((drain.shard + 1) % self.shards.len(), 0);
-                report.round_done = drain.shard == 0;
+                let next = (drain.shard + 1..self.shards.len()).find(|shard| self.is_in_use(*shard));
+                report.round_done = next.is_none();
+                (drain.shard, drain.index) = (next.unwrap_or(0), 0);
             }
         }
     }

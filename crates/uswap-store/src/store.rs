@@ -112,6 +112,11 @@ impl Store {
         }
     }
 
+    /// Whether the shard may have objects.
+    pub(crate) fn is_in_use(&self, shard: usize) -> bool {
+        self.groups.load(Relaxed) & 1 << (shard / GROUP as usize) != 0
+    }
+
     /// The shards that may have objects, each once, in turns: another one is first each time. `by`: how many are passed
     /// until the next call begins.
     pub(crate) fn shards_in_turn(&self, by: u32) -> impl Iterator<Item = usize> + Clone + use<> {
