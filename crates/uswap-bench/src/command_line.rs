@@ -523,6 +523,11 @@ mod tests {
             let all = ["uswap-bench"].into_iter().chain(words);
             assert!(CommandLine::try_parse_from(all).is_err(), "{words:?}");
         }
+        assert!(CommandLine::try_parse_from(["uswap-bench", "locks", "--threads", "2,0"]).is_err());
+        for words in [["--seconds", "0"], ["--out", "/nowhere/at/all"]] {
+            let line = CommandLine::parse_from(["uswap-bench", "locks"].into_iter().chain(words));
+            assert_ne!(run(&line), 0, "{words:?}");
+        }
         let line = CommandLine::parse_from(["uswap-bench", "--workload", "nothing", "--system", "nobody"]);
         assert_eq!(line.matrix.workloads().unwrap_err().1, exit::USAGE);
         assert_eq!(line.matrix.systems().unwrap_err().1, exit::USAGE);

@@ -1,5 +1,5 @@
 //! The slot caches under every interleaving that the memory model allows, up to three preemptions:
-//! `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release models`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release`.
 //!
 //! One cluster, two lanes, batches of two. What caching promises is tried: no slot is handed out twice, none is lost, a
 //! request falls short only when nothing is hidden in a cache, and who stops the device sees what is in use.
