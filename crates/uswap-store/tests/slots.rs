@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use common::{Random, check, hard, put, store, store_with};
 use uswap_core::Locking;
-use uswap_device::RamDevice;
+use uswap_device::{Errno, Fail, RamDevice, When};
 use uswap_store::{Concurrency, ObjectId, Scratch, Store};
 
 const WORKERS: u64 = 6;
@@ -148,4 +150,47 @@ fn a_stored_page_costs_33_bytes_of_tables() {
     }
     let bytes = store.stats().table_bytes as f64 / pages as f64;
     assert!((32.0..34.0).contains(&bytes), "{bytes} bytes for each page");
+}
+
+/// Workers store and free while the disk is full now and then; afterwards every slot can be had.
+#[test]
+fn a_disk_that_is_full_now_and_then_loses_no_slot() {
+    let device = Arc::new(Fail::new(RamDevice::new("disk", 2048)));
+    let store = store(0, vec![Box::new(device.clone())]);
+    let over = AtomicBool::new(false);
+    let mut held: Vec<_> = std::thread::scope(|scope| {
+        let work = |worker: u64| {
+            let (mut scratch, mut random, mut held) = (Scratch::new(), Random::new(worker + 1), Vec::new());
+            let mut seeds = (0u64..).map(|n| n * WORKERS + worker);
+            while !over.load(Relaxed) {
+                fill(&store, &mut scratch, &mut held, &mut seeds.by_ref().take(random.below(90) as usize));
+                for _ in 0..random.below(held.len() as u64 / 2 + 1) {
+                    let (id, seed) = held.swap_remove(random.below(held.len() as u64) as usize);
+                    check(&store, id, &hard(seed), &mut scratch);
+                    store.release(id);
+                }
+            }
+            held
+        };
+        let workers: Vec<_> = (0..4).map(|worker| scope.spawn(move || work(worker))).collect();
+        for round in 0..30 {
+            let when = if round % 2 == 0 { When::From(0) } else { When::Never };
+            device.fail_writes(when, Errno::NO_SPACE);
+            std::thread::sleep(Duration::from_millis(20));
+            store.retry_room();
+        }
+        device.fail_writes(When::Never, Errno::NO_SPACE);
+        over.store(true, Relaxed);
+        workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect()
+    });
+    store.retry_room();
+    assert!(store.stats().devices[0].no_room > 0, "the disk was full");
+    let mut scratch = Scratch::new();
+    fill(&store, &mut scratch, &mut held, &mut (1 << 32..));
+    assert_eq!((held.len(), used(&store)), (2048, 2048));
+    for (id, seed) in held {
+        check(&store, id, &hard(seed), &mut scratch);
+        store.release(id);
+    }
+    assert_eq!(used(&store), 0);
 }
