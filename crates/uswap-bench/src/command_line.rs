@@ -1,6 +1,7 @@
 //! The command line: what users may write, and what is done with it.
 
 use std::fs::{self, File, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::machine::Machine;
 use crate::results::{Outcome, Results};
 use crate::system::System;
 use crate::workload::{Family, Place, Workload, all, select};
-use crate::{compare, figures, matrix, plots, real, report};
+use crate::{compare, figures, locks, matrix, plots, real, report};
 
 /// Exit statuses.
 pub mod exit {
@@ -60,6 +61,8 @@ enum Command {
     },
     /// Compare two builds of uswap in pairs, with a confidence interval (under a minute as it is)
     Compare(CompareArguments),
+    /// Measure what the locks of the swap core cost, with one change after the other (about two minutes)
+    Locks(LocksArguments),
     /// Write report and plots again from the results.json in a folder
     Report {
         /// The folder
@@ -149,6 +152,23 @@ struct CompareArguments {
     common: Common,
 }
 
+#[derive(Args, Debug)]
+struct LocksArguments {
+    /// Numbers of threads
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 8, 32])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: Vec<u32>,
+    /// How often everything is run
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long each run is
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.4)]
+    seconds: f64,
+    /// File for the tables, as Markdown; they are printed in any case
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
 /// The patterns of a quick look.
 const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
 /// The systems that are compared when none are named.
@@ -172,6 +192,7 @@ pub fn run(line: &CommandLine) -> i32 {
         Some(Command::List) => list(),
         Some(Command::Figures { common }) => only_figures(common),
         Some(Command::Compare(arguments)) => comparison(arguments),
+        Some(Command::Locks(arguments)) => only_locks(arguments),
         Some(Command::Report { folder }) => again(folder),
         None => whole(&line.matrix),
     };
@@ -198,9 +219,7 @@ struct Setting {
 
 impl Setting {
     fn new(common: &Common, mib: u32, seconds: f64) -> Result<Self, Refusal> {
-        if !(seconds > 0.0 && seconds < 3600.0) {
-            return Err(usage(format!("--seconds {seconds}: more than 0 and less than an hour")));
-        }
+        check_seconds(seconds)?;
         let lock = lock()?;
         uswap_sys::interrupt::remember_requests_to_end().map_err(|error| refused(error.to_string()))?;
         let scratch = Scratch::new(&common.work).map_err(refused)?;
@@ -223,6 +242,13 @@ impl Setting {
             Err(why) => format!("not at all ({why})"),
         };
         Machine::here(&self.place.folder, &version)
+    }
+}
+
+fn check_seconds(seconds: f64) -> Result<(), Refusal> {
+    match seconds > 0.0 && seconds < 3600.0 {
+        true => Ok(()),
+        false => Err(usage(format!("--seconds {seconds}: more than 0 and less than an hour"))),
     }
 }
 
@@ -399,6 +425,38 @@ fn only_figures(common: &Common) -> Result<i32, Refusal> {
     }
 }
 
+fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
+    check_seconds(arguments.seconds)?;
+    let _lock = lock()?;
+    // What cannot be written is told before minutes of measuring.
+    let failed = |path: &Path, error: std::io::Error| (format!("{}: {error}", path.display()), exit::FAILED);
+    let file = match &arguments.out {
+        Some(path) => Some((path, File::create(path).map_err(|error| failed(path, error))?)),
+        None => None,
+    };
+    let machine = Machine::here(Path::new("/"), "");
+    let plan = locks::Plan { threads: arguments.threads.clone(), rounds: arguments.rounds, seconds: arguments.seconds };
+    let text = format!(
+        "# Locks of the swap core\n{} x {}, Linux {}, commit {}, {}, load average at the start {}; `{}`: medians of {} \
+         alternating rounds of {} s.\n\n{}",
+        machine.processors,
+        machine.processor,
+        machine.kernel,
+        machine.commit,
+        machine.date,
+        machine.load,
+        command_words().join(" "),
+        plan.rounds,
+        plan.seconds,
+        locks::measure(&plan),
+    );
+    print!("{text}");
+    if let Some((path, mut file)) = file {
+        file.write_all(text.as_bytes()).map_err(|error| failed(path, error))?;
+    }
+    Ok(0)
+}
+
 fn comparison(arguments: &CompareArguments) -> Result<i32, Refusal> {
     let names =
         if arguments.workload.is_empty() { QUICK.map(String::from).to_vec() } else { arguments.workload.clone() };
@@ -464,6 +522,11 @@ mod tests {
         for words in [["--fraction", "0"], ["--repetitions", "0"], ["--mib", "1"], ["--budget", "soon"]] {
             let all = ["uswap-bench"].into_iter().chain(words);
             assert!(CommandLine::try_parse_from(all).is_err(), "{words:?}");
+        }
+        assert!(CommandLine::try_parse_from(["uswap-bench", "locks", "--threads", "2,0"]).is_err());
+        for words in [["--seconds", "0"], ["--out", "/nowhere/at/all"]] {
+            let line = CommandLine::parse_from(["uswap-bench", "locks"].into_iter().chain(words));
+            assert_ne!(run(&line), 0, "{words:?}");
         }
         let line = CommandLine::parse_from(["uswap-bench", "--workload", "nothing", "--system", "nobody"]);
         assert_eq!(line.matrix.workloads().unwrap_err().1, exit::USAGE);

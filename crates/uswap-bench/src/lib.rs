@@ -2,7 +2,8 @@
 //!
 //! [`workload`] says what is run, [`system`] who runs it, [`matrix`] in which order; [`cell`] does one run, with
 //! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
-//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds.
+//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`locks`] what the
+//! locks of the store cost.
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -13,6 +14,7 @@ pub mod ctree;
 pub mod figures;
 pub mod kernel;
 pub mod launch;
+pub mod locks;
 pub mod machine;
 pub mod matrix;
 pub mod plots;

@@ -2,16 +2,63 @@
 //!
 //! A thread may take a lock only when its rank is higher than that of every lock the thread holds. A debug build
 //! panics at the first violation, whether or not it would have deadlocked; a release build checks nothing.
+//!
+//! Each thread counts how often it had to wait for such a lock, and how long ([`LockWaits`]): the clock is read only when
+//! a lock is not to be had at once.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::sync::{Mutex, MutexGuard};
+
+/// The ranks of all locks below the engine; the table is in ARCHITECTURE.md.
+pub mod ranks {
+    /// A shard of the store's objects.
+    pub const SHARD: u8 = 10;
+    /// The allocator of compressed bytes.
+    pub const POOL: u8 = 20;
+    /// All slots of a device, where one lock is to guard them ([`Locking::Whole`](crate::Locking)).
+    pub const SLOTS: u8 = 30;
+    /// A lane: a worker's cache of slots.
+    pub const LANE: u8 = 31;
+    /// The lists of a device's clusters.
+    pub const LISTS: u8 = 32;
+    /// One cluster.
+    pub const CLUSTER: u8 = 33;
+    /// A stripe of a device in memory.
+    pub const STRIPE: u8 = 40;
+}
 
 thread_local! {
     /// One bit per rank held by this thread.
     static HELD: Cell<u64> = const { Cell::new(0) };
+    /// Waits of this thread, and nanoseconds of them.
+    static WAITS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
+
+/// What one thread has waited for ranked mutexes since it began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LockWaits {
+    /// Locks that were held by another thread when they were asked for.
+    pub count: u64,
+    /// Time until they were had, all together.
+    pub time: Duration,
+}
+
+impl LockWaits {
+    /// Of the calling thread.
+    pub fn here() -> Self {
+        let (count, nanoseconds) = WAITS.get();
+        Self { count, time: Duration::from_nanos(nanoseconds) }
+    }
+}
+
+const POISONED: &str = "a thread panicked while it held this lock";
+
+/// Ranks are not looked at in a loom model, whose threads share one thread of the system: loom itself finds deadlocks.
+const CHECKED: bool = cfg!(all(debug_assertions, not(all(test, loom))));
 
 /// A mutex that knows its place in the lock order.
 #[derive(Debug)]
@@ -22,7 +69,7 @@ pub struct RankedMutex<T> {
 
 impl<T> RankedMutex<T> {
     /// A mutex of `rank` (0 to 63); locks are taken in rising rank.
-    pub const fn new(rank: u8, value: T) -> Self {
+    pub fn new(rank: u8, value: T) -> Self {
         assert!(rank < 64);
         Self { rank, inner: Mutex::new(value) }
     }
@@ -34,8 +81,28 @@ impl<T> RankedMutex<T> {
     /// thread holds a lock of the same or a higher rank.
     pub fn lock(&self) -> RankedGuard<'_, T> {
         let held = Held::enter(self.rank);
-        let inner = self.inner.lock().expect("a thread panicked while it held this lock");
-        RankedGuard { inner, _held: held }
+        RankedGuard { inner: self.acquire(), _held: held }
+    }
+
+    #[cfg(not(all(test, loom)))]
+    fn acquire(&self) -> MutexGuard<'_, T> {
+        use std::sync::TryLockError;
+        match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(_)) => panic!("{POISONED}"),
+            Err(TryLockError::WouldBlock) => {
+                let since = std::time::Instant::now();
+                let inner = self.inner.lock().expect(POISONED);
+                let (count, nanoseconds) = WAITS.get();
+                WAITS.set((count + 1, nanoseconds + since.elapsed().as_nanos() as u64));
+                inner
+            }
+        }
+    }
+
+    #[cfg(all(test, loom))]
+    fn acquire(&self) -> MutexGuard<'_, T> {
+        self.inner.lock().expect(POISONED)
     }
 }
 
@@ -66,7 +133,7 @@ struct Held {
 
 impl Held {
     fn enter(rank: u8) -> Self {
-        if cfg!(debug_assertions) {
+        if CHECKED {
             let held = HELD.get();
             assert!(held >> rank == 0, "lock order: rank {rank} asked for while ranks {held:#b} (bits) are held");
             HELD.set(held | 1 << rank);
@@ -77,13 +144,13 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if cfg!(debug_assertions) {
+        if CHECKED {
             HELD.set(HELD.get() & !(1 << self.rank));
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -98,6 +165,27 @@ mod tests {
         }
         assert_eq!(*high.lock(), 4);
         assert_eq!(*low.lock(), 1);
+    }
+
+    #[test]
+    fn a_wait_is_counted_by_the_thread_that_waited() {
+        let lock = RankedMutex::new(1, ());
+        let before = LockWaits::here();
+        let guard = lock.lock();
+        let asking = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                asking.wait();
+                drop(lock.lock());
+                LockWaits::here()
+            });
+            asking.wait();
+            std::thread::sleep(Duration::from_millis(100));
+            drop(guard);
+            let waits = waiter.join().expect("the waiter");
+            assert!(waits.count == 1 && waits.time > Duration::ZERO, "{waits:?}");
+        });
+        assert_eq!(LockWaits::here(), before, "nobody kept this thread waiting");
     }
 
     #[test]

@@ -1,24 +1,52 @@
-//! Swap slots of one device, in clusters of 512.
+//! Swap slots of one device, in clusters of 512 with a lock each, and caches of slots for the threads that use them.
 //!
 //! A cluster hangs in one of three lists: **clean** (all slots free, no room taken on the device: never written, or
-//! trimmed), **dirty** (all free, but written before: a discard would give the room back) and **partial**. One cluster
-//! is the *current* one, from which slots are handed out in order. When it is exhausted the next comes from dirty,
-//! then clean, then partial: space already taken on a sparse file is used again before new space.
+//! trimmed), **dirty** (all free, but written before: a discard would give the room back) and **partial**. A thread takes
+//! slots through a *lane*: its lane owns one *current* cluster, from which slots are handed out in order. When it is
+//! exhausted the next comes from dirty, then clean, then partial: space already taken on a sparse file is used again
+//! before new space.
 //!
-//! Slots handed out together are contiguous when a current, dirty or clean cluster can give them; only a device
-//! without empty clusters yields scattered runs.
+//! ```text
+//! worker ── lane: ready 64 ── current cluster     a small request takes from `ready`, a large one from the cluster;
+//!            └── freed 64 ── any clusters         freed slots go back when 64 have come together (swap_slots.c, 2017)
+//! ```
+//! Slots handed out together are contiguous when a current, dirty or clean cluster can give them, and batches of one
+//! lane follow one another; only a device without empty clusters yields scattered runs.
+//!
+//! **Caches never make a device look full.** What lies in them counts as free. When fewer slots are left than would fill
+//! all caches twice, or a request falls short, caching ends: all lanes are emptied and everybody takes from lane 0, to
+//! the last slot. It begins again when twice as many are free.
+//! Who would put something into a lane first sets the lane's bit in `holding`, then looks whether caching still is on;
+//! who ends it says so first, then looks at the bits. A fence between the two on both sides: at least one sees the
+//! other (`slots_models.rs` tries every interleaving).
 //!
 //! When a device turns out to have less room than it announced (a sparse file on a full disk), the slots that could
-//! not be written are set aside by [`Slots::no_room`] and no clean cluster is opened, so that only slots which own
-//! their room are handed out. The state ends when half of the use has gone, or by
-//! [`Slots::thaw`].
+//! not be written are set aside by [`Slots::no_room`] with what lay ready, and no clean cluster is opened, so that only
+//! slots which own their room are handed out. The state ends when half of the use has gone, or by [`Slots::thaw`].
+//!
+//! Locks, in the order in which they are taken: lane, lists, cluster ([`crate::ranks`]).
 
-/// Slots in a cluster.
-pub const CLUSTER_SLOTS: u32 = 512;
+mod cluster;
+mod lists;
+
+pub use cluster::CLUSTER_SLOTS;
+use cluster::{Cluster, Home, List};
+use lists::Lists;
+
+use crate::rank::{RankedGuard, RankedMutex};
+use crate::ranks;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+/// Slots that a cache takes and gives back at a time, and requests from which on none is used.
+pub const BATCH_SLOTS: u32 = 64;
 
 const NONE: u32 = u32::MAX;
 /// Partial clusters looked at for a run of the wanted length before scattered slots are taken.
 const PARTIAL_LOOKS: usize = 8;
+/// Lanes of a device, at most (a bit each in `holding`).
+const MOST_LANES: u32 = 64;
+/// A device has a lane for so many batches: all caches together never hold more than an eighth of it.
+const BATCHES_PER_LANE: u32 = 16;
 
 /// `count` contiguous slots from `first`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,71 +57,122 @@ pub struct Run {
     pub count: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-enum List {
-    Clean,
-    Dirty,
-    Partial,
-    /// Full, current, or out for a trim.
-    Unlisted,
+/// How the slots of a device are guarded. [`Caches`](Self::Caches) is what is used; the others are there to measure it
+/// against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Locking {
+    /// One lock around everything.
+    Whole,
+    /// A lock for each cluster, and one lane for all workers.
+    Clusters,
+    /// The same, and a lane with caches for each worker.
+    #[default]
+    Caches,
 }
 
-#[derive(Clone, Copy)]
-struct Cluster {
-    prev: u32,
-    next: u32,
-    free: u16,
-    list: List,
-    /// Handed out at least once since it was new or trimmed.
-    written: bool,
+/// A small number of the calling thread, for [`Slots::allocate`] and [`Slots::free`]: threads that live at the same time
+/// mostly have different ones.
+pub fn worker_number() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+    MINE.with(|mine| *mine)
 }
 
-/// Which slots of a device are in use.
-pub struct Slots {
-    /// One bit a slot, set = taken.
-    taken: Vec<u64>,
-    clusters: Vec<Cluster>,
-    heads: [u32; 3],
+/// What a lane holds.
+struct Hand {
+    /// The cluster that it owns, or `NONE`.
     current: u32,
     /// Where in the current cluster the search begins (next fit).
     hint: u32,
+    /// Taken and not handed out yet.
+    ready: Run,
+    /// Freed and not given back yet.
+    freed: Vec<u32>,
+}
+
+struct Lane {
+    hand: RankedMutex<Hand>,
+    /// Slots that are ready or freed; written under the lock.
+    held: AtomicU32,
+}
+
+impl Lane {
+    fn new() -> Self {
+        let hand = Hand { current: NONE, hint: 0, ready: Run { first: 0, count: 0 }, freed: Vec::new() };
+        Self { hand: RankedMutex::new(ranks::LANE, hand), held: AtomicU32::new(0) }
+    }
+
+    fn count_held(&self, hand: &Hand) {
+        self.held.store(hand.ready.count + hand.freed.len() as u32, Relaxed);
+    }
+}
+
+/// Which slots of a device are in use. Shared by all threads.
+pub struct Slots {
     total: u32,
-    used: u32,
-    dirty_clusters: u32,
-    /// Slots that the device had no room for.
-    set_aside: Vec<Run>,
-    /// `Some(use)` while no clean cluster may be opened; ends when the use falls to this.
-    frozen_until: Option<u32>,
+    /// Slots in a cache's batch; 0 without caches.
+    batch: u32,
+    clusters: Box<[RankedMutex<Cluster>]>,
+    lists: RankedMutex<Lists>,
+    lanes: Box<[Lane]>,
+    whole: Option<RankedMutex<()>>,
+    /// Slots marked in clusters, those in caches included and those set aside not.
+    taken: AtomicU32,
+    /// Bit n: lane n may hold something. Set and cleared under the lock of the lane.
+    holding: AtomicU64,
+    /// Lanes may hold something. Changed under the lock of the lists.
+    caching: AtomicBool,
+    /// Requests that fell short and look everywhere: caching does not begin meanwhile.
+    searching: AtomicU32,
+    /// Nothing is handed out (swapoff).
+    stopped: AtomicBool,
+    /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock of the lists.
+    frozen: AtomicU32,
+    #[cfg(all(test, loom))]
+    mistake: Mistake,
+}
+
+/// A mistake that the models must find.
+#[cfg(all(test, loom))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// Whether caching is on is looked at before the lane's bit is set.
+    LooksBeforeItSays,
 }
 
 impl Slots {
     /// All `total` slots free and clean. A last cluster that is not whole is left out.
-    pub fn new(total: u32) -> Self {
+    pub fn new(total: u32, locking: Locking) -> Self {
+        let (batch, lanes) = match locking {
+            Locking::Caches => (BATCH_SLOTS, (total / (BATCHES_PER_LANE * BATCH_SLOTS)).clamp(1, MOST_LANES)),
+            _ => (0, 1),
+        };
+        let whole = (locking == Locking::Whole).then(|| RankedMutex::new(ranks::SLOTS, ()));
+        Self { whole, ..Self::with_lanes(total, lanes, batch) }
+    }
+
+    fn with_lanes(total: u32, lanes: u32, batch: u32) -> Self {
         let clusters = total / CLUSTER_SLOTS;
         let total = clusters * CLUSTER_SLOTS;
-        let mut slots = Self {
-            taken: vec![0; (total / 64) as usize],
-            clusters: vec![
-                Cluster {
-                    prev: NONE,
-                    next: NONE,
-                    free: CLUSTER_SLOTS as u16,
-                    list: List::Unlisted,
-                    written: false
-                };
-                clusters as usize
-            ],
-            heads: [NONE; 3],
-            current: NONE,
-            hint: 0,
+        let slots = Self {
             total,
-            used: 0,
-            dirty_clusters: 0,
-            set_aside: Vec::new(),
-            frozen_until: None,
+            batch,
+            clusters: (0..clusters).map(|_| RankedMutex::new(ranks::CLUSTER, Cluster::new())).collect(),
+            lists: RankedMutex::new(ranks::LISTS, Lists::new(clusters)),
+            lanes: (0..lanes).map(|_| Lane::new()).collect(),
+            whole: None,
+            taken: AtomicU32::new(0),
+            holding: AtomicU64::new(0),
+            caching: AtomicBool::new(false),
+            searching: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            frozen: AtomicU32::new(0),
+            #[cfg(all(test, loom))]
+            mistake: Mistake::None,
         };
-        (0..clusters).rev().for_each(|c| slots.link(c, List::Clean));
+        slots.begin_caching();
         slots
     }
 
@@ -102,367 +181,429 @@ impl Slots {
         self.total
     }
 
-    /// Slots handed out and not freed.
+    /// Slots handed out and not freed. Exact while no other thread is at work.
     pub fn used(&self) -> u32 {
-        self.used
+        let held: u32 = self.lanes.iter().map(|lane| lane.held.load(Relaxed)).sum();
+        self.taken.load(Relaxed).saturating_sub(held)
     }
 
     /// Whether the device ran out of room before it ran out of slots.
     pub fn is_frozen(&self) -> bool {
-        self.frozen_until.is_some()
+        self.frozen.load(Relaxed) != 0
     }
 
     /// Whether a slot can be had now.
     pub fn has_room(&self) -> bool {
-        let current = self.current != NONE && self.clusters[self.current as usize].free > 0;
-        current || self.heads[List::Partial as usize] != NONE || self.has_empty_cluster()
+        let _whole = self.lock_whole();
+        if !self.is_frozen() {
+            return self.used() < self.total;
+        }
+        let hand = self.lanes[0].hand.lock();
+        let current = hand.current != NONE && self.clusters[hand.current as usize].lock().has_free();
+        let lists = self.lists.lock();
+        current || lists.head(List::Partial).is_some() || lists.head(List::Dirty).is_some()
     }
 
     /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked only when no
-    /// more can be had.
-    pub fn allocate(&mut self, count: u32, runs: &mut Vec<Run>) -> u32 {
-        let mut got = 0;
-        while got < count {
-            let Some(run) = self.next_run((count - got).min(CLUSTER_SLOTS)) else { break };
-            self.mark(run);
-            match runs.last_mut() {
-                Some(last) if got > 0 && last.first + last.count == run.first => last.count += run.count,
-                _ => runs.push(run),
-            }
-            got += run.count;
+    /// more can be had. `worker`: [`worker_number`] of the calling thread; any number will do.
+    pub fn allocate(&self, worker: usize, count: u32, runs: &mut Vec<Run>) -> u32 {
+        let _whole = self.lock_whole();
+        let mut out = Out { runs, got: 0 };
+        if self.allocate_some(worker, count, &mut out) || out.got == count {
+            return out.got;
         }
-        self.used += got;
-        got
+        self.searching.fetch_add(1, Relaxed);
+        loop {
+            self.end_caching();
+            if self.allocate_some(worker, count, &mut out) || out.got == count {
+                break;
+            }
+        }
+        self.searching.fetch_sub(1, Relaxed);
+        out.got
     }
 
     /// Takes back a run that [`allocate`](Self::allocate) handed out, or a part of one.
     ///
     /// # Panics
-    /// When a slot of it is free already.
-    pub fn free(&mut self, run: Run) {
-        self.used -= run.count;
-        self.unmark(run);
-        if self.frozen_until.is_some_and(|level| self.used <= level) {
-            self.thaw();
+    /// When a slot of it is free already; of single slots this may be found out only later.
+    pub fn free(&self, worker: usize, run: Run) {
+        let _whole = self.lock_whole();
+        let cached = run.count == 1 && self.caching.load(Relaxed) && self.free_later(worker, run.first);
+        if !cached {
+            self.give_back(run);
+            self.look_after_free();
         }
     }
 
-    /// The device had no room for `run` (as handed out): sets it aside with the rest of the current cluster, and
-    /// opens no new room until half of the use has gone.
-    pub fn no_room(&mut self, run: Run) {
-        self.used -= run.count;
-        self.set_aside.push(run);
-        if self.current != NONE {
-            while let Some(rest) = self.find_in(self.current, 0, CLUSTER_SLOTS) {
-                self.mark(rest);
-                self.set_aside.push(rest);
-            }
-            self.leave_current();
+    /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the rest of the current
+    /// clusters, and opens no new room until half of the use has gone.
+    pub fn no_room(&self, run: Run) {
+        let _whole = self.lock_whole();
+        self.taken.fetch_sub(run.count, Relaxed);
+        let mut lists = self.lists.lock();
+        lists.set_aside.push(run);
+        let first = !self.is_frozen();
+        self.stop_filling();
+        self.frozen.store(self.used() / 2 + 1, Relaxed);
+        drop(lists);
+        if first {
+            self.lanes.iter().enumerate().for_each(|(number, _)| self.set_lane_aside(number));
         }
-        self.frozen_until = Some(self.used / 2);
     }
 
     /// Takes one empty cluster whose room on the device can be given back, as long as more than `keep` are there.
     /// The caller discards it and hands it to [`trimmed`](Self::trimmed).
-    pub fn take_trimmable(&mut self, keep: u32) -> Option<Run> {
-        if self.is_frozen() || self.dirty_clusters <= keep {
+    pub fn take_trimmable(&self, keep: u32) -> Option<Run> {
+        let _whole = self.lock_whole();
+        let mut lists = self.lists.lock();
+        if self.is_frozen() || lists.dirty <= keep {
             return None;
         }
-        let cluster = self.heads[List::Dirty as usize];
-        self.unlink(cluster);
-        Some(Run { first: cluster * CLUSTER_SLOTS, count: CLUSTER_SLOTS })
+        let index = lists.head(List::Dirty)?;
+        self.own(&mut lists, index);
+        Some(Run { first: index * CLUSTER_SLOTS, count: CLUSTER_SLOTS })
     }
 
     /// Takes back a cluster of [`take_trimmable`](Self::take_trimmable).
-    pub fn trimmed(&mut self, run: Run) {
-        let cluster = run.first / CLUSTER_SLOTS;
-        self.clusters[cluster as usize].written = false;
-        self.link(cluster, List::Clean);
+    pub fn trimmed(&self, run: Run) {
+        let _whole = self.lock_whole();
+        let index = run.first / CLUSTER_SLOTS;
+        let mut lists = self.lists.lock();
+        self.clusters[index as usize].lock().written = false;
+        self.settle(&mut lists, index, true);
     }
 
     /// Lets clean clusters be opened again and returns what was set aside: there may be room now.
-    pub fn thaw(&mut self) {
-        self.frozen_until = None;
-        for run in std::mem::take(&mut self.set_aside) {
-            self.unmark(run);
+    pub fn thaw(&self) {
+        let mut lists = self.lists.lock();
+        self.frozen.store(0, Relaxed);
+        let runs = std::mem::take(&mut lists.set_aside);
+        drop(lists);
+        runs.into_iter().for_each(|run| self.unmark(run));
+        self.begin_caching();
+    }
+
+    /// Hands out nothing from now on and empties the caches. When this returns no request is under way, and
+    /// [`used`](Self::used) only falls.
+    pub fn stop(&self) {
+        let lists = self.lists.lock();
+        self.stopped.store(true, Relaxed);
+        self.stop_filling();
+        drop(lists);
+        self.lanes.iter().enumerate().for_each(|(number, _)| self.empty_lane(number));
+    }
+
+    /// Hands out slots again.
+    pub fn resume(&self) {
+        let lists = self.lists.lock();
+        self.stopped.store(false, Relaxed);
+        drop(lists);
+        self.begin_caching();
+    }
+
+    fn lock_whole(&self) -> Option<RankedGuard<'_, ()>> {
+        self.whole.as_ref().map(RankedMutex::lock)
+    }
+
+    /// Slots in no object and no cache.
+    fn left(&self) -> u32 {
+        self.total.saturating_sub(self.taken.load(Relaxed))
+    }
+
+    /// Fewer slots left than this: no caching.
+    fn scarce(&self) -> u32 {
+        2 * self.batch * self.lanes.len() as u32
+    }
+}
+
+/// The lanes: caching begins, is used, and ends.
+impl Slots {
+    /// One try; true when nothing more was to be had, in caches neither.
+    fn allocate_some(&self, worker: usize, count: u32, out: &mut Out<'_>) -> bool {
+        let number = if self.caching.load(Relaxed) { worker % self.lanes.len() } else { 0 };
+        let lane = &self.lanes[number];
+        let mut hand = lane.hand.lock();
+        if self.stopped.load(Relaxed) {
+            return true;
+        }
+        if self.caching.load(Relaxed) && self.left() >= self.scarce() && self.may_fill(number) {
+            self.take_cached(lane, &mut hand, count, out);
+            return false;
+        }
+        if number != 0 || self.caching.load(Relaxed) {
+            return false;
+        }
+        fence(SeqCst);
+        let nothing_hidden = self.holding.load(Relaxed) == 0;
+        self.take(&mut hand, count, out);
+        nothing_hidden
+    }
+
+    /// Whether something may be put into the lane, whose lock the caller holds.
+    fn may_fill(&self, number: usize) -> bool {
+        let bit = 1 << number;
+        #[cfg(all(test, loom))]
+        if self.mistake == Mistake::LooksBeforeItSays {
+            let may = self.caching.load(Relaxed);
+            self.holding.fetch_or(bit, Relaxed);
+            return may;
+        }
+        if self.holding.load(Relaxed) & bit == 0 {
+            self.holding.fetch_or(bit, Relaxed);
+            fence(SeqCst);
+        }
+        self.caching.load(Relaxed)
+    }
+
+    /// From now on nothing is put into lanes, but for who holds the lock of one. The caller holds the lock of the lists.
+    fn stop_filling(&self) {
+        self.caching.store(false, Relaxed);
+        fence(SeqCst);
+    }
+
+    fn end_caching(&self) {
+        let lists = self.lists.lock();
+        self.stop_filling();
+        drop(lists);
+        let holding = self.holding.load(Relaxed);
+        (0..self.lanes.len()).filter(|number| holding & 1 << number != 0).for_each(|number| self.empty_lane(number));
+    }
+
+    /// Begins if there are slots enough.
+    fn begin_caching(&self) {
+        if self.batch > 0 && self.left() >= 2 * self.scarce() && !self.stopped.load(Relaxed) {
+            let _lists = self.lists.lock();
+            if !self.stopped.load(Relaxed) && !self.is_frozen() && self.searching.load(Relaxed) == 0 {
+                self.caching.store(true, Relaxed);
+            }
         }
     }
 
-    /// The next run of at most `want` free slots, not yet marked.
-    fn next_run(&mut self, want: u32) -> Option<Run> {
-        if self.current != NONE {
-            if let Some(run) = self.find_in(self.current, self.hint, want)
-                && (run.count == want || !self.has_empty_cluster())
+    fn take_cached(&self, lane: &Lane, hand: &mut Hand, count: u32, out: &mut Out<'_>) {
+        if count - out.got >= self.batch {
+            return self.take(hand, count, out);
+        }
+        while out.got < count {
+            if hand.ready.count == 0 {
+                let Some(run) = self.next_run(hand, self.batch) else { break };
+                hand.ready = run;
+            }
+            let part = hand.ready.count.min(count - out.got);
+            out.push(Run { first: hand.ready.first, count: part });
+            hand.ready = Run { first: hand.ready.first + part, count: hand.ready.count - part };
+        }
+        lane.count_held(hand);
+    }
+
+    /// Notes a freed slot in the lane of the worker; false when there is no caching.
+    fn free_later(&self, worker: usize, slot: u32) -> bool {
+        let number = worker % self.lanes.len();
+        let lane = &self.lanes[number];
+        let mut hand = lane.hand.lock();
+        if !self.may_fill(number) {
+            return false;
+        }
+        hand.freed.push(slot);
+        if hand.freed.len() as u32 >= self.batch {
+            lane.held.store(hand.ready.count, Relaxed);
+            self.give_back_freed(&mut hand);
+            self.look_after_free();
+        }
+        lane.count_held(&hand);
+        true
+    }
+
+    fn empty_lane(&self, number: usize) {
+        let lane = &self.lanes[number];
+        let mut hand = lane.hand.lock();
+        lane.held.store(0, Relaxed);
+        let ready = std::mem::replace(&mut hand.ready, Run { first: 0, count: 0 });
+        self.give_back(ready);
+        self.give_back_freed(&mut hand);
+        self.leave_current(&mut hand);
+        self.holding.fetch_and(!(1 << number), Relaxed);
+    }
+
+    /// Sets aside what the lane has taken and nobody has written, and gives back what was freed.
+    fn set_lane_aside(&self, number: usize) {
+        let lane = &self.lanes[number];
+        let mut hand = lane.hand.lock();
+        lane.held.store(0, Relaxed);
+        let mut aside = vec![std::mem::replace(&mut hand.ready, Run { first: 0, count: 0 })];
+        hand.hint = 0;
+        while hand.current != NONE
+            && let Some(rest) = self.take_in_current(&mut hand, CLUSTER_SLOTS, false)
+        {
+            hand.hint = 0;
+            aside.push(rest);
+        }
+        self.taken.fetch_sub(aside.iter().map(|run| run.count).sum(), Relaxed);
+        self.lists.lock().set_aside.extend(aside.into_iter().filter(|run| run.count > 0));
+        self.give_back_freed(&mut hand);
+        self.leave_current(&mut hand);
+        self.holding.fetch_and(!(1 << number), Relaxed);
+    }
+}
+
+/// The clusters: taking and giving back.
+impl Slots {
+    fn take(&self, hand: &mut Hand, count: u32, out: &mut Out<'_>) {
+        while out.got < count
+            && let Some(run) = self.next_run(hand, (count - out.got).min(CLUSTER_SLOTS))
+        {
+            out.push(run);
+        }
+    }
+
+    /// The next run of at most `want` free slots.
+    fn next_run(&self, hand: &mut Hand, want: u32) -> Option<Run> {
+        if hand.current != NONE {
+            if let Some(run) = self.take_in_current(hand, want, true) {
+                return Some(run);
+            }
+            if !self.has_empty_cluster(&self.lists.lock())
+                && let Some(run) = self.take_in_current(hand, want, false)
             {
                 return Some(run);
             }
-            self.leave_current();
+            self.leave_current(hand);
         }
-        self.open_cluster(want)?;
-        self.find_in(self.current, 0, want)
+        hand.current = self.open_cluster(want)?;
+        hand.hint = 0;
+        self.take_in_current(hand, want, false)
     }
 
-    fn has_empty_cluster(&self) -> bool {
-        self.heads[List::Dirty as usize] != NONE || (self.heads[List::Clean as usize] != NONE && !self.is_frozen())
+    /// A run of `want` free slots of the current cluster, or the longest one there if it need not be `whole`.
+    fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<Run> {
+        let mut cluster = self.clusters[hand.current as usize].lock();
+        let (first, count) = cluster.find(hand.hint, want).filter(|(_, count)| !whole || *count == want)?;
+        cluster.mark(first, count);
+        self.taken.fetch_add(count, Relaxed);
+        hand.hint = first + count;
+        Some(Run { first: hand.current * CLUSTER_SLOTS + first, count })
     }
 
-    fn open_cluster(&mut self, want: u32) -> Option<()> {
-        let [clean, dirty, partial] = self.heads;
-        self.current = match (dirty, clean) {
-            (NONE, NONE) => self.fitting_partial(partial, want),
-            (NONE, _) if self.is_frozen() => self.fitting_partial(partial, want),
-            (NONE, clean) => clean,
-            (dirty, _) => dirty,
-        };
-        if self.current == NONE {
-            return None;
-        }
-        self.unlink(self.current);
-        self.clusters[self.current as usize].written = true;
-        self.hint = 0;
-        Some(())
+    fn has_empty_cluster(&self, lists: &Lists) -> bool {
+        lists.head(List::Dirty).is_some() || (lists.head(List::Clean).is_some() && !self.is_frozen())
+    }
+
+    fn open_cluster(&self, want: u32) -> Option<u32> {
+        let mut lists = self.lists.lock();
+        let clean = lists.head(List::Clean).filter(|_| !self.is_frozen());
+        let index = lists.head(List::Dirty).or(clean).or_else(|| self.fitting_partial(&lists, want))?;
+        self.own(&mut lists, index).written = true;
+        Some(index)
     }
 
     /// A partial cluster that holds a run of `want`, or the first one.
-    fn fitting_partial(&self, head: u32, want: u32) -> u32 {
-        let next = |&c: &u32| Some(self.clusters[c as usize].next).filter(|&n| n != NONE);
-        let mut looked = std::iter::successors(Some(head).filter(|&c| c != NONE), next).take(PARTIAL_LOOKS);
-        looked.find(|&c| self.find_in(c, 0, want).is_some_and(|run| run.count == want)).unwrap_or(head)
+    fn fitting_partial(&self, lists: &Lists, want: u32) -> Option<u32> {
+        let fits = |index: &u32| self.clusters[*index as usize].lock().find(0, want).is_some_and(|(_, n)| n == want);
+        lists.iter(List::Partial).take(PARTIAL_LOOKS).find(fits).or(lists.head(List::Partial))
     }
 
-    /// Puts the current cluster where its free slots say it belongs.
-    fn leave_current(&mut self) {
-        let cluster = std::mem::replace(&mut self.current, NONE);
-        self.relist(cluster);
+    /// Takes a cluster out of its list.
+    fn own(&self, lists: &mut Lists, index: u32) -> RankedGuard<'_, Cluster> {
+        let mut cluster = self.clusters[index as usize].lock();
+        if let Home::Listed(list) = std::mem::replace(&mut cluster.home, Home::Owned) {
+            lists.unlink(index, list);
+        }
+        cluster
     }
 
-    fn relist(&mut self, index: u32) {
-        let cluster = self.clusters[index as usize];
-        let list = match cluster.free as u32 {
-            0 => List::Unlisted,
-            CLUSTER_SLOTS if cluster.written => List::Dirty,
-            CLUSTER_SLOTS => List::Clean,
-            _ => List::Partial,
-        };
-        if list != cluster.list && index != self.current {
-            self.unlink(index);
-            self.link(index, list);
+    fn leave_current(&self, hand: &mut Hand) {
+        let index = std::mem::replace(&mut hand.current, NONE);
+        if index != NONE {
+            self.settle(&mut self.lists.lock(), index, true);
         }
     }
 
-    /// The first run of `want` free slots at or above `from` in `cluster`, else the longest one there.
-    fn find_in(&self, cluster: u32, from: u32, want: u32) -> Option<Run> {
-        let base = cluster * CLUSTER_SLOTS;
-        let mut best: Option<Run> = None;
-        let mut at = from;
-        while at < CLUSTER_SLOTS {
-            let free_at = self.next_with(base, at, false);
-            let end = self.next_with(base, free_at, true).min(free_at + want);
-            if end > free_at && best.is_none_or(|b| b.count < end - free_at) {
-                best = Some(Run { first: base + free_at, count: end - free_at });
-                if end - free_at == want {
-                    break;
-                }
-            }
-            at = end.max(free_at + 1);
+    /// Puts a cluster where its free slots say it belongs. One that is owned only its owner moves.
+    fn settle(&self, lists: &mut Lists, index: u32, owner: bool) {
+        let mut cluster = self.clusters[index as usize].lock();
+        let home = cluster.proper_home();
+        if home == cluster.home || (cluster.home == Home::Owned && !owner) {
+            return;
         }
-        best
+        if let Home::Listed(list) = cluster.home {
+            lists.unlink(index, list);
+        }
+        if let Home::Listed(list) = home {
+            lists.link(index, list);
+        }
+        cluster.home = home;
     }
 
-    /// The first slot at or above `from` of the cluster at `base` that is taken (or free), or the cluster's end.
-    fn next_with(&self, base: u32, from: u32, taken: bool) -> u32 {
-        let mut at = from;
-        while at < CLUSTER_SLOTS {
-            let word = self.taken[((base + at) / 64) as usize] ^ if taken { 0 } else { u64::MAX };
-            let rest = word >> (at % 64);
-            if rest != 0 {
-                return at + rest.trailing_zeros();
-            }
-            at = (at / 64 + 1) * 64;
-        }
-        CLUSTER_SLOTS
+    fn give_back(&self, run: Run) {
+        self.unmark(run);
+        self.taken.fetch_sub(run.count, Relaxed);
     }
 
-    fn mark(&mut self, run: Run) {
-        let cluster = run.first / CLUSTER_SLOTS;
-        (run.first..run.first + run.count).for_each(|s| self.taken[(s / 64) as usize] |= 1 << (s % 64));
-        self.clusters[cluster as usize].free -= run.count as u16;
-        self.hint = run.first % CLUSTER_SLOTS + run.count;
+    fn give_back_freed(&self, hand: &mut Hand) {
+        hand.freed.sort_unstable();
+        for slots in hand.freed.chunk_by(|a, b| a / CLUSTER_SLOTS == b / CLUSTER_SLOTS) {
+            let runs = slots.chunk_by(|a, b| a + 1 == *b);
+            self.unmark_in(slots[0] / CLUSTER_SLOTS, runs.map(|run| (run[0], run.len() as u32)));
+        }
+        self.taken.fetch_sub(hand.freed.len() as u32, Relaxed);
+        hand.freed.clear();
+    }
+
+    /// After slots were freed a thaw, or caching, may be due.
+    fn look_after_free(&self) {
+        let thaw_at = self.frozen.load(Relaxed);
+        if thaw_at != 0 && self.used() < thaw_at {
+            self.thaw();
+        } else if !self.caching.load(Relaxed) && thaw_at == 0 {
+            self.begin_caching();
+        }
     }
 
     /// Clears the bits of a run, which may cross clusters.
-    fn unmark(&mut self, run: Run) {
-        for slot in run.first..run.first + run.count {
-            let bit = 1 << (slot % 64);
-            let word = &mut self.taken[(slot / 64) as usize];
-            assert!(*word & bit != 0, "slot {slot} is free already");
-            *word &= !bit;
-            let cluster = slot / CLUSTER_SLOTS;
-            self.clusters[cluster as usize].free += 1;
-            self.relist(cluster);
+    fn unmark(&self, run: Run) {
+        let (mut first, end) = (run.first, run.first + run.count);
+        while first < end {
+            let stop = end.min((first / CLUSTER_SLOTS + 1) * CLUSTER_SLOTS);
+            self.unmark_in(first / CLUSTER_SLOTS, std::iter::once((first, stop - first)));
+            first = stop;
         }
     }
 
-    fn link(&mut self, index: u32, list: List) {
-        self.clusters[index as usize].list = list;
-        if list == List::Unlisted {
-            return;
+    /// Clears the bits of runs (first slot, count) of one cluster.
+    fn unmark_in(&self, index: u32, runs: impl Iterator<Item = (u32, u32)>) {
+        let mut cluster = self.clusters[index as usize].lock();
+        for (first, count) in runs {
+            let all_taken = cluster.unmark(first % CLUSTER_SLOTS, count);
+            assert!(all_taken, "of {count} slots from {first} on one is free already");
         }
-        let head = std::mem::replace(&mut self.heads[list as usize], index);
-        let cluster = &mut self.clusters[index as usize];
-        (cluster.prev, cluster.next) = (NONE, head);
-        if head != NONE {
-            self.clusters[head as usize].prev = index;
-        }
-        self.dirty_clusters += (list == List::Dirty) as u32;
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let Cluster { prev, next, list, .. } = self.clusters[index as usize];
-        if list == List::Unlisted {
-            return;
-        }
-        match prev {
-            NONE => self.heads[list as usize] = next,
-            prev => self.clusters[prev as usize].next = next,
-        }
-        if next != NONE {
-            self.clusters[next as usize].prev = prev;
-        }
-        self.dirty_clusters -= (list == List::Dirty) as u32;
-        self.clusters[index as usize].list = List::Unlisted;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn take(slots: &mut Slots, count: u32) -> Vec<Run> {
-        let mut runs = Vec::new();
-        slots.allocate(count, &mut runs);
-        runs
-    }
-
-    #[test]
-    fn batches_are_contiguous_and_the_device_fills_to_the_last_slot() {
-        let mut slots = Slots::new(2000);
-        assert_eq!(slots.total(), 1536);
-        for i in 0..12 {
-            assert_eq!(take(&mut slots, 128), [Run { first: i * 128, count: 128 }]);
-        }
-        assert_eq!(slots.used(), 1536);
-        assert!(take(&mut slots, 1).is_empty());
-    }
-
-    #[test]
-    fn a_batch_leaves_a_remnant_rather_than_split_and_the_remnant_is_used_last() {
-        let mut slots = Slots::new(1024);
-        take(&mut slots, 500);
-        assert_eq!(take(&mut slots, 100), [Run { first: 512, count: 100 }]);
-        take(&mut slots, 412);
-        assert_eq!(take(&mut slots, 100), [Run { first: 500, count: 12 }]);
-    }
-
-    #[test]
-    fn freed_clusters_are_trimmed_and_come_back_clean() {
-        let mut slots = Slots::new(1024);
-        let run = take(&mut slots, 512)[0];
-        take(&mut slots, 1);
-        slots.free(run);
-        assert_eq!(slots.take_trimmable(1), None);
-        let trim = slots.take_trimmable(0).unwrap();
-        assert_eq!(trim, run);
-        assert_eq!(slots.take_trimmable(0), None);
-        assert_eq!(
-            take(&mut slots, 512).iter().map(|r| r.count).sum::<u32>(),
-            511,
-            "a cluster out for trim is not given"
-        );
-        slots.trimmed(trim);
-        assert_eq!(take(&mut slots, 512), [run]);
-    }
-
-    #[test]
-    fn no_room_hands_out_only_slots_that_own_room() {
-        let mut slots = Slots::new(4096);
-        let good = take(&mut slots, 512)[0];
-        let bad = take(&mut slots, 64)[0];
-        slots.no_room(bad);
-        assert_eq!(slots.used(), 512);
-        assert!(!slots.has_room() && take(&mut slots, 1).is_empty());
-        slots.free(Run { first: good.first, count: 10 });
-        assert!(slots.has_room());
-        assert_eq!(take(&mut slots, 64), [Run { first: good.first, count: 10 }]);
-        slots.free(Run { first: good.first, count: 256 });
-        assert!(!slots.is_frozen());
-        assert_eq!(take(&mut slots, 4096).iter().map(|r| r.count).sum::<u32>(), 4096 - 256);
-    }
-
-    #[test]
-    #[should_panic(expected = "free already")]
-    fn double_free_panics() {
-        let mut slots = Slots::new(512);
-        let run = take(&mut slots, 2)[0];
-        slots.free(Run { first: run.first, count: 1 });
-        slots.free(Run { first: run.first, count: 1 });
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Take(u32),
-        Free(usize, u32),
-        Trim,
-        NoRoom(u32),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            6 => prop_oneof![1u32..4, 1u32..700].prop_map(Op::Take),
-            6 => (any::<usize>(), 1u32..300).prop_map(|(at, n)| Op::Free(at, n)),
-            1 => Just(Op::Trim),
-            1 => (1u32..128).prop_map(Op::NoRoom),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn behaves_as_a_set(ops in prop::collection::vec(op(), 1..150)) {
-            let mut slots = Slots::new(8 * CLUSTER_SLOTS);
-            let mut model = BTreeSet::new();
-            for op in ops {
-                match op {
-                    Op::Take(n) => for run in take(&mut slots, n) {
-                        for slot in run.first..run.first + run.count {
-                            prop_assert!(slot < slots.total() && model.insert(slot));
-                        }
-                    },
-                    Op::Free(at, n) if !model.is_empty() => {
-                        let first = *model.iter().nth(at % model.len()).unwrap();
-                        let count = (first..first + n).take_while(|s| model.remove(s)).count() as u32;
-                        slots.free(Run { first, count });
-                    }
-                    Op::Free(..) => {}
-                    Op::Trim => if let Some(run) = slots.take_trimmable(0) {
-                        prop_assert!((run.first..run.first + run.count).all(|s| !model.contains(&s)));
-                        slots.trimmed(run);
-                    },
-                    Op::NoRoom(n) => take(&mut slots, n).into_iter().for_each(|run| slots.no_room(run)),
-                }
-                prop_assert_eq!(slots.used() as usize, model.len());
-                if !slots.is_frozen() {
-                    prop_assert_eq!(slots.has_room(), slots.used() < slots.total());
-                }
-            }
-            if !slots.is_frozen() {
-                let rest = take(&mut slots, u32::MAX).iter().map(|r| r.count).sum::<u32>();
-                prop_assert_eq!(rest as usize + model.len(), slots.total() as usize, "every free slot can be had");
-            }
+        let moves = cluster.home != Home::Owned && cluster.home != cluster.proper_home();
+        drop(cluster);
+        if moves {
+            self.settle(&mut self.lists.lock(), index, false);
         }
     }
 }
+
+/// Where runs go that are handed out.
+struct Out<'a> {
+    runs: &'a mut Vec<Run>,
+    got: u32,
+}
+
+impl Out<'_> {
+    /// Adds a run, to the last one if they are neighbours.
+    fn push(&mut self, run: Run) {
+        match self.runs.last_mut() {
+            Some(last) if self.got > 0 && last.first + last.count == run.first => last.count += run.count,
+            _ => self.runs.push(run),
+        }
+        self.got += run.count;
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "slots_models.rs"]
+mod models;
+#[cfg(all(test, not(loom)))]
+#[path = "slots_tests.rs"]
+mod tests;

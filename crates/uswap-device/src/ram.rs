@@ -1,18 +1,25 @@
 //! A device in memory, for tests and experiments.
 
-use std::sync::Mutex;
+use std::ops::Range;
 use std::time::Duration;
 
-use uswap_core::PAGE_SIZE;
+use uswap_core::{PAGE_SIZE, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
 use crate::device::{Device, DeviceClass, Errno, check_range};
 
+/// Stripes of a device, at most: up to 256 MiB each slot is one.
+const MOST_STRIPES: u32 = 64 << 10;
+
 /// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested against.
+///
+/// Its memory lies in stripes of a slot or a few with a lock each, so that it is no bottleneck where the locks above it
+/// are measured.
 pub struct RamDevice {
     name: String,
     slots: u32,
-    bytes: Mutex<Reservation>,
+    stripe_slots: u32,
+    stripes: Box<[RankedMutex<Reservation>]>,
 }
 
 impl RamDevice {
@@ -30,8 +37,30 @@ impl RamDevice {
     /// # Errors
     /// ENOMEM: not so much address space.
     pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
-        let bytes = Reservation::new(slots as usize * PAGE_SIZE)?;
-        Ok(Self { name: name.into(), slots, bytes: Mutex::new(bytes) })
+        let stripe_slots = slots.div_ceil(MOST_STRIPES).max(1);
+        let stripes = Reservation::in_pieces(slots as usize * PAGE_SIZE, stripe_slots as usize * PAGE_SIZE)?;
+        let stripes = stripes.into_iter().map(|memory| RankedMutex::new(ranks::STRIPE, memory)).collect();
+        Ok(Self { name: name.into(), slots, stripe_slots, stripes })
+    }
+
+    /// Works on each stripe that `length` bytes from slot `first` on touch: the bytes of the stripe, and which of the
+    /// caller's they are.
+    fn for_each_stripe(
+        &self,
+        first: u32,
+        length: usize,
+        mut work: impl FnMut(&mut Reservation, Range<usize>, Range<usize>),
+    ) -> Result<(), Errno> {
+        check_range(first, length, self.slots)?;
+        let stripe_bytes = self.stripe_slots as usize * PAGE_SIZE;
+        let (mut at, mut done) = (first as usize * PAGE_SIZE, 0);
+        while done < length {
+            let inside = at % stripe_bytes;
+            let part = (stripe_bytes - inside).min(length - done);
+            work(&mut self.stripes[at / stripe_bytes].lock(), inside..inside + part, done..done + part);
+            (at, done) = (at + part, done + part);
+        }
+        Ok(())
     }
 }
 
@@ -49,27 +78,19 @@ impl Device for RamDevice {
     }
 
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
-        check_range(first, bytes.len(), self.slots)?;
-        let start = first as usize * PAGE_SIZE;
-        let mut memory = self.bytes.lock().expect("no panic under this lock");
-        memory.bytes_mut()[start..start + bytes.len()].copy_from_slice(bytes);
-        Ok(())
+        self.for_each_stripe(first, bytes.len(), |memory, inside, part| {
+            memory.bytes_mut()[inside].copy_from_slice(&bytes[part]);
+        })
     }
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        check_range(first, bytes.len(), self.slots)?;
-        let start = first as usize * PAGE_SIZE;
-        let memory = self.bytes.lock().expect("no panic under this lock");
-        bytes.copy_from_slice(&memory.bytes()[start..start + bytes.len()]);
-        Ok(())
+        self.for_each_stripe(first, bytes.len(), |memory, inside, part| {
+            bytes[part].copy_from_slice(&memory.bytes()[inside]);
+        })
     }
 
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
-        let length = count as usize * PAGE_SIZE;
-        check_range(first, length, self.slots)?;
-        let start = first as usize * PAGE_SIZE;
-        self.bytes.lock().expect("no panic under this lock").release(start..start + length);
-        Ok(())
+        self.for_each_stripe(first, count as usize * PAGE_SIZE, |memory, inside, _| memory.release(inside))
     }
 }
 
@@ -89,5 +110,22 @@ mod tests {
         device.discard(1, 1).unwrap();
         device.read(0, &mut back).unwrap();
         assert_eq!((back[PAGE_SIZE], back[2 * PAGE_SIZE]), (0, 7));
+    }
+
+    #[test]
+    fn a_transfer_may_cross_stripes_and_the_last_one_may_be_short() {
+        let slots = 2 * MOST_STRIPES + 5;
+        let device = RamDevice::new("ram", slots);
+        let bytes: Vec<u8> = (0..6 * PAGE_SIZE).map(|i| (i / 7) as u8).collect();
+        for first in [0, MOST_STRIPES - 2, slots - 6] {
+            device.write(first, &bytes).unwrap();
+            let mut back = vec![0; bytes.len()];
+            device.read(first, &mut back).unwrap();
+            assert!(back == bytes, "from slot {first} on");
+            device.discard(first + 1, 4).unwrap();
+            device.read(first, &mut back).unwrap();
+            assert!(back[PAGE_SIZE..5 * PAGE_SIZE].iter().all(|byte| *byte == 0) && back[5 * PAGE_SIZE] != 0);
+        }
+        assert_eq!(device.write(slots - 5, &bytes), Err(Errno::INVALID));
     }
 }

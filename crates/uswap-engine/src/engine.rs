@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PageHasher;
 use uswap_device::{Device, FileDevice, IoBackend};
-use uswap_store::{Store, StoreConfig, WritebackScratch};
+use uswap_store::{Concurrency, Store, StoreConfig, WritebackScratch};
 use uswap_sys::events::{EventFd, Poller};
 use uswap_sys::process::{self, Change, Fork};
 use uswap_sys::shared::ControlPage;
@@ -195,6 +195,7 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
         devices: open_devices(config)?,
+        concurrency: Concurrency::default(),
     })
     .map_err(|error| format!("the store cannot be set up: {error}"))?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

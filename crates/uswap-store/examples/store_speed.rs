@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHasher};
-use uswap_store::{Scratch, Store, StoreConfig};
+use uswap_store::{Concurrency, Scratch, Store, StoreConfig};
 
 /// A xorshift generator: the same pages every time.
 struct Random(u64);
@@ -45,7 +45,13 @@ fn half_page(random: &mut Random) -> PageBuf {
 fn measure(name: &str, pages: &[PageBuf]) {
     let hasher = PageHasher::new(1);
     let reserve = 4 << 30;
-    let config = StoreConfig { pool_limit_bytes: reserve, pool_reserve_bytes: reserve, hasher, devices: vec![] };
+    let config = StoreConfig {
+        pool_limit_bytes: reserve,
+        pool_reserve_bytes: reserve,
+        hasher,
+        devices: vec![],
+        concurrency: Concurrency::default(),
+    };
     let store = Store::new(config).expect("address space");
     let mut scratch = Scratch::new();
     let per_page = |start: Instant| start.elapsed().as_secs_f64() * 1e6 / pages.len() as f64;
@@ -87,6 +93,7 @@ fn file_pages(path: &str) -> Vec<PageBuf> {
         pool_reserve_bytes: 1 << 30,
         hasher: PageHasher::new(1),
         devices: vec![],
+        concurrency: Concurrency::default(),
     };
     let (store, mut scratch) = (Store::new(config).expect("address space"), Scratch::new());
     let pages = bytes.as_chunks::<PAGE_SIZE>().0.iter().take(100_000);

@@ -8,7 +8,7 @@ use uswap_core::Handle;
 use crate::codec::TAG;
 use crate::config::ObjectId;
 use crate::stats::add;
-use crate::store::{Store, split};
+use crate::store::Store;
 use crate::table::Place;
 use crate::writeback::WritebackScratch;
 
@@ -35,7 +35,7 @@ impl Store {
 
     /// Moves one object, unless it has changed since its slab was picked or is being written.
     fn move_object(&self, id: ObjectId, handle: Handle) -> bool {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         match guard.entry(index).place {
             Place::Pool { handle: now, referenced, writing: false } if now == handle => {

@@ -2,8 +2,15 @@
 
 use std::{error, fmt, io};
 
-use uswap_core::PageHasher;
+use uswap_core::{Locking, PageHasher};
 use uswap_device::{Device, Errno};
+
+/// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it is a tree by slot; this
+/// table is an array by object, and shards go by who stores: each worker has [`GROUP`] of its own.
+const SHARDS: u32 = 256;
+/// Shards that a worker fills by turns. Each has an LRU list of its own: with more of them the lists of a small pool would
+/// be too short to tell hot from cold.
+pub(crate) const GROUP: u32 = 8;
 
 /// How a store is made.
 pub struct StoreConfig {
@@ -16,6 +23,24 @@ pub struct StoreConfig {
     /// Where pages go that the pool does not take, with priorities: higher is used first, equal ones take turns. May be
     /// empty.
     pub devices: Vec<(Box<dyn Device>, i32)>,
+    /// How threads are kept apart.
+    pub concurrency: Concurrency,
+}
+
+/// How finely a store is locked. The default is what is used; the others are what it is measured against
+/// (`uswap-bench locks`).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Concurrency {
+    /// The slots of each device.
+    pub slots: Locking,
+    /// Shards of the table of objects: 1 to 256.
+    pub shards: u32,
+}
+
+impl Default for Concurrency {
+    fn default() -> Self {
+        Self { slots: Locking::Caches, shards: SHARDS }
+    }
 }
 
 /// Names a stored page for as long as it has references.

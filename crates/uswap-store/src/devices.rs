@@ -8,10 +8,9 @@ use std::cmp::Reverse;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, RwLock};
 
-use uswap_core::{PAGE_SIZE, RankedMutex, Run, Slots};
+use uswap_core::{Locking, PAGE_SIZE, Run, Slots, worker_number};
 use uswap_device::{Device, Errno, ReadRequest};
 
-use crate::rank;
 use crate::stats::DeviceStatus;
 
 /// Write errors in a row after which a device gets no more writes.
@@ -32,7 +31,7 @@ pub(crate) struct Bay {
     pub priority: i32,
     /// No page goes to it any more.
     draining: AtomicBool,
-    slots: RankedMutex<Slots>,
+    slots: Slots,
     errors_in_a_row: AtomicU32,
     latched: AtomicBool,
     read_errors: AtomicU64,
@@ -44,14 +43,14 @@ pub(crate) struct Bay {
 pub(crate) type Spot = (u8, u32);
 
 impl Bay {
-    pub fn new(device: Box<dyn Device>, priority: i32) -> Self {
-        let slots = Slots::new(device.slots());
+    pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking) -> Self {
+        let slots = Slots::new(device.slots(), locking);
         Self {
             name: device.name().to_owned(),
             device: RwLock::new(Some(device.into())),
             priority,
             draining: AtomicBool::new(false),
-            slots: RankedMutex::new(rank::SLOTS, slots),
+            slots,
             errors_in_a_row: AtomicU32::new(0),
             latched: AtomicBool::new(false),
             read_errors: AtomicU64::new(0),
@@ -96,16 +95,17 @@ impl Bay {
     }
 
     pub fn free(&self, slot: u32) {
-        self.slots.lock().free(Run { first: slot, count: 1 });
+        self.slots.free(worker_number(), Run { first: slot, count: 1 });
     }
 
     pub fn usable(&self) -> bool {
         !self.latched.load(Relaxed) && !self.draining.load(SeqCst)
     }
 
-    /// Begins or ends draining.
+    /// Begins or ends draining. When it has begun no more slots are handed out, and none lie in caches.
     pub fn set_draining(&self, draining: bool) {
         self.draining.store(draining, SeqCst);
+        if draining { self.slots.stop() } else { self.slots.resume() }
     }
 
     pub fn is_draining(&self) -> bool {
@@ -113,19 +113,19 @@ impl Bay {
     }
 
     pub fn slots_used(&self) -> u32 {
-        self.slots.lock().used()
+        self.slots.used()
     }
 
     /// Slots that could still be handed out.
     pub fn slots_free(&self) -> u32 {
-        let slots = self.slots.lock();
-        if self.usable() && !slots.is_frozen() { slots.total() - slots.used() } else { 0 }
+        let slots = &self.slots;
+        if self.usable() && !slots.is_frozen() { slots.total().saturating_sub(slots.used()) } else { 0 }
     }
 
     /// Lets the device go; `false`, and nothing is changed, while a slot is in use.
     pub fn close(&self) -> bool {
-        let slots = self.slots.lock();
-        let empty = slots.used() == 0 && self.is_draining();
+        // While it drains nothing is handed out: what is free now stays free.
+        let empty = self.is_draining() && self.slots.used() == 0;
         if empty {
             self.device.write().expect("device").take();
         }
@@ -136,18 +136,15 @@ impl Bay {
     /// the slots are appended to `slots`.
     fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<Run>) {
         runs.clear();
-        let mut free = self.slots.lock();
-        // Under the lock: who drains looks at the use after it has said so.
         if self.usable() {
-            free.allocate((bytes.len() / PAGE_SIZE) as u32, runs);
+            self.slots.allocate(worker_number(), (bytes.len() / PAGE_SIZE) as u32, runs);
         }
-        drop(free);
         let mut rest = bytes;
         let mut failed = false;
         for &run in runs.iter() {
             let (part, after) = rest.split_at(run.count as usize * PAGE_SIZE);
             if failed {
-                self.slots.lock().free(run);
+                self.slots.free(worker_number(), run);
             } else if self.write_run(run, part) {
                 slots.extend(run.first..run.first + run.count);
                 rest = after;
@@ -165,10 +162,10 @@ impl Bay {
             Ok(()) => self.errors_in_a_row.store(0, Relaxed),
             Err(errno) if errno.is_no_room() => {
                 self.no_room.fetch_add(1, Relaxed);
-                self.slots.lock().no_room(run);
+                self.slots.no_room(run);
             }
             Err(_) => {
-                self.slots.lock().free(run);
+                self.slots.free(worker_number(), run);
                 self.write_errors.fetch_add(1, Relaxed);
                 if self.errors_in_a_row.fetch_add(1, Relaxed) + 1 >= LATCH_AFTER {
                     self.latched.store(true, Relaxed);
@@ -182,17 +179,17 @@ impl Bay {
     fn trim(&self) -> u32 {
         let mut discarded = 0;
         for _ in 0..TRIM_CLUSTERS {
-            let Some(run) = self.slots.lock().take_trimmable(KEEP_DIRTY) else { break };
+            let Some(run) = self.slots.take_trimmable(KEEP_DIRTY) else { break };
             // A device that cannot discard loses nothing but room.
             let _ = self.device().map(|device| device.discard(run.first, run.count));
-            self.slots.lock().trimmed(run);
+            self.slots.trimmed(run);
             discarded += run.count;
         }
         discarded
     }
 
     fn status(&self) -> DeviceStatus {
-        let slots = self.slots.lock();
+        let slots = &self.slots;
         DeviceStatus {
             name: self.name.clone(),
             priority: self.priority,
@@ -220,16 +217,17 @@ pub(crate) struct WriteLists {
 pub(crate) struct Devices {
     bays: Box<[OnceLock<Bay>]>,
     turn: AtomicU32,
+    locking: Locking,
 }
 
 impl Devices {
-    pub fn new() -> Self {
-        Self { bays: (0..MOST_DEVICES).map(|_| OnceLock::new()).collect(), turn: AtomicU32::new(0) }
+    pub fn new(locking: Locking) -> Self {
+        Self { bays: (0..MOST_DEVICES).map(|_| OnceLock::new()).collect(), turn: AtomicU32::new(0), locking }
     }
 
     /// Adds a device; `None` when there were too many.
     pub fn add(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
-        let mut bay = Bay::new(device, priority);
+        let mut bay = Bay::new(device, priority, self.locking);
         for (index, place) in self.bays.iter().enumerate() {
             match place.set(bay) {
                 Ok(()) => return Some(index as u8),
@@ -283,11 +281,11 @@ impl Devices {
 
     /// Whether a device might take a page.
     pub fn has_room(&self) -> bool {
-        self.open().any(|(_, bay)| bay.usable() && bay.slots.lock().has_room())
+        self.open().any(|(_, bay)| bay.usable() && bay.slots.has_room())
     }
 
     pub fn thaw(&self) {
-        self.open().for_each(|(_, bay)| bay.slots.lock().thaw());
+        self.open().for_each(|(_, bay)| bay.slots.thaw());
     }
 
     pub fn free(&self, (device, slot): Spot) {

@@ -15,7 +15,7 @@ use uswap_sys::AlignedBuf;
 use crate::codec::{MAX_COMPRESSED, TAG};
 use crate::config::ObjectId;
 use crate::devices::{Spot, WriteLists};
-use crate::store::{SHARDS, Store, join, split};
+use crate::store::Store;
 use crate::table::Place;
 
 /// Objects of one step.
@@ -168,23 +168,24 @@ impl Store {
         let mut shard = self.shards[drain.shard].lock();
         let next = shard.on_device(drain.device, drain.index, BATCH, LOOKS, &mut drain.found);
         for index in &drain.found {
-            let entry = *shard.entry(*index);
+            let entry = shard.entry(*index);
             let Place::Device { slot, length, .. } = entry.place else { continue };
             if entry.all_cached() {
                 shard.set_place(*index, Place::Gone);
                 self.free_copy(Some(entry.place));
                 report.moved += 1;
             } else {
-                let id = join(drain.shard, *index);
-                drain.pages.push(Leaving { id, slot, length, hash: entry.hash() });
+                let id = self.join(drain.shard, *index);
+                drain.pages.push(Leaving { id, slot, length, hash: entry.hash });
             }
         }
         drop(shard);
         match next {
             Some(next) => drain.index = next,
             None => {
-                (drain.shard, drain.index) = ((drain.shard + 1) % SHARDS as usize, 0);
-                report.round_done = drain.shard == 0;
+                let next = (drain.shard + 1..self.shards.len()).find(|shard| self.is_in_use(*shard));
+                report.round_done = next.is_none();
+                (drain.shard, drain.index) = (next.unwrap_or(0), 0);
             }
         }
     }
@@ -237,7 +238,7 @@ impl Store {
     /// The page lies in `new` too. Its entry changes over if it still names the old slot; else the object was freed
     /// meanwhile, or its copy given up.
     fn settle_moved(&self, device: u8, page: &Leaving, new: Place) {
-        let (shard, index) = split(page.id);
+        let (shard, index) = self.split(page.id);
         let mut guard = self.shards[shard].lock();
         let old = page.place(device);
         let same = guard.entry(index).place == old;

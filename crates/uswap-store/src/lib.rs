@@ -13,13 +13,13 @@
 //! When all references of an object are cached its copy may be **given up**; a tombstone stays until they are gone.
 //!
 //! # Lock ranks
-//! Taken in rising order only; a debug build panics at the first violation (`uswap_core::RankedMutex`).
+//! Taken in rising order only; a debug build panics at the first violation (`uswap_core::RankedMutex`, numbers in `uswap_core::ranks`).
 //!
 //! | rank | lock | protects |
 //! |---|---|---|
-//! | 10 | shard (one at a time) | the entries of a sixteenth of the objects, and their LRU lists |
+//! | 10 | shard (one at a time) | the entries of a part of the objects, and their LRU lists |
 //! | 20 | pool | the compressed bytes |
-//! | 30 | slots of a device (one at a time) | which slots are in use |
+//! | 31 to 33 | lane, lists, cluster of a device | which slots are in use (`uswap_core::Slots`) |
 //!
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ mod compact;
 mod config;
 mod devices;
 mod drain;
+mod entry;
 mod load;
 mod put;
 mod stats;
@@ -36,16 +37,9 @@ mod store;
 mod table;
 mod writeback;
 
-pub use config::{Load, LoadError, ObjectId, PutError, StoreConfig, StoreError};
+pub use config::{Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError};
 pub use drain::{Drain, DrainRefusal, DrainReport};
 pub use put::Scratch;
 pub use stats::{DeviceStatus, StoreStats};
 pub use store::Store;
 pub use writeback::{WritebackReport, WritebackScratch};
-
-/// Lock ranks; see the crate text.
-mod rank {
-    pub const SHARD: u8 = 10;
-    pub const POOL: u8 = 20;
-    pub const SLOTS: u8 = 30;
-}

@@ -7,7 +7,7 @@ use crate::config::{Load, LoadError, ObjectId};
 use crate::devices::Bay;
 use crate::put::{IO_PAGES, Scratch};
 use crate::stats::add;
-use crate::store::{Store, split};
+use crate::store::Store;
 use crate::table::Place;
 
 /// A page to be read from a device.
@@ -41,7 +41,7 @@ impl Store {
     /// Where the object lies if its only copy is on a device now: the device's number and the slot. Objects of one
     /// device in slots that follow one another are read by one request.
     pub fn spot_of(&self, id: ObjectId) -> Option<(u8, u32)> {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         match self.shards[shard].lock().entry(index).place {
             Place::Device { device, slot, .. } => Some((device, slot)),
             _ => None,
@@ -157,13 +157,13 @@ impl Store {
 
     /// Looks an object up, and copies its compressed bytes out.
     fn find(&self, id: ObjectId, bytes: &mut [u8; MAX_COMPRESSED]) -> Found {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         debug_assert!(entry.refs > 0, "{id:?} is loaded without a reference");
-        let hash = entry.hash();
+        let hash = entry.hash;
         match entry.place {
-            Place::Filled { high, low } => Found::Filled((high as u64) << 32 | low as u64),
+            Place::Filled(word) => Found::Filled(word),
             Place::Device { device, length, slot } => Found::Device(Wanted { device, length, slot, hash, position: 0 }),
             Place::Gone | Place::Vacant { .. } => Found::Gone,
             Place::Pool { handle, .. } => {

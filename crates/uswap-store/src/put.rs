@@ -6,11 +6,11 @@ use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_sys::AlignedBuf;
 
 use crate::codec::{Compressor, TAG};
-use crate::config::{ObjectId, PutError};
+use crate::config::{GROUP, ObjectId, PutError};
 use crate::devices::{Spot, WriteLists};
 use crate::load::Wanted;
 use crate::stats::add;
-use crate::store::{MAX_INDEX, SHARDS, Store, join};
+use crate::store::Store;
 use crate::table::{List, Place};
 
 /// Pages that the I/O buffer of a worker holds.
@@ -31,7 +31,9 @@ pub struct Scratch {
     spots: Vec<Spot>,
     lists: WriteLists,
     pub(crate) wanted: Vec<Wanted>,
-    shard: u32,
+    /// The worker's number, and where in its group of shards it is.
+    worker: u32,
+    turn: u32,
     stay: u32,
 }
 
@@ -52,18 +54,19 @@ impl Scratch {
             spots: Vec::with_capacity(IO_PAGES),
             lists: WriteLists::default(),
             wanted: Vec::with_capacity(IO_PAGES),
-            shard: WORKERS.fetch_add(5, Relaxed) % SHARDS,
+            worker: WORKERS.fetch_add(1, Relaxed),
+            turn: 0,
             stay: 0,
         }
     }
 
-    fn next_shard(&mut self) -> usize {
+    fn next_shard(&mut self, shards: usize) -> usize {
         if self.stay == SHARD_STAY {
             self.stay = 0;
-            self.shard = (self.shard + 1) % SHARDS;
+            self.turn = (self.turn + 1) % GROUP;
         }
         self.stay += 1;
-        self.shard as usize
+        (self.worker as usize * GROUP as usize + self.turn as usize) % shards
     }
 
     fn stage(&mut self, position: usize, page: &PageBuf, hash: PageHash) {
@@ -114,10 +117,10 @@ impl Store {
     }
 
     fn put_in_memory(&self, page: &PageBuf, hash: PageHash, scratch: &mut Scratch) -> Option<ObjectId> {
-        let shard = scratch.next_shard();
+        let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
-                let id = self.insert(shard, hash, Place::filled(word))?;
+                let id = self.insert(shard, hash, Place::Filled(word))?;
                 add(&self.counters.same_filled_pages, 1);
                 id
             }
@@ -134,8 +137,9 @@ impl Store {
     }
 
     fn insert(&self, shard: usize, hash: PageHash, place: Place) -> Option<ObjectId> {
-        let index = self.shards[shard].lock().insert(hash, place, MAX_INDEX)?;
-        Some(join(shard, index))
+        self.note_in_use(shard);
+        let index = self.shards[shard].lock().insert(hash, place, self.most_of_a_shard())?;
+        Some(self.join(shard, index))
     }
 
     /// `bytes` begins with room for the tag.
@@ -157,9 +161,10 @@ impl Store {
     }
 
     fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
+        self.note_in_use(shard);
         let mut guard = self.shards[shard].lock();
-        let index = guard.insert(hash, Place::Gone, MAX_INDEX)?;
-        let id = join(shard, index);
+        let index = guard.insert(hash, Place::Gone, self.most_of_a_shard())?;
+        let id = self.join(shard, index);
         bytes[..TAG].copy_from_slice(&id.to_bits().to_ne_bytes());
         match self.with_pool(|pool| pool.alloc(bytes)) {
             Some(handle) => {
@@ -182,7 +187,7 @@ impl Store {
         let spots = std::mem::take(&mut scratch.spots);
         for (&(position, hash), &(device, slot)) in staged.iter().zip(&spots) {
             let place = Place::Device { device, length: PAGE_SIZE as u16, slot };
-            match self.insert(scratch.next_shard(), hash, place) {
+            match self.insert(scratch.next_shard(self.shards.len()), hash, place) {
                 Some(id) => done(position, id),
                 None => self.devices.free((device, slot)),
             }

@@ -3,19 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex};
+use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
-use crate::config::{ObjectId, StoreConfig, StoreError};
+use crate::config::{GROUP, ObjectId, StoreConfig, StoreError};
 use crate::devices::Devices;
-use crate::rank;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
-
-/// An object's id is its index in its shard times this, plus the shard.
-pub(crate) const SHARDS: u32 = 16;
-/// Objects of a shard, at most.
-pub(crate) const MAX_INDEX: u32 = 1 << 28;
 
 /// The reserved range below the pool.
 pub(crate) struct PoolMemory(Reservation);
@@ -36,10 +30,12 @@ impl Backing for PoolMemory {
 ///
 /// ```
 /// use uswap_core::PageHasher;
-/// use uswap_store::{Load, Scratch, Store, StoreConfig};
+/// use uswap_store::{Concurrency, Load, Scratch, Store, StoreConfig};
 ///
 /// let hasher = PageHasher::new(42);
-/// let config = StoreConfig { pool_limit_bytes: 1 << 20, pool_reserve_bytes: 1 << 30, hasher, devices: vec![] };
+/// let (pool_limit_bytes, pool_reserve_bytes) = (1 << 20, 1 << 30);
+/// let (devices, concurrency) = (vec![], Concurrency::default());
+/// let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher, devices, concurrency };
 /// let store = Store::new(config).unwrap();
 /// let (mut scratch, page) = (Scratch::new(), [7; 4096]);
 /// let id = store.put(&page, hasher.hash(&page), &mut scratch).unwrap();
@@ -63,15 +59,8 @@ pub struct Store {
     pub(crate) stalled: AtomicBool,
     /// The shard whose tail is looked at next.
     pub(crate) next_shard: AtomicU32,
-}
-
-/// Where an object is in the table.
-pub(crate) fn split(id: ObjectId) -> (usize, u32) {
-    ((id.0 % SHARDS) as usize, id.0 / SHARDS)
-}
-
-pub(crate) fn join(shard: usize, index: u32) -> ObjectId {
-    ObjectId(index * SHARDS + shard as u32)
+    /// Bit n: the nth group of shards may have objects.
+    groups: AtomicU64,
 }
 
 impl Store {
@@ -80,7 +69,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Reserve`] when the address space is not to be had.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
-        let devices = Devices::new();
+        let devices = Devices::new(config.concurrency.slots);
         for (device, priority) in config.devices {
             devices.add(device, priority).ok_or(StoreError::TooManyDevices)?;
         }
@@ -88,19 +77,59 @@ impl Store {
         let reservation = Reservation::new(config.pool_reserve_bytes as usize)
             .or_else(|_| Reservation::new(config.pool_limit_bytes as usize))
             .map_err(StoreError::Reserve)?;
+        let shards = config.concurrency.shards.clamp(1, 256);
         let pool = Pool::new(PoolMemory(reservation), config.pool_limit_bytes);
         Ok(Self {
             hasher: config.hasher,
-            shards: (0..SHARDS).map(|_| RankedMutex::new(rank::SHARD, Shard::new())).collect(),
+            shards: (0..shards).map(|_| RankedMutex::new(ranks::SHARD, Shard::new())).collect(),
             pool_limit: AtomicU64::new(pool.limit_bytes()),
-            pool: RankedMutex::new(rank::POOL, pool),
+            pool: RankedMutex::new(ranks::POOL, pool),
             devices,
             counters: Counters::default(),
             pool_used: AtomicU64::new(0),
             writing_back: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             next_shard: AtomicU32::new(0),
+            groups: AtomicU64::new(0),
         })
+    }
+
+    /// Where an object is in the table: its id is its index in its shard times the number of shards, plus the shard.
+    pub(crate) fn split(&self, id: ObjectId) -> (usize, u32) {
+        let shards = self.shards.len() as u32;
+        ((id.0 % shards) as usize, id.0 / shards)
+    }
+
+    pub(crate) fn join(&self, shard: usize, index: u32) -> ObjectId {
+        ObjectId(index * self.shards.len() as u32 + shard as u32)
+    }
+
+    /// To be said before an object goes into a shard.
+    pub(crate) fn note_in_use(&self, shard: usize) {
+        let bit = 1 << (shard / GROUP as usize);
+        if self.groups.load(Relaxed) & bit == 0 {
+            self.groups.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// Whether the shard may have objects.
+    pub(crate) fn is_in_use(&self, shard: usize) -> bool {
+        self.groups.load(Relaxed) & 1 << (shard / GROUP as usize) != 0
+    }
+
+    /// The shards that may have objects, each once, in turns: another one is first each time. `by`: how many are passed
+    /// until the next call begins.
+    pub(crate) fn shards_in_turn(&self, by: u32) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (groups, shards) = (self.groups.load(Relaxed), self.shards.len());
+        let in_use = move |shard: &usize| groups & 1 << (shard / GROUP as usize) != 0;
+        let count = (0..shards).filter(in_use).count();
+        let first = self.next_shard.fetch_add(by, Relaxed) as usize % count.max(1);
+        (0..shards).filter(in_use).cycle().skip(first).take(count)
+    }
+
+    /// Objects of a shard, at most, so that each has an id of 32 bits.
+    pub(crate) fn most_of_a_shard(&self) -> u32 {
+        u32::MAX / self.shards.len() as u32
     }
 
     /// One more authoritative reference to an object that the caller has one to.
@@ -132,10 +161,10 @@ impl Store {
     /// The page of a cached reference is evicted again with this hash. True: the copy is there and equal, and the
     /// reference is authoritative again. False: the reference was dropped, and the page must be `put`.
     pub fn reuse_cached(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let equal = entry.place != Place::Gone && entry.hash() == hash;
+        let equal = entry.place != Place::Gone && entry.hash == hash;
         let freed = match equal {
             true => guard.add_refs(index, 0, -1),
             false => guard.add_refs(index, -1, -1),
@@ -152,11 +181,10 @@ impl Store {
 
     /// One more authoritative reference to an object the caller has none of, if it still is there with this hash.
     pub fn retain_if(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = split(id);
+        let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let there =
-            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash() == hash;
+        let there = entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash == hash;
         if there {
             let freed = guard.add_refs(index, 1, 0);
             debug_assert!(freed.is_none());
@@ -169,8 +197,8 @@ impl Store {
         self.devices.status().iter().filter(|device| device.name == name).map(|device| device.slots_used).sum()
     }
 
-    fn add_refs(&self, id: ObjectId, refs: i32, cached: i32) {
-        let (shard, index) = split(id);
+    fn add_refs(&self, id: ObjectId, refs: i64, cached: i64) {
+        let (shard, index) = self.split(id);
         let freed = self.shards[shard].lock().add_refs(index, refs, cached);
         self.free_copy(freed);
     }
@@ -179,7 +207,7 @@ impl Store {
     pub(crate) fn free_copy(&self, copy: Option<Place>) {
         match copy {
             None | Some(Place::Gone | Place::Vacant { .. }) => {}
-            Some(Place::Filled { .. }) => {
+            Some(Place::Filled(_)) => {
                 self.counters.same_filled_pages.fetch_sub(1, Relaxed);
             }
             Some(Place::Pool { handle, .. }) => {
@@ -203,10 +231,9 @@ impl Store {
 
     /// Gives up to `count` copies up whose references are all cached; returns how many went. `list` says which tier.
     pub(crate) fn give_up_cached(&self, list: List, count: u32) -> u32 {
-        let first = self.next_shard.fetch_add(1, Relaxed) as usize;
         let mut given = 0;
-        for shard in (0..SHARDS as usize).map(|i| &self.shards[(first + i) % SHARDS as usize]) {
-            let mut shard = shard.lock();
+        for shard in self.shards_in_turn(1) {
+            let mut shard = self.shards[shard].lock();
             while given < count
                 && let Some(index) = shard.tail(list)
             {

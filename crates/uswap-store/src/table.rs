@@ -9,36 +9,19 @@
 //! | pool | yes | `PoolCached`: may be given up |
 //! | device | yes | `DeviceCached`: may be given up |
 //! | any other, or being written back | | none |
+//!
+//! The list is not stored: who changes a state says where the object hung before. Counts of references that do not fit
+//! into an entry lie in a map beside (`crowded`), which is empty but for pages that hundreds of forks share.
 
-use uswap_core::{Handle, PageHash};
+use std::collections::HashMap;
 
-const CHUNK: usize = 1024;
-const NONE: u32 = u32::MAX;
+use uswap_core::PageHash;
 
-/// Where the copy of an object is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// The entry is not in use.
-    Vacant { next: u32 },
-    /// One word repeated, in two halves (keeps the entry aligned to 4 bytes).
-    Filled { high: u32, low: u32 },
-    /// Compressed in the pool. `writing`: writeback has copied it and waits for the device.
-    Pool { handle: Handle, referenced: bool, writing: bool },
-    /// On a device, `length` bytes from the start of the slot; 4096 = not compressed.
-    Device { device: u8, length: u16, slot: u32 },
-    /// Given up.
-    Gone,
-}
+pub(crate) use crate::entry::Place;
+use crate::entry::{Counts, NO_LINK, OVERFLOW, Packed};
 
-impl Place {
-    pub fn filled(word: u64) -> Self {
-        Self::Filled { high: (word >> 32) as u32, low: word as u32 }
-    }
-
-    pub fn pool(handle: Handle) -> Self {
-        Self::Pool { handle, referenced: false, writing: false }
-    }
-}
+const CHUNK: usize = 256;
+const NONE: u32 = NO_LINK;
 
 /// The lists of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,36 +33,16 @@ pub(crate) enum List {
     None,
 }
 
-/// One object. `refs` counts all references, `cached` those of them that are cached.
+/// What is known of one object. `refs` counts all references, `cached` those of them that are cached.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    hash: [u32; 4],
-    pub refs: u32,
-    pub cached: u32,
-    prev: u32,
-    next: u32,
+    pub hash: PageHash,
+    pub refs: u64,
+    pub cached: u64,
     pub place: Place,
-    list: List,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 48);
-
 impl Entry {
-    const VACANT: Self = Self {
-        hash: [0; 4],
-        refs: 0,
-        cached: 0,
-        prev: NONE,
-        next: NONE,
-        place: Place::Vacant { next: NONE },
-        list: List::None,
-    };
-
-    pub fn hash(&self) -> PageHash {
-        let [a, b, c, d] = self.hash.map(u128::from);
-        PageHash(a << 96 | b << 64 | c << 32 | d)
-    }
-
     pub fn all_cached(&self) -> bool {
         self.refs > 0 && self.refs == self.cached
     }
@@ -102,19 +65,23 @@ struct Ends {
 
 /// The objects of one shard, by index.
 pub(crate) struct Shard {
-    chunks: Vec<Box<[Entry; CHUNK]>>,
+    chunks: Vec<Box<[Packed; CHUNK]>>,
     vacant: u32,
     lists: [Ends; 3],
+    /// Counts of the objects that have too many references for their entry.
+    crowded: HashMap<u32, Counts>,
 }
 
 impl Shard {
     pub fn new() -> Self {
-        Self { chunks: Vec::new(), vacant: NONE, lists: [Ends { head: NONE, tail: NONE }; 3] }
+        let lists = [Ends { head: NONE, tail: NONE }; 3];
+        Self { chunks: Vec::new(), vacant: NONE, lists, crowded: HashMap::new() }
     }
 
-    /// Memory of the entries.
+    /// Memory of the entries, and of the counts beside.
     pub fn bytes(&self) -> u64 {
-        (self.chunks.len() * CHUNK * size_of::<Entry>()) as u64
+        let beside = self.crowded.capacity() * size_of::<(u32, Counts)>();
+        (self.chunks.len() * CHUNK * size_of::<Packed>() + beside) as u64
     }
 
     /// A new object with one authoritative reference; its index is below `limit`.
@@ -123,36 +90,57 @@ impl Shard {
             self.grow(limit)?;
         }
         let index = self.vacant;
-        let Place::Vacant { next } = self.entry(index).place else { unreachable!("the chain links vacant entries") };
+        let Place::Vacant { next } = self.at(index).place() else { unreachable!("the chain links vacant entries") };
         self.vacant = next;
-        let h = hash.0;
-        let hash = [(h >> 96) as u32, (h >> 64) as u32, (h >> 32) as u32, h as u32];
-        *self.at(index) = Entry { hash, refs: 1, place, ..Entry::VACANT };
-        self.relink(index);
+        *self.at(index) = Packed::new(hash, place);
+        self.set_counts(index, Counts { refs: 1, cached: 0 });
+        self.link(index, self.entry(index).home());
         Some(index)
     }
 
     fn grow(&mut self, limit: u32) -> Option<()> {
         let first = (self.chunks.len() * CHUNK) as u32;
-        if first + CHUNK as u32 > limit {
+        if first + CHUNK as u32 > limit.min(NONE) {
             return None;
         }
-        let chunk: Box<[Entry]> = vec![Entry::VACANT; CHUNK].into_boxed_slice();
+        let chunk: Box<[Packed]> = vec![Packed::VACANT; CHUNK].into_boxed_slice();
         self.chunks.push(chunk.try_into().unwrap_or_else(|_| unreachable!("the length is CHUNK")));
         for index in (first..first + CHUNK as u32).rev() {
-            self.at(index).place = Place::Vacant { next: self.vacant };
+            let next = self.vacant;
+            self.at(index).set_place(Place::Vacant { next });
             self.vacant = index;
         }
         Some(())
     }
 
-    /// The entry at `index`, which must be in use.
-    pub fn entry(&self, index: u32) -> &Entry {
+    /// What is known of the object at `index`.
+    pub fn entry(&self, index: u32) -> Entry {
+        let packed = self.packed(index);
+        let Counts { refs, cached } = match packed.counts() {
+            Counts { refs: OVERFLOW, .. } => self.crowded[&index],
+            counts => counts,
+        };
+        Entry { hash: packed.hash(), refs, cached, place: packed.place() }
+    }
+
+    fn packed(&self, index: u32) -> &Packed {
         &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    fn at(&mut self, index: u32) -> &mut Entry {
+    fn at(&mut self, index: u32) -> &mut Packed {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    fn set_counts(&mut self, index: u32, counts: Counts) {
+        if self.packed(index).counts().refs == OVERFLOW && counts.refs < OVERFLOW {
+            self.crowded.remove(&index);
+        }
+        if counts.refs < OVERFLOW {
+            self.at(index).set_counts(counts);
+        } else {
+            self.crowded.insert(index, counts);
+            self.at(index).set_counts(Counts { refs: OVERFLOW, cached: 0 });
+        }
     }
 
     /// Objects whose copy lies on `device`, among the entries from `from` on: at most `most` of them, from at most
@@ -160,7 +148,7 @@ impl Shard {
     pub fn on_device(&self, device: u8, from: u32, most: usize, looks: u32, found: &mut Vec<u32>) -> Option<u32> {
         let end = (self.chunks.len() * CHUNK) as u32;
         for index in from..end.min(from + looks) {
-            if matches!(self.entry(index).place, Place::Device { device: its, .. } if its == device) {
+            if matches!(self.packed(index).place(), Place::Device { device: its, .. } if its == device) {
                 found.push(index);
                 if found.len() == most {
                     return Some(index + 1);
@@ -172,43 +160,55 @@ impl Shard {
 
     /// Changes the copy of an object and hangs it where it belongs now.
     pub fn set_place(&mut self, index: u32, place: Place) {
-        self.at(index).place = place;
-        self.relink(index);
+        let entry = self.entry(index);
+        let (old, new) = (entry.home(), Entry { place, ..entry }.home());
+        if old == new {
+            return self.at(index).set_place(place);
+        }
+        self.unlink(index, old);
+        self.at(index).set_place(place);
+        self.link(index, new);
     }
 
     /// Notes that the object was loaded: it gets a second chance at the tail of the LRU.
     pub fn set_referenced(&mut self, index: u32) {
-        if let Place::Pool { referenced, .. } = &mut self.at(index).place {
-            *referenced = true;
+        if let Place::Pool { handle, writing, .. } = self.packed(index).place() {
+            self.at(index).set_place(Place::Pool { handle, writing, referenced: true });
         }
     }
 
     /// Adds to the counts of references and of cached ones. When no reference is left the entry becomes vacant and
     /// the copy is returned to be freed, except during a write: then the writer finds `refs == 0` and does it.
     #[must_use]
-    pub fn add_refs(&mut self, index: u32, refs: i32, cached: i32) -> Option<Place> {
-        let entry = self.at(index);
+    pub fn add_refs(&mut self, index: u32, refs: i64, cached: i64) -> Option<Place> {
+        let entry = self.entry(index);
         debug_assert!(
             entry.refs > 0 && !matches!(entry.place, Place::Vacant { .. }),
             "object {index} has no reference"
         );
-        entry.refs = entry.refs.checked_add_signed(refs).expect("a reference was released too often");
-        entry.cached = entry.cached.checked_add_signed(cached).expect("a cached reference was released too often");
-        debug_assert!(entry.cached <= entry.refs, "object {index}: an authoritative reference was released too often");
-        if entry.refs == 0 && !matches!(entry.place, Place::Pool { writing: true, .. }) {
+        let refs = entry.refs.checked_add_signed(refs).expect("a reference was released too often");
+        let cached = entry.cached.checked_add_signed(cached).expect("a cached reference was released too often");
+        debug_assert!(cached <= refs, "object {index}: an authoritative reference was released too often");
+        if refs == 0 && !matches!(entry.place, Place::Pool { writing: true, .. }) {
             return Some(self.vacate(index));
         }
-        self.relink(index);
+        self.set_counts(index, Counts { refs, cached });
+        let (old, new) = (entry.home(), Entry { refs, cached, ..entry }.home());
+        if old != new {
+            self.unlink(index, old);
+            self.link(index, new);
+        }
         None
     }
 
     /// Ends the object and returns its copy.
     pub fn vacate(&mut self, index: u32) -> Place {
-        self.unlink(index);
-        let vacant = Place::Vacant { next: self.vacant };
-        let place = std::mem::replace(&mut self.at(index).place, vacant);
-        self.vacant = index;
-        place
+        let entry = self.entry(index);
+        self.unlink(index, entry.home());
+        self.set_counts(index, Counts { refs: 0, cached: 0 });
+        let next = std::mem::replace(&mut self.vacant, index);
+        self.at(index).set_place(Place::Vacant { next });
+        entry.place
     }
 
     /// The object at the tail of `list`.
@@ -218,52 +218,45 @@ impl Shard {
 
     /// Moves an object to the head of the list it hangs in.
     pub fn move_to_head(&mut self, index: u32) {
-        let list = self.entry(index).list;
-        self.unlink(index);
+        let list = self.entry(index).home();
+        self.unlink(index, list);
         self.link(index, list);
     }
 
-    fn relink(&mut self, index: u32) {
-        let (now, home) = (self.entry(index).list, self.entry(index).home());
-        if now != home {
-            self.unlink(index);
-            self.link(index, home);
-        }
-    }
-
     fn link(&mut self, index: u32, list: List) {
-        self.at(index).list = list;
         if list == List::None {
             return;
         }
         let head = std::mem::replace(&mut self.lists[list as usize].head, index);
         let entry = self.at(index);
-        (entry.prev, entry.next) = (NONE, head);
+        entry.set_prev(NONE);
+        entry.set_next(head);
         match head {
             NONE => self.lists[list as usize].tail = index,
-            head => self.at(head).prev = index,
+            head => self.at(head).set_prev(index),
         }
     }
 
-    fn unlink(&mut self, index: u32) {
-        let Entry { prev, next, list, .. } = *self.entry(index);
+    fn unlink(&mut self, index: u32, list: List) {
         if list == List::None {
             return;
         }
+        let (prev, next) = (self.packed(index).prev(), self.packed(index).next());
         match prev {
             NONE => self.lists[list as usize].head = next,
-            prev => self.at(prev).next = next,
+            prev => self.at(prev).set_next(next),
         }
         match next {
             NONE => self.lists[list as usize].tail = prev,
-            next => self.at(next).prev = prev,
+            next => self.at(next).set_prev(prev),
         }
-        self.at(index).list = List::None;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use uswap_core::Handle;
+
     use super::*;
 
     fn pool(n: u32) -> Place {
@@ -294,7 +287,7 @@ mod tests {
         let mut shard = Shard::new();
         let all: Vec<u32> = std::iter::from_fn(|| shard.insert(PageHash(7 << 100), pool(1), 2048)).collect();
         assert_eq!(all.len(), 2048);
-        assert_eq!(shard.entry(all[5]).hash(), PageHash(7 << 100));
+        assert_eq!(shard.entry(all[5]).hash, PageHash(7 << 100));
         assert_eq!(shard.add_refs(all[9], -1, 0), Some(pool(1)));
         assert_eq!(shard.insert(PageHash(1), pool(2), 2048), Some(all[9]));
     }
@@ -309,5 +302,57 @@ mod tests {
         assert_eq!(shard.add_refs(id, -1, 0), None);
         assert_eq!(shard.entry(id).refs, 0);
         assert_eq!(shard.vacate(id), writing);
+    }
+
+    /// More references than an entry can count: by turns in the entry and beside, with no trace in the end.
+    #[test]
+    fn counts_overflow_into_the_map_and_come_back() {
+        let mut shard = Shard::new();
+        let ids: Vec<u32> = (0..3).map(|i| shard.insert(PageHash(i as u128), pool(i), 1024).unwrap()).collect();
+        let (crowded, other) = (ids[1], ids[2]);
+        for refs in 2..=1000 {
+            assert_eq!(shard.add_refs(crowded, 1, 0), None);
+            assert_eq!((shard.entry(crowded).refs, shard.entry(other).refs), (refs, 1));
+        }
+        assert_eq!(shard.crowded.len(), 1);
+        for cached in 1..=1000 {
+            assert_eq!(shard.tail(List::PoolCached), None);
+            assert_eq!(shard.add_refs(crowded, 0, 1), None);
+            assert_eq!(shard.entry(crowded).cached, cached);
+        }
+        assert_eq!(shard.tail(List::PoolCached), Some(crowded), "all are cached");
+        shard.set_place(crowded, Place::Device { device: 1, length: 7, slot: 9 });
+        assert_eq!((shard.tail(List::DeviceCached), shard.entry(crowded).refs), (Some(crowded), 1000));
+        for refs in (1..1000).rev() {
+            assert_eq!(shard.add_refs(crowded, -1, -1), None);
+            assert_eq!((shard.entry(crowded).refs, shard.entry(crowded).cached), (refs, refs));
+            assert_eq!(shard.crowded.len(), usize::from(refs >= OVERFLOW), "{refs}");
+        }
+        assert_eq!(shard.entry(crowded).place, Place::Device { device: 1, length: 7, slot: 9 });
+        let freed = shard.add_refs(crowded, -1, -1);
+        assert_eq!(freed, Some(Place::Device { device: 1, length: 7, slot: 9 }));
+        assert_eq!((shard.tail(List::DeviceCached), shard.insert(PageHash(9), pool(9), 1024)), (None, Some(crowded)));
+        assert_eq!(shard.entry(crowded).refs, 1);
+    }
+
+    #[test]
+    fn more_references_than_32_bits_are_counted() {
+        let mut shard = Shard::new();
+        let id = shard.insert(PageHash(0), pool(1), 1024).unwrap();
+        assert_eq!(shard.add_refs(id, 1 << 32, 1 << 31), None);
+        assert_eq!((shard.entry(id).refs, shard.entry(id).cached), ((1 << 32) + 1, 1 << 31));
+        assert_eq!(shard.add_refs(id, -(1 << 32), -(1 << 31)), None);
+        assert_eq!((shard.entry(id).refs, shard.entry(id).cached, shard.crowded.len()), (1, 0, 0));
+        assert_eq!(shard.add_refs(id, -1, 0), Some(pool(1)));
+    }
+
+    #[test]
+    fn an_object_that_ends_while_it_is_crowded_leaves_nothing_beside() {
+        let mut shard = Shard::new();
+        let id = shard.insert(PageHash(0), pool(1), 1024).unwrap();
+        assert_eq!(shard.add_refs(id, 300, 0), None);
+        assert_eq!(shard.vacate(id), pool(1));
+        assert_eq!((shard.insert(PageHash(1), pool(2), 1024), shard.crowded.len()), (Some(id), 0));
+        assert_eq!(shard.entry(id).refs, 1);
     }
 }

@@ -17,7 +17,7 @@ use crate::codec::TAG;
 use crate::config::ObjectId;
 use crate::devices::{Spot, WriteLists};
 use crate::stats::add;
-use crate::store::{SHARDS, Store, join, split};
+use crate::store::Store;
 use crate::table::{List, Place, Shard};
 
 /// Pages per batch: 512 KiB.
@@ -159,13 +159,16 @@ impl Store {
     /// Collects a batch from the tails of the shards and copies it, one page per slot. A second round is for when
     /// everything had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
-        let first = self.next_shard.fetch_add((BATCH / PER_SHARD) as u32, Relaxed) as usize;
-        for turn in (0..2 * SHARDS as usize).map(|i| first + i) {
-            if scratch.victims.len() == BATCH || (turn - first == SHARDS as usize && !scratch.victims.is_empty()) {
+        let shards = self.shards_in_turn((BATCH / PER_SHARD) as u32);
+        for round in 0..2 {
+            if round == 1 && !scratch.victims.is_empty() {
                 break;
             }
-            for _ in 0..PER_SHARD / PER_LOCK {
-                self.select_some(turn % SHARDS as usize, scratch);
+            for shard in shards.clone() {
+                if scratch.victims.len() == BATCH {
+                    return;
+                }
+                (0..PER_SHARD / PER_LOCK).for_each(|_| self.select_some(shard, scratch));
             }
         }
     }
@@ -187,7 +190,7 @@ impl Store {
             let length = bytes.len() as u16;
             drop(pool);
             shard.set_place(index, Place::Pool { handle, referenced: false, writing: true });
-            scratch.victims.push(Victim { id: join(shard_number, index), handle, length });
+            scratch.victims.push(Victim { id: self.join(shard_number, index), handle, length });
         }
     }
 
@@ -196,7 +199,7 @@ impl Store {
         scratch.handles.clear();
         for (i, victim) in scratch.victims.iter().enumerate() {
             let spot = scratch.spots.get(i).copied();
-            let (shard, index) = split(victim.id);
+            let (shard, index) = self.split(victim.id);
             let mut guard = self.shards[shard].lock();
             let released = guard.entry(index).refs == 0;
             match spot {

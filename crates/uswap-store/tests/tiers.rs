@@ -160,7 +160,7 @@ fn cached_copies_on_a_full_device_make_room() {
 
 #[test]
 fn readers_and_releases_do_not_wait_for_a_write() {
-    let write = Duration::from_millis(300);
+    let write = Duration::from_millis(900);
     let slow = Delay::new(RamDevice::new("ram", 4096), Duration::ZERO, write);
     let (store, mut scratch) = (store(10, vec![Box::new(slow)]), Scratch::new());
     let ids = fill_pool(&store, &mut scratch);

@@ -41,6 +41,26 @@ impl Reservation {
         Ok(Self { start, length })
     }
 
+    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be shorter), in one call.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    ///
+    /// # Panics
+    /// When a piece is not whole pages.
+    pub fn in_pieces(length: usize, piece: usize) -> io::Result<Vec<Self>> {
+        assert!(piece > 0 && piece.is_multiple_of(4096), "{piece} bytes are not whole pages");
+        let whole = std::mem::ManuallyDrop::new(Self::new(length)?);
+        let starts = (0..whole.length).step_by(piece);
+        let pieces = starts.map(|at| {
+            // SAFETY: `at` lies inside the mapping. The whole is never dropped, each byte of it belongs to one piece, and
+            // munmap takes any whole pages of a mapping.
+            let start = unsafe { whole.start.add(at) };
+            Self { start, length: piece.min(whole.length - at) }
+        });
+        Ok(pieces.collect())
+    }
+
     /// The whole range.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `length` readable bytes are mapped at `start` for the life of self; untouched ones read as zero.
@@ -112,6 +132,21 @@ mod tests {
         assert_eq!(present(&memory), 16);
         memory.release(0..8 * 4096);
         assert_eq!((present(&memory), memory.bytes()[8 * 4096]), (8, 7));
+    }
+
+    #[test]
+    fn pieces_are_apart_and_end_one_by_one() {
+        let mut pieces = Reservation::in_pieces(10 * 4096, 4 * 4096).expect("a reservation");
+        let lengths: Vec<usize> = pieces.iter().map(|piece| piece.bytes().len()).collect();
+        assert_eq!(lengths, [4 * 4096, 4 * 4096, 2 * 4096]);
+        for (piece, mark) in pieces.iter_mut().zip(1..) {
+            piece.bytes_mut().fill(mark);
+        }
+        drop(pieces.remove(1));
+        pieces[0].release(0..4096);
+        assert!(pieces[0].bytes()[..4096].iter().all(|byte| *byte == 0));
+        assert!(pieces[0].bytes()[4096..].iter().all(|byte| *byte == 1));
+        assert!(pieces[1].bytes().iter().all(|byte| *byte == 3));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHasher};
 use uswap_device::Device;
-use uswap_store::{ObjectId, PutError, Scratch, Store, StoreConfig};
+use uswap_store::{Concurrency, ObjectId, PutError, Scratch, Store, StoreConfig};
 
 pub const HASHER_SECRET: u64 = 0x5eed;
 /// Bytes in a slab of the pool.
@@ -17,7 +17,16 @@ pub fn hasher() -> PageHasher {
 pub fn store(slabs: u64, devices: Vec<Box<dyn Device>>) -> Store {
     // Used in the order given.
     let devices = devices.into_iter().zip((0..).step_by(1)).map(|(device, place)| (device, -place)).collect();
-    let config = StoreConfig { pool_limit_bytes: slabs * SLAB, pool_reserve_bytes: 1 << 30, hasher: hasher(), devices };
+    store_with(slabs, devices, Concurrency::default())
+}
+
+/// Devices with their priorities.
+type Devices = Vec<(Box<dyn Device>, i32)>;
+
+/// The same with locks of another kind.
+pub fn store_with(slabs: u64, devices: Devices, concurrency: Concurrency) -> Store {
+    let (pool_limit_bytes, pool_reserve_bytes) = (slabs * SLAB, 1 << 30);
+    let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher: hasher(), devices, concurrency };
     Store::new(config).expect("address space")
 }
 

@@ -1,0 +1,122 @@
+//! One cluster: which of its slots are taken, and where it belongs.
+
+/// Slots in a cluster.
+pub const CLUSTER_SLOTS: u32 = 512;
+
+/// Where a cluster is to be found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Home {
+    /// In the list of that number.
+    Listed(List),
+    /// No slot is free: in no list.
+    Full,
+    /// Current in a lane, or out for a trim: in no list, and only its owner takes slots of it or moves it.
+    Owned,
+}
+
+/// The lists of clusters that have free slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum List {
+    /// All slots free, no room taken on the device.
+    Clean,
+    /// All slots free, and written before.
+    Dirty,
+    /// Some slots free.
+    Partial,
+}
+
+/// Which slots of a cluster are taken. Offsets count from its first slot.
+pub(super) struct Cluster {
+    /// One bit a slot, set = taken.
+    taken: [u64; (CLUSTER_SLOTS / 64) as usize],
+    free: u16,
+    /// Handed out at least once since it was new or trimmed.
+    pub written: bool,
+    pub home: Home,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let home = Home::Listed(List::Clean);
+        Self { taken: [0; (CLUSTER_SLOTS / 64) as usize], free: CLUSTER_SLOTS as u16, written: false, home }
+    }
+
+    pub fn has_free(&self) -> bool {
+        self.free > 0
+    }
+
+    /// Where it belongs when nobody owns it.
+    pub fn proper_home(&self) -> Home {
+        match self.free as u32 {
+            0 => Home::Full,
+            CLUSTER_SLOTS if self.written => Home::Listed(List::Dirty),
+            CLUSTER_SLOTS => Home::Listed(List::Clean),
+            _ => Home::Listed(List::Partial),
+        }
+    }
+
+    /// The first run of `want` free slots at or above `from`, else the longest one there: offset and length.
+    pub fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
+        let mut best: Option<(u32, u32)> = None;
+        let mut at = from;
+        while at < CLUSTER_SLOTS {
+            let free_at = self.next_with(at, false);
+            let end = self.next_with(free_at, true).min(free_at + want);
+            if end > free_at && best.is_none_or(|(_, count)| count < end - free_at) {
+                best = Some((free_at, end - free_at));
+                if end - free_at == want {
+                    break;
+                }
+            }
+            at = end.max(free_at + 1);
+        }
+        best
+    }
+
+    /// The first slot at or above `from` that is taken (or free), or the cluster's end.
+    fn next_with(&self, from: u32, taken: bool) -> u32 {
+        let mut at = from;
+        while at < CLUSTER_SLOTS {
+            let word = self.taken[(at / 64) as usize] ^ if taken { 0 } else { u64::MAX };
+            let rest = word >> (at % 64);
+            if rest != 0 {
+                return at + rest.trailing_zeros();
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        CLUSTER_SLOTS
+    }
+
+    /// Takes `count` free slots from `first` on.
+    pub fn mark(&mut self, first: u32, count: u32) {
+        for_each_word(first, count, |word, bits| {
+            debug_assert!(self.taken[word] & bits == 0, "a slot is handed out twice");
+            self.taken[word] |= bits;
+        });
+        self.free -= count as u16;
+    }
+
+    /// Frees `count` slots from `first` on; `false`, and nothing is to be relied on, when one of them is free already.
+    #[must_use]
+    pub fn unmark(&mut self, first: u32, count: u32) -> bool {
+        let mut all_taken = true;
+        for_each_word(first, count, |word, bits| {
+            all_taken &= self.taken[word] & bits == bits;
+            self.taken[word] &= !bits;
+        });
+        self.free += count as u16;
+        all_taken
+    }
+}
+
+/// The words of the bitmap that the run covers, and its bits in each.
+fn for_each_word(first: u32, count: u32, mut work: impl FnMut(usize, u64)) {
+    let (mut at, end) = (first, first + count);
+    while at < end {
+        let stop = end.min((at / 64 + 1) * 64);
+        let bits = (u64::MAX >> (64 - (stop - at))) << (at % 64);
+        work((at / 64) as usize, bits);
+        at = stop;
+    }
+}

@@ -1,0 +1,61 @@
+//! The lists in which clusters with free slots hang, and what is known of the device's room.
+
+use super::cluster::List;
+use super::{NONE, Run};
+
+#[derive(Clone, Copy)]
+struct Links {
+    prev: u32,
+    next: u32,
+}
+
+/// The lists of a device's clusters. Which list a cluster is in is noted in the cluster itself (`Cluster::home`).
+pub(super) struct Lists {
+    links: Box<[Links]>,
+    heads: [u32; 3],
+    /// Clusters in the list `Dirty`.
+    pub dirty: u32,
+    /// Slots that the device had no room for.
+    pub set_aside: Vec<Run>,
+}
+
+impl Lists {
+    /// All clusters clean, the lowest first.
+    pub fn new(clusters: u32) -> Self {
+        let links = vec![Links { prev: NONE, next: NONE }; clusters as usize].into_boxed_slice();
+        let mut lists = Self { links, heads: [NONE; 3], dirty: 0, set_aside: Vec::new() };
+        (0..clusters).rev().for_each(|index| lists.link(index, List::Clean));
+        lists
+    }
+
+    pub fn head(&self, list: List) -> Option<u32> {
+        Some(self.heads[list as usize]).filter(|head| *head != NONE)
+    }
+
+    /// The clusters of a list, from its head on.
+    pub fn iter(&self, list: List) -> impl Iterator<Item = u32> {
+        let next = |index: &u32| Some(self.links[*index as usize].next).filter(|next| *next != NONE);
+        std::iter::successors(self.head(list), next)
+    }
+
+    pub fn link(&mut self, index: u32, list: List) {
+        let head = std::mem::replace(&mut self.heads[list as usize], index);
+        self.links[index as usize] = Links { prev: NONE, next: head };
+        if head != NONE {
+            self.links[head as usize].prev = index;
+        }
+        self.dirty += (list == List::Dirty) as u32;
+    }
+
+    pub fn unlink(&mut self, index: u32, list: List) {
+        let Links { prev, next } = self.links[index as usize];
+        match prev {
+            NONE => self.heads[list as usize] = next,
+            prev => self.links[prev as usize].next = next,
+        }
+        if next != NONE {
+            self.links[next as usize].prev = prev;
+        }
+        self.dirty -= (list == List::Dirty) as u32;
+    }
+}
