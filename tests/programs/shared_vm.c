@@ -13,6 +13,14 @@
 static int to_first[2], pulse[2];
 static char **words;
 
+// From this page on the ballast is left.
+static size_t first_left;
+
+static void require_left(unsigned version, const char *when)
+{
+    require_pages(ballast_base, first_left, ballast_pages - first_left, BALLAST_REGION, version, when);
+}
+
 // Says so on the pipe if all is well; its exit status reaches nobody.
 static int outlive(void *unused)
 {
@@ -24,10 +32,10 @@ static int outlive(void *unused)
         fail("the parent's end: expected end of file");
     sleep_micros(1500000); // without a fault: whoever looks for this address space has to look well
     phase("the parent is gone");
-    ballast_walk();
-    fill_pages(ballast_base, 0, ballast_pages, BALLAST_REGION, 2);
+    require_left(1, "memory after the parent's end");
+    fill_pages(ballast_base, first_left, ballast_pages - first_left, BALLAST_REGION, 2);
     pid_t child = start_child();
-    require_pages(ballast_base, 0, ballast_pages, BALLAST_REGION, 2, "memory written after the parent's end");
+    require_left(2, "memory written after the parent's end");
     if (child == 0)
         _exit(0);
     wait_for_exit(child, 0, "child forked after the parent's end");
@@ -41,9 +49,9 @@ static void be_the_parent(void)
     unsigned char *stack = map_pages(STACK_BYTES / PAGE);
     ballast_make(option_number("--memory", 80));
     ballast_walk();
-    // What is resident stays so without an agent: half of it goes, mostly that.
-    ballast_pages /= 2;
-    MUST(munmap(ballast_base + ballast_pages * PAGE, ballast_pages * PAGE) == 0);
+    // What is resident stays so without an agent: half of it goes, mostly that. What came last is staged and away.
+    first_left = ballast_pages / 2;
+    MUST(munmap(ballast_base, first_left * PAGE) == 0);
     MUST(clone(outlive, stack + STACK_BYTES, CLONE_VM | SIGCHLD, NULL) > 0);
     if (strcmp(option_text("--scene", "parent_exits"), "parent_execs") == 0)
         execl("/proc/self/exe", words[0], "--later-image", "--memory", option_text("--memory", "80"), (char *)NULL);
