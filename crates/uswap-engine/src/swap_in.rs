@@ -25,6 +25,16 @@ const MOST_DEVICE: u32 = 64;
 /// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
 const FREE_NEIGHBOURS: u32 = 4;
 
+/// Pages in memory that a stream is followed across, at most.
+const MOST_HELD: usize = 1024;
+
+/// Where the next fault of a stream is to be expected: at the first page from `page` on that is not in memory.
+fn behind_held(space: &Space, page: u64, stride: i64) -> u64 {
+    let is_held = |page: &u64| matches!(space.table.get(*page).state(), State::Resident | State::Staged(_));
+    let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
+    steps.take(MOST_HELD).find(|page| !is_held(page)).unwrap_or(page)
+}
+
 impl Owner {
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
     pub fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
@@ -44,7 +54,8 @@ impl Owner {
         self.shared.faults.pause(self.shared.faults.delay_install);
         let (served, done) = self.install_buffer(space, address, 0, pages);
         if done > 0 {
-            space.streams.advance(address.wrapping_add_signed(window.stride * (done + along) as i64));
+            let next = address.wrapping_add_signed(window.stride * (done + along) as i64);
+            space.streams.advance(behind_held(space, next, window.stride));
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
             self.shared.latencies.record(Tier::Pool, since);
@@ -99,8 +110,11 @@ impl Owner {
         let mut behind = None;
         for step in 0..i64::from(most) {
             let page = address.wrapping_add_signed(window.stride * step);
-            let State::Stored(object) = space.table.get(page).state() else { break };
-            let object = ObjectId::from_bits(object);
+            let object = match space.table.get(page).state() {
+                State::Stored(object) => ObjectId::from_bits(object),
+                State::Resident | State::Staged(_) => continue,
+                _ => break,
+            };
             let spot = self.shared.store.spot_of(object);
             let wanted = step < i64::from(window.pages) || spot == behind;
             if step > 0 && (spot.is_none() || !wanted || !self.may_come_along(space, page, step)) {
@@ -109,7 +123,8 @@ impl Owner {
             behind = spot.map(|(device, slot)| (device, slot + 1));
             pages.push((page, object));
         }
-        space.streams.advance(address.wrapping_add_signed(window.stride * pages.len() as i64));
+        let next = pages.last().map_or(address, |(last, _)| last.wrapping_add_signed(window.stride));
+        space.streams.advance(behind_held(space, next, window.stride));
         pages
     }
 
