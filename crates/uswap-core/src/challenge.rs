@@ -31,6 +31,7 @@ const SAMPLE: u64 = 16;
 const OPENS: f64 = 0.35;
 /// If this share or more comes back, it closes.
 const CLOSES: f64 = 0.5;
+
 /// The guard of one space. All times are evictions of that space.
 #[derive(Clone, Debug, Default)]
 pub struct Challenge {
@@ -62,7 +63,7 @@ impl Challenge {
 
     /// An active page is evicted; `block`: so many in a row are treated alike.
     pub fn displaced(&mut self, now: u64, block: u64) {
-        if self.distance == 0.0 || now < self.begin || self.until.is_some_and(|until| now >= until) {
+        if self.distance == 0.0 || self.until.is_some_and(|until| now >= until) {
             return;
         }
         self.displaced += 1;

@@ -13,7 +13,7 @@
 //!
 //! - **Active**: what is held. It fills at first with whatever comes while there is room, in the order it comes: of a
 //!   program that sweeps over more than fits, a part stays. It ages only as far as others take its place: pages go from its
-//!   head through staging, and who is touched there comes back to its tail.
+//!   head (while the thrash guard is closed, from random places) through staging, and who is touched there comes back to its tail.
 //! - **Inactive**: a tenth of what is resident, through which everything streams that has not proved itself. A stream that is
 //!   read once displaces nothing else.
 //! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once.
@@ -30,7 +30,7 @@
 use crate::challenge::Challenge;
 use crate::lists::Lists;
 use crate::table::PageTable;
-use crate::word::{PageWord, SHADOW_SPAN, State};
+use crate::word::{PageWord, State};
 
 /// One page in so many is inactive.
 const INACTIVE_SHARE: u64 = 10;
@@ -116,7 +116,7 @@ impl WorkingSet {
             self.challenge.displaced_page_returned(self.clock, distance);
         }
         let near = distance <= self.lists.count(true);
-        let passing = self.lists.count(false) + Self::staging_target(self.lists.count(true));
+        let passing = self.lists.count(false) + self.staged();
         let activate = near && self.challenge.challenge(self.clock, distance, passing, self.block_size());
         self.owed += u64::from(activate && !self.challenge.is_open());
         Refault { activate, restore }
@@ -129,7 +129,7 @@ impl WorkingSet {
             let block = self.block_size();
             self.challenge.displaced(self.clock, block);
         }
-        (self.clock % u64::from(SHADOW_SPAN)) as u32
+        self.clock as u32
     }
 
     /// The next page to be staged: it is on no list any more.
@@ -154,11 +154,6 @@ impl WorkingSet {
     /// The lists, for those who check the books.
     pub fn lists(&self) -> &Lists {
         &self.lists
-    }
-
-    /// Whether the guard lets every challenger in.
-    pub fn is_open(&self) -> bool {
-        self.challenge.is_open()
     }
 
     /// Drops stale entries once they outnumber the others.
@@ -210,6 +205,11 @@ impl WorkingSet {
         self.lists.pop_at(self.block.place as usize)
     }
 
+    /// About as many pages lie staged.
+    fn staged(&self) -> u64 {
+        Self::staging_target(self.lists.count(true))
+    }
+
     fn block_size(&self) -> u64 {
         (self.lists.count(true) / 4096).clamp(1, MOST_BLOCK)
     }
@@ -220,7 +220,7 @@ impl WorkingSet {
         if !std::mem::take(&mut self.filled) {
             return;
         }
-        let staged = Self::staging_target(self.lists.count(true));
+        let staged = self.staged();
         while self.lists.count(false) < self.inactive_target() + staged {
             let Some(page) = self.lists.pop_last(true) else { return };
             let word = table.get(page);

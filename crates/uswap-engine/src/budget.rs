@@ -26,7 +26,7 @@ const GROWTH_PAGES: i64 = 480;
 /// left unused.
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
 /// Room that is left for others where there is ample memory, beside the reserve: 4 MiB.
-const AMPLE: i64 = 1024;
+pub const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
 /// So many processes are found and registered in a millisecond while others grow.

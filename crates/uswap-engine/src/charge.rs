@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 
+use crate::budget::AMPLE;
 use crate::groups::Short;
 use crate::owner::Owner;
 use crate::space::{Space, SpaceId};
 
 /// Memory is urgent when there is room for less than this, in pages.
-const URGENT: i64 = 64;
-/// As much room in its groups is ample.
-const AMPLE: i64 = 1024;
+pub const URGENT: i64 = 64;
 /// How often a full store is asked to take a tray of a group.
 const WHEN_FULL: Duration = Duration::from_millis(10);
 

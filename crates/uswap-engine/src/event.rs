@@ -14,8 +14,8 @@ use crate::tray::{Phase, bits};
 use crate::window::Held;
 
 impl Owner {
-    /// Applies one change.
-    pub fn apply(&mut self, space: &mut Space, held: Held) {
+    /// Applies one change; `last`: no other is left to be applied.
+    pub fn apply(&mut self, space: &mut Space, held: Held, last: bool) {
         let counters = &self.shared.counters;
         space.notes.apply_until(held.notes, &space.registered);
         match held.event {
@@ -44,7 +44,7 @@ impl Owner {
             }
             Event::Fork(child) => {
                 counters.fork_events.add(1);
-                self.fork(space, child, held.last);
+                self.fork(space, child, last);
             }
         }
     }

@@ -123,17 +123,16 @@ impl Owner {
         if space.window.is_empty() {
             return;
         }
-        let changes = if self.shared.faults.order_as_read {
+        let mut changes = if self.shared.faults.order_as_read {
             space.window.take_as_read()
         } else {
             let (changes, misordered) = space.window.take(&space.events, &space.registered);
             self.shared.counters.misordered_events.add(misordered);
             changes
-        };
-        let mut changes = changes;
-        changes.last_mut().into_iter().for_each(|held| held.last = true);
-        for change in changes {
-            self.apply(space, change);
+        }
+        .into_iter();
+        while let Some(change) = changes.next() {
+            self.apply(space, change, changes.len() == 0);
         }
         space.notes.apply_until(u64::MAX, &space.registered);
     }
@@ -276,8 +275,9 @@ impl Owner {
             let done = installed_bytes(result, length);
             space.first_touches.advance(address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
+            let ample = self.is_ample(space);
             for page in (address..address + done).step_by(PAGE_SIZE) {
-                let active = self.is_welcome(space, page);
+                let active = self.is_welcome(space, page, ample);
                 let word = space.table.get(page);
                 self.become_resident(space, page, word.resident().set_active(active));
             }
@@ -388,10 +388,10 @@ impl Owner {
         true
     }
 
-    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by the room there is.
-    pub fn is_welcome(&mut self, space: &mut Space, address: u64) -> bool {
+    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
+    pub fn is_welcome(&mut self, space: &mut Space, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
-        let room = space.working_set.has_room(self.is_ample(space));
+        let room = space.working_set.has_room(ample);
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
             return room;
         }

@@ -71,6 +71,42 @@ struct Doubt {
     number: u64,
 }
 
+/// What has a range, and can be cut and moved by it.
+trait Ranged: Copy {
+    fn range(self) -> Range;
+    fn with(self, range: Range) -> Self;
+}
+
+impl Ranged for Range {
+    fn range(self) -> Range {
+        self
+    }
+
+    fn with(self, range: Range) -> Self {
+        range
+    }
+}
+
+impl Ranged for Excluded {
+    fn range(self) -> Range {
+        self.range
+    }
+
+    fn with(self, range: Range) -> Self {
+        Self { range, ..self }
+    }
+}
+
+impl Ranged for Doubt {
+    fn range(self) -> Range {
+        self.range
+    }
+
+    fn with(self, range: Range) -> Self {
+        Self { range, ..self }
+    }
+}
+
 /// All notes of a space.
 #[derive(Clone, Default, Debug)]
 pub struct Notes {
@@ -126,7 +162,7 @@ impl Notes {
 
     fn apply(&mut self, note: Note, registered: &Registered) {
         let (others, mut alike) = self.excluded.iter().partition::<Vec<Excluded>, _>(|e| e.wiped != note.wipes);
-        cut(&mut alike, note.range, |e| e.range, |e, range| Excluded { range, ..e });
+        cut(&mut alike, note.range);
         self.excluded = [others, alike].concat();
         if note.excludes {
             self.excluded.push(Excluded { range: note.range, wiped: note.wipes });
@@ -134,7 +170,7 @@ impl Notes {
         // Where the kernel would have to be asked, it knows of this one only when that is done.
         let mut doubtful: Vec<Range> = self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
         doubtful.extend(unregistered(note.range, registered));
-        cut(&mut self.doubts, note.range, |d| d.range, |d, range| Doubt { range, ..d });
+        cut(&mut self.doubts, note.range);
         self.doubts.extend(doubtful.into_iter().map(|range| Doubt { range, number: self.first }));
     }
 
@@ -146,17 +182,13 @@ impl Notes {
     /// mremap: advice goes along; it also stays if the mapping does (`leaves`: MREMAP_DONTUNMAP).
     pub fn remap(&mut self, from: u64, to: u64, length: u64, leaves: bool) {
         let source = (from, from + length);
-        let target = |(start, end): Range| (start - from + to, end - from + to);
-        let moved: Vec<Excluded> =
-            self.excluded.iter().filter_map(|e| Some(Excluded { range: both(e.range, source)?, ..*e })).collect();
-        let doubted: Vec<Doubt> =
-            self.doubts.iter().filter_map(|d| Some(Doubt { range: both(d.range, source)?, ..*d })).collect();
+        let (excluded, doubts) = (moved(&self.excluded, source, to), moved(&self.doubts, source, to));
         if !leaves {
             self.cut(source);
         }
         self.cut((to, to + length));
-        self.excluded.extend(moved.into_iter().map(|e| Excluded { range: target(e.range), ..e }));
-        self.doubts.extend(doubted.into_iter().map(|d| Doubt { range: target(d.range), ..d }));
+        self.excluded.extend(excluded);
+        self.doubts.extend(doubts);
     }
 
     /// A range is registered from now on.
@@ -181,24 +213,21 @@ impl Notes {
     fn settle(&mut self, now: &[Excluded], is_done: impl Fn(u64) -> bool, registered: &Registered) {
         let later: Vec<Range> = self.recent.iter().map(|note| note.range).collect();
         for doubt in std::mem::take(&mut self.doubts) {
-            let mut sure: Vec<Range> = parts(doubt.range, registered).collect();
-            if !is_done(doubt.number) {
-                sure.clear();
-            }
-            later.iter().for_each(|range| cut(&mut sure, *range, |r| r, |_, range| range));
+            let mut sure: Vec<Range> = parts(doubt.range, registered).filter(|_| is_done(doubt.number)).collect();
+            later.iter().for_each(|range| cut(&mut sure, *range));
             let mut unsure = vec![doubt];
             for range in sure {
-                cut(&mut unsure, range, |d| d.range, |d, range| Doubt { range, ..d });
-                cut(&mut self.excluded, range, |e| e.range, |e, range| Excluded { range, ..e });
-                self.excluded.extend(now.iter().filter_map(|e| Some(Excluded { range: both(e.range, range)?, ..*e })));
+                cut(&mut unsure, range);
+                cut(&mut self.excluded, range);
+                self.excluded.extend(now.iter().filter_map(|e| Some(e.with(both(e.range, range)?))));
             }
             self.doubts.extend(unsure);
         }
     }
 
     fn cut(&mut self, range: Range) {
-        cut(&mut self.excluded, range, |e| e.range, |e, range| Excluded { range, ..e });
-        cut(&mut self.doubts, range, |d| d.range, |d, range| Doubt { range, ..d });
+        cut(&mut self.excluded, range);
+        cut(&mut self.doubts, range);
     }
 }
 
@@ -273,17 +302,23 @@ fn parts(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
 /// The parts of a range that are not.
 fn unregistered(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
     let mut left = vec![range];
-    parts(range, registered).for_each(|part| cut(&mut left, part, |r| r, |_, range| range));
+    parts(range, registered).for_each(|part| cut(&mut left, part));
     left.into_iter()
 }
 
-/// Takes a range out of a list of things that have ranges.
-fn cut<T: Copy>(list: &mut Vec<T>, (start, end): Range, of: impl Fn(T) -> Range, with: impl Fn(T, Range) -> T) {
+/// Takes a range out of a list.
+fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): Range) {
     let pieces = list.iter().flat_map(|one| {
-        let (s, e) = of(*one);
-        [(s, e.min(start)), (s.max(end), e)].map(|(s, e)| (s < e).then(|| with(*one, (s, e))))
+        let (s, e) = one.range();
+        [(s, e.min(start)), (s.max(end), e)].map(|(s, e)| (s < e).then(|| one.with((s, e))))
     });
     *list = pieces.flatten().collect();
+}
+
+/// What of a list lies in `source`, where it is when that has moved to `to`.
+fn moved<T: Ranged>(list: &[T], source: Range, to: u64) -> Vec<T> {
+    let target = |(start, end): Range| (start - source.0 + to, end - source.0 + to);
+    list.iter().filter_map(|one| Some(one.with(target(both(one.range(), source)?)))).collect()
 }
 
 #[cfg(test)]

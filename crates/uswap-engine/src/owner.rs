@@ -13,6 +13,7 @@ use uswap_sys::AlignedBuf;
 use uswap_sys::events::{Poller, Ready};
 use uswap_sys::userfaultfd::Event;
 
+use crate::charge::URGENT;
 use crate::placement::Placement;
 use crate::procfs;
 use crate::shared::{Mailbox, Message, ReadDone, Shared, Verdict};
@@ -273,7 +274,7 @@ impl Owner {
         let left = (wanted as u64).saturating_sub(asked.values().sum());
         self.reclaim_from(&all, left);
         let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
-        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(64) {
+        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(URGENT) {
             self.press(&all, wanted as usize);
         }
         self.set_helpless(!filling(self));

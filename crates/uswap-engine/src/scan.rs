@@ -131,6 +131,7 @@ impl Owner {
     /// Pages that are present join the lists in the order of their addresses.
     pub fn take_present(&mut self, space: &mut Space, start: u64, end: u64) {
         let mut runs = [PresentRun::default(); 256];
+        let ample = self.is_ample(space);
         let mut at = start;
         while at < end {
             let Some(pagemap) = &space.pagemap else { return };
@@ -139,7 +140,7 @@ impl Owner {
                 for page in (run.start..run.end).step_by(PAGE as usize) {
                     let word = space.table.get(page);
                     if matches!(word.state(), State::Untouched) {
-                        let active = self.is_welcome(space, page);
+                        let active = self.is_welcome(space, page, ample);
                         self.become_resident(space, page, word.resident().set_active(active));
                     }
                 }

@@ -204,8 +204,9 @@ impl Owner {
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length) / PAGE;
         let lonely = place == 0 && pages == 1;
+        let ample = self.is_ample(space);
         for index in 0..done {
-            self.came_back(space, address + index * PAGE, lonely);
+            self.came_back(space, address + index * PAGE, lonely, ample);
         }
         (served, done)
     }
@@ -214,11 +215,11 @@ impl Owner {
     /// that came alone: such a page goes again at no foreseeable time, if at all, and until then the copy would take
     /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
     /// runs goes in runs, soon and mostly unchanged.
-    fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool) {
+    fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool, ample: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
         space.stored = space.stored.saturating_sub(1);
-        let active = self.is_welcome(space, address);
+        let active = self.is_welcome(space, address, ample);
         let id = ObjectId::from_bits(object);
         if lonely && self.shared.store.spot_of(id).is_none() {
             self.shared.store.release(id);

@@ -92,8 +92,6 @@ pub struct Held {
     pub notes: u64,
     /// An mremap that left its mapping where it was (MREMAP_DONTUNMAP).
     pub leaves: bool,
-    /// No other follows.
-    pub last: bool,
 }
 
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
@@ -125,7 +123,7 @@ impl Window {
             seen = pages_to_ask(&self.entries).into_iter().filter_map(ask).collect();
         }
         self.entries.push(Entry { change: Change::of(&event), seen });
-        self.held.push(Held { event, notes, leaves: false, last: false });
+        self.held.push(Held { event, notes, leaves: false });
     }
 
     /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
@@ -133,10 +131,11 @@ impl Window {
     pub fn take(&mut self, space: &Userfaultfd, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
-        for index in echoes(&entries).1 {
-            held[index].iter_mut().for_each(|held| held.leaves = true);
+        let echoes = echoes(&entries);
+        for index in &echoes.1 {
+            held[*index].iter_mut().for_each(|held| held.leaves = true);
         }
-        let order = order(&entries, registered, &Asked { space, held: &held });
+        let order = order(&entries, &echoes, registered, &Asked { space, held: &held });
         let misordered = order.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
         (order.into_iter().filter_map(|index| held[index].take()).collect(), misordered)
     }
@@ -171,14 +170,18 @@ impl Kernel for Asked<'_> {
 }
 
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
-pub fn order(entries: &[Entry], registered: &BTreeMap<u64, u64>, kernel: &impl Kernel) -> Vec<usize> {
-    let (echoes, leaving) = echoes(entries);
+pub fn order(
+    entries: &[Entry],
+    (echoes, leaving): &Echoes,
+    registered: &BTreeMap<u64, u64>,
+    kernel: &impl Kernel,
+) -> Vec<usize> {
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
     let depends = |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
         return kept;
     }
-    let entries = with_leaving(entries, &leaving);
+    let entries = with_leaving(entries, leaving);
     let mut search = Search::new(&entries, &kept, registered, kernel);
     let mut taken = Vec::with_capacity(kept.len());
     let before = search.before.clone();
@@ -188,7 +191,10 @@ pub fn order(entries: &[Entry], registered: &BTreeMap<u64, u64>, kernel: &impl K
 
 /// Each mremap is followed by an Unmap of what it left, unless it left the mapping there: the numbers of those Unmaps,
 /// and of the mremaps that have none.
-fn echoes(entries: &[Entry]) -> (BTreeSet<usize>, BTreeSet<usize>) {
+pub type Echoes = (BTreeSet<usize>, BTreeSet<usize>);
+
+/// Finds them.
+pub fn echoes(entries: &[Entry]) -> Echoes {
     let (mut echoes, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for (index, entry) in entries.iter().enumerate() {
         let Change::Remap { from, length, .. } = entry.change else { continue };

@@ -157,7 +157,7 @@ fn run(seed: u64, changes: usize) -> (bool, bool) {
         }
     }
     let registered: BTreeMap<u64, u64> = before.keys().map(|page| (at(*page), at(page + 1))).collect();
-    let found = order(&entries, &registered, &(&program, &entries[..]));
+    let found = order(&entries, &echoes(&entries), &registered, &(&program, &entries[..]));
     let as_read: Vec<usize> = (0..entries.len()).collect();
     let holds = |order: &[usize]| {
         let (memory, children) = replay(before.clone(), &entries, order);
@@ -194,7 +194,7 @@ fn an_mremap_and_its_own_unmap_are_one_change() {
     let entries = [entry(move_away), entry(fill), entry(Change::Unmap { start: at(0), end: at(10) })];
     let registered = [(at(0), at(10)), (at(50), at(60))].into();
     let nobody = Program::default();
-    assert_eq!(order(&entries, &registered, &(&nobody, &entries[..])), [0, 1]);
+    assert_eq!(order(&entries, &echoes(&entries), &registered, &(&nobody, &entries[..])), [0, 1]);
 }
 
 /// Everything is registered, in the space and in every child.
@@ -218,7 +218,7 @@ fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
     let elsewhere = Change::Unmap { start: at(200), end: at(210) };
     let entries = [entry(elsewhere), entry(leave), entry(Change::Fork)];
     let registered = [(at(0), at(10)), (at(100), at(110)), (at(200), at(210))].into();
-    let order = order(&entries, &registered, &All);
+    let order = order(&entries, &echoes(&entries), &registered, &All);
     let place = |index: usize| order.iter().position(|i| *i == index).expect("kept");
     assert!(place(1) < place(2), "{order:?}");
 }
