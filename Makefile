@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # A failed test says what happened; a backtrace of the test harness adds nothing to it.
 export RUST_BACKTRACE := 0
 
-.PHONY: help build demo test soak bench bench-quick lint install-deps
+.PHONY: help build demo test test-vm soak bench bench-quick lint install-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -19,8 +19,11 @@ demo: build ## a Python program in a quarter of the memory it needs, with and wi
 test: install-deps ## all tests that CI runs (10 to 15 minutes on two cores)
 	cargo test --release --workspace --no-fail-fast
 
+test-vm: build ## --ram auto under cgroup v2, in a virtual machine (a minute with KVM, some without; needs qemu-system-x86, busybox-static)
+	@tests/vm/run
+
 soak: install-deps ## the long tests: minutes each (USWAP_SOAK_MINUTES, default 2)
-	cargo test --release --workspace --no-fail-fast -- --ignored --test-threads=1
+	@tests/soak
 
 bench: build ## uswap beside the kernel: tables and plots in bench-results (25 minutes, BENCH="--budget 90" gives more)
 	"$${CARGO_TARGET_DIR:-target}/release/uswap-bench" $(BENCH)

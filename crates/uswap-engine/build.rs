@@ -31,7 +31,7 @@ fn main() {
         .arg(&archive)
         .args(["-Wl,--no-whole-archive", "-Wl,--gc-sections", "-Wl,-z,now", "-Wl,-z,relro"])
         .arg(format!("-Wl,--version-script={}", agent.join("agent.version").display()))
-        .arg("-Wl,-soname,uswap-agent.so"));
+        .args(["-Wl,-soname,uswap-agent.so", "-Wl,-e,uswap_entry"]));
 }
 
 fn run(command: &mut Command) {

@@ -56,6 +56,7 @@ int main(int argc, char **argv)
     }
     struct sigaction action = { .sa_sigaction = caught_bus, .sa_flags = SA_SIGINFO };
     MUST(sigaction(SIGBUS, &action, NULL) == 0);
+    say("filled");
     phase("read");
     for (long round = 0; round < rounds; round++) {
         good = lost = 0;

@@ -614,6 +614,11 @@ static const struct operation operations[] = {
 #define OPERATION_COUNT (sizeof operations / sizeof operations[0])
 _Static_assert(OPERATION_COUNT <= MAX_OPERATIONS, "the counters are too few");
 
+static inline const char *operation_name(size_t number)
+{
+    return operations[number].name;
+}
+
 static bool operation_allowed[OPERATION_COUNT];
 static int weight_of_all;
 
@@ -643,6 +648,8 @@ static void do_one_operation(struct worker *worker)
         pthread_mutex_lock(&region->lock);
     }
     bool done = operation->body(worker, region, operation->argument);
+    if (region && done)
+        region_remembers(region, chosen);
     if (region)
         pthread_mutex_unlock(&region->lock);
     atomic_fetch_add(done ? &shared->done[chosen] : &shared->refused[chosen], 1);

@@ -14,6 +14,7 @@
 #define MAX_SLOTS 16
 #define MAX_OPERATIONS 64
 #define MAX_LOCKED_PAGES 64
+#define HISTORY 16 // operations that a region remembers
 
 enum page_mark {
     MARK_HOLE = 1,          // unmapped
@@ -42,6 +43,8 @@ struct region {
     size_t pages;
     uint32_t id; // new for every new mapping: what an old mapping left at the same address can be told
     bool is_heap;
+    uint8_t history[HISTORY]; // the operations that were done last, by number, in a ring
+    uint32_t operations;
 };
 
 struct process {
@@ -176,13 +179,41 @@ static inline bool freed_page_is_gone(struct region *region, size_t index)
     return true;
 }
 
+static inline void region_remembers(struct region *region, size_t operation)
+{
+    region->history[region->operations++ % HISTORY] = (uint8_t)operation;
+}
+
+static inline const char *operation_name(size_t number);
+
+// What else is known of a region with a wrong page: how many are wrong, and what was done to it last.
+static inline void region_tell(struct region *region, size_t index)
+{
+    size_t wrong = 0, last = index;
+    for (size_t i = 0; i < region->pages; i++) {
+        struct page_identity is = identity_of(region, i);
+        if (note_of(region, i)->marks & (MARKS_UNREADABLE | MARK_FREED) || page_matches(page_at(region, i), &is))
+            continue;
+        wrong++, last = i;
+    }
+    fprintf(stderr, "torture[%d] region %u at %p: %zu of %zu pages are wrong, the last is %zu; marks %#x, depth %d; done:",
+            (int)getpid(), region->id, (void *)region->base, wrong, region->pages, last, note_of(region, index)->marks,
+            self->depth);
+    uint32_t from = region->operations > HISTORY ? region->operations - HISTORY : 0;
+    for (uint32_t i = from; i < region->operations; i++)
+        fprintf(stderr, " %s", operation_name(region->history[i % HISTORY]));
+    fprintf(stderr, "\n");
+}
+
 static inline void verify_page(struct region *region, size_t index, const char *when)
 {
     if (note_of(region, index)->marks & MARKS_UNREADABLE)
         return;
     struct page_identity is = identity_of(region, index);
-    if (!page_matches(page_at(region, index), &is) && !freed_page_is_gone(region, index))
-        page_fail(page_at(region, index), &is, when);
+    if (page_matches(page_at(region, index), &is) || freed_page_is_gone(region, index))
+        return;
+    region_tell(region, index);
+    page_fail(page_at(region, index), &is, when);
 }
 
 static inline void verify_pages(struct region *region, size_t first, size_t count, const char *when)

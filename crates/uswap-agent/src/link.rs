@@ -1,6 +1,6 @@
 //! Meeting the engine: the socket, the messages and the descriptors that travel with them.
 
-use crate::layout::{IDENTITY, NONCE, PAGE};
+use crate::layout::{IDENTITY, NONCE, NOTICE, PAGE};
 use crate::message::*;
 use crate::orders::Agent;
 use crate::ring::Ring;
@@ -46,9 +46,10 @@ struct Control {
     fds: [i32; MOST_FDS],
 }
 
-/// Connects, exchanges the messages, and returns the agent ready to run. `None`: this process stays unmanaged.
-pub fn connect(area: u64, inherited: bool) -> Option<Agent> {
-    let (socket, far_end) = match connect_socket() {
+/// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready to run. `None`: this
+/// process stays unmanaged.
+pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent> {
+    let (socket, far_end) = match socket.or_else(connect_socket) {
         Some(socket) => (socket, None),
         None if inherited => call_engine()?,
         None => return None,
@@ -203,9 +204,10 @@ fn read_identity(area: u64) -> u64 {
     identity
 }
 
+/// Drops the identity and the proofs that follow it.
 fn drop_identity(area: u64) {
-    // SAFETY: the page is part of our area; dropping it concerns nobody else.
-    unsafe { call(syscall::MADVISE, [(area + IDENTITY) as usize, PAGE as usize, 4, 0, 0, 0]) };
+    // SAFETY: the pages are part of our area; dropping them concerns nobody else.
+    unsafe { call(syscall::MADVISE, [(area + IDENTITY) as usize, (NOTICE - IDENTITY) as usize, 4, 0, 0, 0]) };
 }
 
 /// A userfaultfd without handshake (the engine does that): by the device if the engine sent it, else by system call.

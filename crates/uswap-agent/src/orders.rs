@@ -73,7 +73,7 @@ impl Agent {
     /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
     pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes) -> Self {
         let [socket, completion, events, staging] = fds;
-        let thread_pages = ThreadPages::new(eyes.tasks);
+        let thread_pages = ThreadPages::new(eyes.tasks, area);
         Self { area, ring, socket, completion, events, staging, pagemap: eyes.pagemap, thread_pages }
     }
 

@@ -1,6 +1,7 @@
 //! Raw system calls (x86-64) and the few structures they need.
 
 use core::arch::asm;
+use core::sync::atomic::AtomicU32;
 
 pub const READ: usize = 0;
 pub const CLOSE: usize = 3;
@@ -34,6 +35,7 @@ pub const GETTID: usize = 186;
 pub const GETDENTS64: usize = 217;
 pub const OPENAT: usize = 257;
 pub const GET_ROBUST_LIST: usize = 274;
+pub const FUTEX: usize = 202;
 pub const USERFAULTFD: usize = 323;
 pub const CLOSE_RANGE: usize = 436;
 
@@ -47,6 +49,11 @@ pub const EBUSY: isize = 16;
 pub const EEXIST: isize = 17;
 pub const EINVAL: isize = 22;
 pub const ENOENT: isize = 2;
+
+/// Results of [`wait_while_zero`] after which it may be called again.
+pub const INTERRUPTED: isize = -EINTR;
+pub const CHANGED: isize = -EAGAIN;
+pub const TIMED_OUT: isize = -110;
 
 /// One system call with up to six arguments; the raw result (negative errno on failure).
 ///
@@ -95,6 +102,21 @@ pub fn sleep(microseconds: u32) {
         // SAFETY: a timespec of two words.
         unsafe { call(NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
     }
+}
+
+/// Sleeps while the word is zero, for so long at most; the raw result (futex(2)).
+pub fn wait_while_zero(word: &AtomicU32, nanoseconds: u64) -> isize {
+    const WAIT_PRIVATE: usize = 128;
+    let time = [0, nanoseconds];
+    // SAFETY: the word and a timespec of two words live during the call.
+    unsafe { call(FUTEX, [word.as_ptr() as usize, WAIT_PRIVATE, 0, time.as_ptr() as usize, 0, 0]) }
+}
+
+/// Wakes whoever sleeps on the word.
+pub fn wake_all(word: &AtomicU32) {
+    const WAKE_PRIVATE: usize = 129;
+    // SAFETY: the word lives during the call.
+    unsafe { call(FUTEX, [word.as_ptr() as usize, WAKE_PRIVATE, i32::MAX as usize, 0, 0, 0]) };
 }
 
 /// Lets another thread run.

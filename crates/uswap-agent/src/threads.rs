@@ -5,6 +5,7 @@
 //! ever. Stacks are never managed, but a program may put stacks and mutexes where it likes: so before each round of
 //! orders the agent asks every thread for its robust list head, which lies in the control block.
 
+use crate::layout::TID_WORD;
 use crate::syscall::{self, call};
 
 const MOST_PAGES: usize = 2048;
@@ -22,6 +23,8 @@ pub struct ThreadPages {
     tasks: i32,
     /// That /proc counts threads in another pid namespace than ours.
     foreign: bool,
+    /// Where the engine has left the address of a tid word.
+    tid_word: u64,
 }
 
 #[repr(C)]
@@ -32,9 +35,10 @@ struct Vector {
 
 impl ThreadPages {
     /// None so far; `tasks` is the directory of this process's threads.
-    pub fn new(tasks: i32) -> Self {
+    pub fn new(tasks: i32, area: u64) -> Self {
         let ids = namespace_ids(syscall::open_at(tasks, b"../status\0", 0));
-        Self { pages: [0; MOST_PAGES], count: 0, tasks, foreign: ids.is_some_and(|(levels, _)| levels > 1) }
+        let foreign = ids.is_some_and(|(levels, _)| levels > 1);
+        Self { pages: [0; MOST_PAGES], count: 0, tasks, foreign, tid_word: area + TID_WORD }
     }
 
     /// Whether a page of the range is one of them.
@@ -46,6 +50,11 @@ impl ThreadPages {
     /// Asks all threads anew.
     pub fn collect(&mut self) {
         self.count = 0;
+        // SAFETY: the header page is ours and always present.
+        let tid_word = unsafe { (self.tid_word as *const u64).read_volatile() };
+        if tid_word != 0 {
+            self.add(tid_word);
+        }
         // SAFETY: no pointers.
         unsafe { call(syscall::LSEEK, [self.tasks as usize, 0, 0, 0, 0, 0]) };
         let mut entries = [0u8; 4096];

@@ -15,7 +15,7 @@ use crate::kernel::KernelSwap;
 use crate::launch::{Ended, Launch, Stopped, last_line, run};
 use crate::proc_text::{Traffic, ZramUse, zswap_use};
 use crate::results::{Outcome, Sample};
-use crate::system::{Kind, System, uswap_words};
+use crate::system::{Kind, System, fault_points, uswap_words};
 use crate::workload::Prepared;
 
 /// What all cells share.
@@ -88,18 +88,25 @@ impl Seen {
             self.compressed(before, after);
         }
         if let Some((binary, name)) = run.filter(|_| self.ticks.is_multiple_of(50)) {
-            let (before, after) = ask_run(binary, name).unwrap_or_default();
+            let (before, after, on_devices) = ask_run(binary, name).unwrap_or_default();
             self.compressed(before, after);
+            self.swap_used = self.swap_used.max(on_devices);
         }
     }
 }
 
-/// What the pool of a run holds, before and after compression, in bytes.
-fn ask_run(binary: &Path, name: &str) -> Option<(u64, u64)> {
+/// What the pool of a run holds, before and after compression, and what its devices hold, in bytes.
+fn ask_run(binary: &Path, name: &str) -> Option<(u64, u64, u64)> {
     let output = Command::new(binary).args(["status", "--json", name]).stderr(Stdio::null()).output().ok()?;
     let told: Value = serde_json::from_slice(&output.stdout).ok()?;
     let get = |name: &str| told["figures"][name].as_u64();
-    Some((get("stored_pages")?.saturating_sub(get("same_filled_pages")?) << 12, get("pool_stored_bytes")?))
+    let stored = get("stored_pages")?.saturating_sub(get("same_filled_pages")?) << 12;
+    Some((stored, get("pool_stored_bytes")?, of_devices(&told["figures"], "used_bytes").unwrap_or(0)))
+}
+
+/// The sum of a figure over all devices of a run.
+fn of_devices(figures: &Value, name: &str) -> Option<u64> {
+    figures["devices"].as_array()?.iter().map(|device| device[name].as_u64()).sum()
 }
 
 impl Bench {
@@ -133,16 +140,14 @@ impl Bench {
         let name = format!("{}{}", crate::cgroup::PREFIX, std::process::id());
         let (mut words, binary) = self.words(cell, limit, &folder, &name, room)?;
         words.extend(cell.prepared.words.iter().cloned());
-        let launch = Launch {
-            words,
-            environment: vec![
-                ("TMPDIR".into(), folder.clone().into_os_string()),
-                ("USWAP_BENCH_SYSTEM".into(), (&cell.system.name).into()),
-            ],
-            folder: &folder,
-            group: group.as_ref(),
-            timeout: cell.timeout,
-        };
+        let mut environment = vec![
+            ("TMPDIR".into(), folder.clone().into_os_string()),
+            ("USWAP_BENCH_SYSTEM".into(), (&cell.system.name).into()),
+        ];
+        if let Kind::Uswap { options, .. } = &cell.system.kind {
+            environment.push(("USWAP_FAULT_POINTS".into(), fault_points(options).0.into()));
+        }
+        let launch = Launch { words, environment, folder: &folder, group: group.as_ref(), timeout: cell.timeout };
         let mut seen = Seen::default();
         let before = Traffic::now();
         let run_to_ask = binary.as_deref().map(|binary| (binary, name.as_str()));
@@ -188,7 +193,7 @@ impl Bench {
             Some(binary) => binary.clone(),
             None => self.uswap.clone().map_err(Unrun::Skipped)?,
         };
-        let mut options = options.clone();
+        let (_, mut options) = fault_points(options);
         options.extend(["--name".into(), name.into()]);
         let swap = format!("{},size={room}", folder.join("uswap.swap").display());
         let words = uswap_words(&binary, &options, *fixed, limit, &folder.join("stats.json"), Some(&swap));
@@ -263,8 +268,8 @@ impl Cell<'_> {
             zswpin: stat("zswpin", traffic.zswpin),
             zswpout: stat("zswpout", traffic.zswpout),
             major_faults: stat("pgmajfault", 0) + group.map_or(0, Group::major_faults),
-            read_bytes: traffic.read_bytes,
-            written_bytes: traffic.written_bytes,
+            read_bytes: of_devices(stats, "read_bytes").unwrap_or(traffic.read_bytes),
+            written_bytes: of_devices(stats, "written_bytes").unwrap_or(traffic.written_bytes),
             compression_ratio: if seen.after_compression > 0 { ratio } else { 0.0 },
             oom_kills,
             told,

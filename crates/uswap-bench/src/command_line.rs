@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::results::{Outcome, Results};
 use crate::system::System;
 use crate::workload::{Family, Place, Workload, all, select};
-use crate::{compare, figures, locks, matrix, plots, real, report};
+use crate::{codecs, compare, figures, locks, matrix, packing, plots, real, report, sample, zswap};
 
 /// Exit statuses.
 pub mod exit {
@@ -63,6 +63,14 @@ enum Command {
     Compare(CompareArguments),
     /// Measure what the locks of the swap core cost, with one change after the other (about two minutes)
     Locks(LocksArguments),
+    /// Measure what packed writeback saves, beside a slot for each page (minutes; see --budget)
+    Packing(PackingArguments),
+    /// Build part of a kernel with 8 to 24 jobs on one budget, as in the zswap document (minutes; see --budget)
+    Zswap(ZswapArguments),
+    /// Take pages of a command's memory while it runs, to measure compressors on
+    Sample(SampleArguments),
+    /// Measure compressors and allocators of the pool on pages that `sample` took
+    Codecs(CodecsArguments),
     /// Write report and plots again from the results.json in a folder
     Report {
         /// The folder
@@ -169,6 +177,85 @@ struct LocksArguments {
     out: Option<PathBuf>,
 }
 
+/// What questions of their own share.
+#[derive(Args, Debug)]
+struct Question {
+    #[command(flatten)]
+    common: Common,
+    /// How often everything is run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Begin nothing that would end after so many minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 20.0)]
+    budget: f64,
+    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// About how much memory a workload takes
+    #[arg(long, value_name = "MIB", default_value_t = 192, value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    mib: u32,
+    /// Also write the tables to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct SampleArguments {
+    /// File for the pages
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Most pages taken
+    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pages: u32,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Args, Debug)]
+struct CodecsArguments {
+    /// A file of pages. May be repeated
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print only how long the pages become by this compressor, as `BYTES COUNT` for each 32 bytes
+    #[arg(long, value_name = "COMPRESSOR")]
+    sizes: Option<uswap_store::Compression>,
+    /// File for the tables, as Markdown; they are printed in any case
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct PackingArguments {
+    #[command(flatten)]
+    question: Question,
+    /// Workloads, as in a run of the matrix
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// Memory in percent of what a workload needs
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [50, 25])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fraction: Vec<u32>,
+    /// The pool, in percent of the budget: small, so that devices are used
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=90))]
+    pool: u32,
+    /// Visits of a micro workload end after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    seconds: f64,
+}
+
+#[derive(Args, Debug)]
+struct ZswapArguments {
+    #[command(flatten)]
+    question: Question,
+    /// Numbers of jobs
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 12, 16, 20, 24])]
+    jobs: Vec<usize>,
+    /// The budget in percent of what the largest build needs [default: the one at which a swap file makes it three times slower]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fraction: Option<u32>,
+}
+
 /// The patterns of a quick look.
 const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
 /// The systems that are compared when none are named.
@@ -193,6 +280,10 @@ pub fn run(line: &CommandLine) -> i32 {
         Some(Command::Figures { common }) => only_figures(common),
         Some(Command::Compare(arguments)) => comparison(arguments),
         Some(Command::Locks(arguments)) => only_locks(arguments),
+        Some(Command::Packing(arguments)) => only_packing(arguments),
+        Some(Command::Zswap(arguments)) => only_zswap(arguments),
+        Some(Command::Sample(arguments)) => sample_pages(arguments),
+        Some(Command::Codecs(arguments)) => only_codecs(arguments),
         Some(Command::Report { folder }) => again(folder),
         None => whole(&line.matrix),
     };
@@ -437,14 +528,8 @@ fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
     let machine = Machine::here(Path::new("/"), "");
     let plan = locks::Plan { threads: arguments.threads.clone(), rounds: arguments.rounds, seconds: arguments.seconds };
     let text = format!(
-        "# Locks of the swap core\n{} x {}, Linux {}, commit {}, {}, load average at the start {}; `{}`: medians of {} \
-         alternating rounds of {} s.\n\n{}",
-        machine.processors,
-        machine.processor,
-        machine.kernel,
-        machine.commit,
-        machine.date,
-        machine.load,
+        "# Locks of the swap core\n{}; `{}`: medians of {} alternating rounds of {} s.\n\n{}",
+        machine.heading(),
         command_words().join(" "),
         plan.rounds,
         plan.seconds,
@@ -453,6 +538,149 @@ fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
     print!("{text}");
     if let Some((path, mut file)) = file {
         file.write_all(text.as_bytes()).map_err(|error| failed(path, error))?;
+    }
+    Ok(0)
+}
+
+impl Question {
+    fn budget(&self) -> Result<Duration, Refusal> {
+        match self.budget > 0.0 && self.budget < 10_000.0 {
+            true => Ok(Duration::from_secs_f64(self.budget * 60.0)),
+            false => Err(usage(format!("--budget {}: more than 0 minutes", self.budget))),
+        }
+    }
+
+    /// The file for the tables, opened before minutes of measuring.
+    fn file(&self) -> Result<Option<File>, Refusal> {
+        let create =
+            |path: &PathBuf| File::create(path).map_err(|error| (format!("{}: {error}", path.display()), exit::FAILED));
+        self.out.as_ref().map(create).transpose()
+    }
+}
+
+/// Prints the document, and writes it where it was asked for. To be done before the scratch folder goes, which takes seconds
+/// when a kernel tree lies in it.
+fn tell(text: &str, file: Option<File>) -> Result<(), Refusal> {
+    print!("{text}");
+    file.map_or(Ok(()), |mut file| file.write_all(text.as_bytes())).map_err(|error| (error.to_string(), exit::FAILED))
+}
+
+/// What was run, with what it was run on.
+fn results_of(
+    machine: Machine,
+    done: matrix::Done,
+    systems: Vec<String>,
+    fractions: Vec<u32>,
+    repetitions: u32,
+) -> Results {
+    Results {
+        machine,
+        command: command_words(),
+        systems,
+        workloads: done.workloads,
+        fractions,
+        repetitions,
+        samples: done.samples,
+        notes: done.notes,
+        ..Results::default()
+    }
+}
+
+fn only_packing(arguments: &PackingArguments) -> Result<i32, Refusal> {
+    let question = &arguments.question;
+    let names = if arguments.workload.is_empty() {
+        packing::WORKLOADS.map(String::from).to_vec()
+    } else {
+        arguments.workload.clone()
+    };
+    let (workloads, budget, file) = (select(&names).map_err(usage)?, question.budget()?, question.file()?);
+    let setting = Setting::new(&question.common, question.mib, arguments.seconds)?;
+    setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
+    let machine = setting.machine();
+    let names = packing::systems(arguments.pool);
+    let parse = |name: &String| System::parse(name).map_err(usage).map(|mut systems| systems.remove(0));
+    let systems: Vec<System> = names.iter().map(parse).collect::<Result<_, _>>()?;
+    let plan = matrix::Plan {
+        systems: std::iter::once(System::none()).chain(systems).collect(),
+        workloads,
+        fractions: arguments.fraction.clone(),
+        repetitions: question.repetitions,
+        budget: Some(budget),
+        timeout: question.timeout.map(Duration::from_secs),
+        place: setting.place.clone(),
+    };
+    let done = matrix::run(&setting.bench, &plan);
+    let interrupted = done.interrupted;
+    let results = results_of(machine, done, names.to_vec(), plan.fractions, plan.repetitions);
+    tell(&(packing::head(&results) + &packing::table(&results, &names)), file)?;
+    Ok(interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
+}
+
+fn only_zswap(arguments: &ZswapArguments) -> Result<i32, Refusal> {
+    let question = &arguments.question;
+    if let Some(odd) = arguments.jobs.iter().find(|jobs| !crate::workload::JOBS.contains(jobs)) {
+        return Err(usage(format!("--jobs {odd}: there are 8, 12, 16, 20 and 24")));
+    }
+    let request = zswap::Request {
+        jobs: arguments.jobs.clone(),
+        fraction: arguments.fraction,
+        repetitions: question.repetitions,
+        budget: question.budget()?,
+        timeout: question.timeout.map(Duration::from_secs),
+    };
+    let file = question.file()?;
+    let setting = Setting::new(&question.common, question.mib, 1.0)?;
+    setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
+    let machine = setting.machine();
+    let (done, fraction) = zswap::run(&setting.bench, &setting.place, &request);
+    let interrupted = done.interrupted;
+    let mut systems: Vec<String> = done.samples.iter().map(|sample| sample.system.clone()).collect();
+    systems.sort();
+    systems.dedup();
+    let results = results_of(machine, done, systems, vec![fraction], question.repetitions);
+    let head = packing::head(&results).replacen("Packed writeback", "The kernel build, as in the zswap document", 1);
+    tell(&(head + &zswap::tables(&results, fraction)), file)?;
+    Ok(interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Refusal {
+    (format!("{}: {error}", path.display()), exit::FAILED)
+}
+
+fn sample_pages(arguments: &SampleArguments) -> Result<i32, Refusal> {
+    let mut file = File::create(&arguments.out).map_err(|error| failed(&arguments.out, &error))?;
+    let here = std::env::current_dir().map_err(|error| failed(Path::new("."), &error))?;
+    let sample = sample::take(&arguments.command, &here, arguments.pages as usize).map_err(refused)?;
+    file.write_all(sample.pages.as_flattened()).map_err(|error| failed(&arguments.out, &error))?;
+    let [seen, filled] = sample.seen;
+    println!("{} of {seen} pages seen; {filled} more were one word repeated", sample.pages.len());
+    Ok(0)
+}
+
+fn only_codecs(arguments: &CodecsArguments) -> Result<i32, Refusal> {
+    let mut text = String::new();
+    for path in &arguments.files {
+        let bytes = fs::read(path).map_err(|error| failed(path, &error))?;
+        let pages = bytes.as_chunks::<{ uswap_core::PAGE_SIZE }>().0;
+        if pages.is_empty() {
+            return Err(refused(format!("{} holds no page", path.display())));
+        }
+        if let Some(compression) = arguments.sizes {
+            text += &codecs::distribution(pages, &compression.to_string());
+            continue;
+        }
+        let name = path.file_stem().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let tables = [codecs::compressors(pages), codecs::allocators(pages)];
+        text += &format!(
+            "## {name}, {} pages\n{}\nStored bytes over compressed bytes:\n\n{}\n",
+            pages.len(),
+            tables[0],
+            tables[1]
+        );
+    }
+    print!("{text}");
+    if let Some(path) = &arguments.out {
+        fs::write(path, &text).map_err(|error| failed(path, &error))?;
     }
     Ok(0)
 }

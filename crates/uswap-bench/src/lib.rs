@@ -2,12 +2,14 @@
 //!
 //! [`workload`] says what is run, [`system`] who runs it, [`matrix`] in which order; [`cell`] does one run, with
 //! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
-//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`locks`] what the
+//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`packing`] and [`zswap`]
+//! are questions of their own, [`locks`] tells what the
 //! locks of the store cost.
 #![forbid(unsafe_code)]
 
 pub mod cell;
 pub mod cgroup;
+pub mod codecs;
 pub mod command_line;
 pub mod compare;
 pub mod ctree;
@@ -17,12 +19,16 @@ pub mod launch;
 pub mod locks;
 pub mod machine;
 pub mod matrix;
+pub mod packing;
 pub mod plots;
+mod pool_locks;
 pub mod proc_text;
 pub mod real;
 pub mod report;
 pub mod results;
+pub mod sample;
 pub mod statistics;
 pub mod system;
 pub mod tables;
 pub mod workload;
+pub mod zswap;

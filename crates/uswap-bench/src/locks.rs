@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::{LockWaits, Locking, PAGE_SIZE, PageBuf, PageHasher, Run, Slots, worker_number};
 use uswap_device::RamDevice;
-use uswap_store::{Concurrency, Scratch, Store, StoreConfig};
+use uswap_store::{Concurrency, Scratch, Store, StoreConfig, Tier};
 
 use crate::statistics::Summary;
 
@@ -33,14 +33,14 @@ pub struct Plan {
 
 /// The rows: each adds one change to the one before.
 pub const ROWS: [(&str, Concurrency); 4] = [
-    ("one lock", Concurrency { slots: Locking::Whole, shards: 1 }),
-    ("cluster locks", Concurrency { slots: Locking::Clusters, shards: 1 }),
-    ("+ sharded swap cache", Concurrency { slots: Locking::Clusters, shards: 256 }),
-    ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256 }),
+    ("one lock", Concurrency { slots: Locking::Whole, shards: 1, one_pool_lock: false }),
+    ("cluster locks", Concurrency { slots: Locking::Clusters, shards: 1, one_pool_lock: false }),
+    ("+ sharded swap cache", Concurrency { slots: Locking::Clusters, shards: 256, one_pool_lock: false }),
+    ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256, one_pool_lock: false }),
 ];
 
 /// Pages that a thread holds before it frees the oldest for each new one.
-const WINDOW: usize = 512;
+pub(crate) const WINDOW: usize = 512;
 /// Slots of the device: 256 MiB.
 const SLOTS: u32 = 64 << 10;
 /// Pages of different content for each thread.
@@ -81,7 +81,7 @@ impl Cell {
 }
 
 /// A thread's part in a run: makes the thread's state when called, which then does one step at a time.
-type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
+pub(crate) type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 
 /// What one thread did.
 struct Part {
@@ -117,7 +117,7 @@ fn one(work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
 }
 
 /// Threads that step until `seconds` are over.
-fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
+pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
     let (over, ready) = (AtomicBool::new(false), Barrier::new(threads as usize + 1));
     let mut start = Instant::now();
     let parts: Vec<Part> = std::thread::scope(|scope| {
@@ -141,7 +141,7 @@ fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
 }
 
 /// Noise, which does not compress.
-fn noise(seed: u64) -> Box<PageBuf> {
+pub(crate) fn noise(seed: u64) -> Box<PageBuf> {
     let (mut state, mut page) = (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, Box::new([0; PAGE_SIZE]));
     for word in page.as_chunks_mut::<8>().0 {
         state ^= state << 13;
@@ -156,7 +156,14 @@ fn noise(seed: u64) -> Box<PageBuf> {
 fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
     let hasher = PageHasher::new(1);
     let devices: Vec<(Box<dyn uswap_device::Device>, i32)> = vec![(Box::new(RamDevice::new("ram", SLOTS)), 0)];
-    let config = StoreConfig { pool_limit_bytes: 0, pool_reserve_bytes: 1 << 20, hasher, devices, concurrency };
+    let config = StoreConfig {
+        pool_limit_bytes: 0,
+        pool_reserve_bytes: 1 << 20,
+        hasher,
+        devices,
+        concurrency,
+        tier: Tier::default(),
+    };
     let store = std::sync::Arc::new(Store::new(config).expect("a megabyte of address space"));
     run(threads, seconds, &|| {
         let (store, mut scratch, mut held) = (store.clone(), Scratch::new(), VecDeque::with_capacity(WINDOW + 1));
@@ -191,7 +198,7 @@ fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> Sample {
 }
 
 /// All rounds: `measure` runs a row (by its place among `rows`) with a number of threads.
-fn rounds(plan: &Plan, rows: &[&'static str], measure: impl Fn(u32, usize) -> Sample) -> Vec<Cell> {
+pub(crate) fn rounds(plan: &Plan, rows: &[&'static str], measure: impl Fn(u32, usize) -> Sample) -> Vec<Cell> {
     let cell = |threads: &u32| {
         let threads = *threads;
         rows.iter().map(move |row| Cell { threads, row, samples: Vec::new() })
@@ -218,16 +225,17 @@ pub fn measure(plan: &Plan) -> String {
     let _ = write!(
         text,
         "## Swap-out\nPages that do not compress are stored on a device in memory, one by one, and as many old ones freed.\n\n\
-         {}\n{}\n## Slots alone\nA slot is taken and an old one freed.\n\n{}",
+         {}\n{}\n## Slots alone\nA slot is taken and an old one freed.\n\n{}\n{}",
         table(&stored),
-        in_words(&stored),
+        in_words(&stored, ROWS[3].0),
         table(&slots),
+        crate::pool_locks::measure(plan),
     );
     text
 }
 
 /// A line for each cell; rates are of thousand pages a second.
-fn table(cells: &[Cell]) -> String {
+pub(crate) fn table(cells: &[Cell]) -> String {
     let mut text = String::from(
         "| threads | locks | thousand pages/s | least - most | to one lock | processor time a page | lock wait \
          | waits per 1000 pages |\n|---|---|---|---|---|---|---|---|\n",
@@ -253,8 +261,7 @@ fn table(cells: &[Cell]) -> String {
 }
 
 /// Whether the last row does what it is there for, by the medians.
-fn in_words(cells: &[Cell]) -> String {
-    let last = ROWS[ROWS.len() - 1].0;
+pub(crate) fn in_words(cells: &[Cell], last: &str) -> String {
     let mine: Vec<&Cell> = cells.iter().filter(|cell| cell.row == last).collect();
     let rate = |cell: &Cell| cell.median(|sample| sample.rate).median;
     let behind: Vec<String> = mine
@@ -288,9 +295,12 @@ mod tests {
     fn the_table_compares_with_the_first_row_and_says_when_the_last_is_slower() {
         let mut cells = vec![cell(2, "one lock", &[1e5, 2e5, 9e5]), cell(2, "+ slot caches", &[3e5, 3e5, 4e5])];
         assert!(table(&cells).contains("| 2 | + slot caches | 300 | 300 - 400 | 1.50 | 1.25 us | 1.50 % | 2.50 |"));
-        assert!(in_words(&cells).starts_with("The last row is the fastest with every number of threads; it waits"));
+        assert!(
+            in_words(&cells, ROWS[3].0)
+                .starts_with("The last row is the fastest with every number of threads; it waits")
+        );
         cells.extend([cell(8, "one lock", &[3e5]), cell(8, "+ slot caches", &[2e5])]);
-        assert!(in_words(&cells).contains("not the fastest with 8 threads; it waits for locks 1.50 %"));
+        assert!(in_words(&cells, ROWS[3].0).contains("not the fastest with 8 threads; it waits for locks 1.50 %"));
     }
 
     #[test]
@@ -301,6 +311,6 @@ mod tests {
         }
         let plan = Plan { threads: vec![1, 2], rounds: 2, seconds: 0.02 };
         let text = measure(&plan);
-        assert_eq!(text.lines().filter(|line| line.starts_with("| 2 |")).count(), 4 + 3, "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| 2 |")).count(), 4 + 3 + 4, "{text}");
     }
 }

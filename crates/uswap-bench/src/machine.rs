@@ -44,6 +44,14 @@ fn output(program: &str, arguments: &[&str]) -> String {
 }
 
 impl Machine {
+    /// Processors, kernel, commit, date and load, for the head of a document.
+    pub fn heading(&self) -> String {
+        format!(
+            "{} x {}, Linux {}, commit {}, {}, load average at the start {}",
+            self.processors, self.processor, self.kernel, self.commit, self.date, self.load
+        )
+    }
+
     /// This machine, with the working folder `folder`.
     pub fn here(folder: &Path, cgroup: &str) -> Self {
         let cpuinfo = read("/proc/cpuinfo");

@@ -25,10 +25,12 @@ pub enum Program {
     Java,
     /// Python with numpy.
     PythonNumpy,
+    /// The Go toolchain, which is static: its processes are attached to.
+    GoBuild,
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 7] = [
+pub const PROGRAMS: [Program; 8] = [
     Program::Sort,
     Program::PythonDict,
     Program::Redis,
@@ -36,6 +38,7 @@ pub const PROGRAMS: [Program; 7] = [
     Program::Node,
     Program::Java,
     Program::PythonNumpy,
+    Program::GoBuild,
 ];
 
 /// Debian's packages with what the real workloads use.
@@ -114,6 +117,7 @@ impl Program {
             Self::Node => "node",
             Self::Java => "java",
             Self::PythonNumpy => "python-numpy",
+            Self::GoBuild => "go-build",
         }
     }
 
@@ -127,6 +131,7 @@ impl Program {
             Self::Node => "Node.js: a map of objects, built, partly looked up at random, added up",
             Self::Java => "Java: a map of arrays, built, partly looked up at random, added up",
             Self::PythonNumpy => "Python and numpy: sorts and permutes arrays",
+            Self::GoBuild => "go build of gopls with the standard library; its answer is the hash of the binary",
         }
     }
 
@@ -166,6 +171,7 @@ impl Program {
                 Ok(Prepared::command(["node", &heap, &program, &mib]))
             }
             Self::Java => java(place),
+            Self::GoBuild => go_build(place),
         }
     }
 }
@@ -223,4 +229,21 @@ fn java(place: &Place) -> Result<Prepared, String> {
     let (least, most) = (format!("-Xms{}M", place.mib), format!("-Xmx{}M", place.mib));
     let mib = (place.mib * 5 / 8).to_string();
     Ok(Prepared::command(["java", &least, &most, "-XX:+UseSerialGC", "-cp", &folder, "Objects", &mib]))
+}
+
+/// The module that is built, as the module proxy has it.
+const GO_MODULE: &str = "golang.org/x/tools/gopls@v0.20.0";
+
+fn go_build(place: &Place) -> Result<Prepared, String> {
+    need(&["go", "sha256sum"])?;
+    let fetch = script(place, "go_fetch.sh", include_str!("../scripts/go_fetch.sh"))?;
+    let build = script(place, "go_build.sh", include_str!("../scripts/go_build.sh"))?;
+    let tree = place.folder.join("go-tree").display().to_string();
+    let fetched =
+        Command::new("sh").args([&fetch, GO_MODULE, &tree]).output().map_err(|error| format!("sh: {error}"))?;
+    if !fetched.status.success() {
+        let why = crate::launch::last_line(&String::from_utf8_lossy(&fetched.stderr));
+        return Err(format!("{GO_MODULE} cannot be fetched: {why}"));
+    }
+    Ok(Prepared::command(["sh", &build, &tree]))
 }

@@ -101,9 +101,9 @@ pub struct Sample {
     pub zswpout: u64,
     /// Faults that waited for a page to be brought back.
     pub major_faults: u64,
-    /// Bytes that disks of the machine read meanwhile.
+    /// Bytes read from the devices of a run of uswap; of others, what all disks of the machine read meanwhile.
     pub read_bytes: u64,
-    /// Bytes that disks of the machine wrote meanwhile.
+    /// The same, written.
     pub written_bytes: u64,
     /// Bytes before compression for each byte after, at the largest use; 0 is not known.
     pub compression_ratio: f64,
@@ -175,7 +175,7 @@ pub struct Figure {
 }
 
 /// Everything of one run of the tool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Where it ran.
     pub machine: Machine,

@@ -5,7 +5,7 @@
 //! | `none` | nothing, and no limit |
 //! | `uswap` | `uswap run --ram auto` in a cgroup of exactly the limit, without kernel swap |
 //! | `uswap-fixed` | the same with `--ram (limit - 32 MiB) / 1.05`, what SPECIFICATION.md promises to hold |
-//! | `uswap:OPTIONS` | with further options of `uswap run` |
+//! | `uswap:OPTIONS` | with further options of `uswap run`; one word may be `faults=LIST`, fault points for a comparison |
 //! | `uswap@PATH`, `uswap@PATH:OPTIONS` | another build |
 //! | `kernel-swapfile` | the kernel with a swap file |
 //! | `kernel-zswap[:COMPRESSOR\|:each]` | the same with zswap in front |
@@ -118,6 +118,13 @@ pub fn uswap_words(
     words
 }
 
+/// The fault points among options (`faults=LIST`), and the other options.
+pub fn fault_points(options: &[String]) -> (String, Vec<String>) {
+    let (points, others): (Vec<&String>, Vec<&String>) = options.iter().partition(|word| word.starts_with("faults="));
+    let list: Vec<&str> = points.iter().map(|word| &word["faults=".len()..]).collect();
+    (list.join(","), others.into_iter().cloned().collect())
+}
+
 /// The budget that is promised to hold within a hard limit, in bytes; 16 MiB at least.
 pub fn fixed_budget(limit: u64) -> u64 {
     ((limit.saturating_sub(32 << 20) as f64 / 1.05) as u64).max(16 << 20)
@@ -129,6 +136,13 @@ mod tests {
 
     fn parse(name: &str) -> System {
         System::parse(name).unwrap().remove(0)
+    }
+
+    #[test]
+    fn fault_points_are_no_options() {
+        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+        assert_eq!(fault_points(&words("--pool 5 faults=a,b=2 --x")), ("a,b=2".into(), words("--pool 5 --x")));
+        assert_eq!(fault_points(&words("--pool 5")), (String::new(), words("--pool 5")));
     }
 
     #[test]

@@ -92,24 +92,30 @@ fn build_by_jobs(results: &Results) -> String {
     fractions.dedup();
     let mut text = String::new();
     for fraction in fractions {
-        let builds = |system: &str| -> Vec<Build> {
-            jobs.iter().filter_map(|&jobs| build(results, system, jobs, fraction)).collect()
-        };
-        let base = builds("kernel-swapfile");
         for system in limited(results).filter(|name| *name != "kernel-swapfile") {
-            let others = builds(system);
-            let pairs: Vec<(&Build, &Build)> =
-                base.iter().filter_map(|a| Some((a, others.iter().find(|b| b.jobs == a.jobs)?))).collect();
-            if !pairs.is_empty() {
-                put!(text, "### C build at {fraction} %: kernel-swapfile (base) and {system} (zswap, 2013)\n");
-                let about = results.workloads.iter().find(|workload| workload.name.starts_with("cbuild-j"));
-                let about = about.map_or("", |workload| workload.about.as_str());
-                put!(text, "{about} and so on; one limit for all N.\n");
-                build_tables(&mut text, system, &pairs, results.machine.processors);
-            }
+            build_table(&mut text, results, "kernel-swapfile", system, fraction);
         }
     }
     text
+}
+
+/// The build's tables of one system beside another one, where both ran.
+pub fn build_table(text: &mut String, results: &Results, base: &str, system: &str, fraction: u32) {
+    let mut jobs = crate::workload::JOBS;
+    jobs.sort_unstable();
+    let builds = |system: &str| -> Vec<Build> {
+        jobs.iter().filter_map(|&jobs| build(results, system, jobs, fraction)).collect()
+    };
+    let (base_builds, others) = (builds(base), builds(system));
+    let pairs: Vec<(&Build, &Build)> =
+        base_builds.iter().filter_map(|a| Some((a, others.iter().find(|b| b.jobs == a.jobs)?))).collect();
+    if !pairs.is_empty() {
+        put!(text, "### C build at {fraction} %: {base} (base) and {system} (zswap, 2013)\n");
+        let about = results.workloads.iter().find(|workload| workload.name.starts_with("cbuild-j"));
+        let about = about.map_or("", |workload| workload.about.as_str());
+        put!(text, "{about} and so on; one limit for all N.\n");
+        build_tables(text, system, &pairs, results.machine.processors);
+    }
 }
 
 fn change(base: f64, new: f64) -> String {

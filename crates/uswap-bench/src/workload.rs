@@ -52,6 +52,7 @@ pub struct Workload {
 enum Recipe {
     Memory(&'static [&'static str]),
     Fill,
+    Turns,
     Pft(usize),
     Tree(usize),
     Real(real::Program),
@@ -151,6 +152,8 @@ pub fn all() -> Vec<Workload> {
     let mut list: Vec<Workload> = first.iter().map(micro(Rank::Curve)).collect();
     list.extend(real::PROGRAMS.map(real));
     list.push(one("fill-p32", "32 processes fill memory, then check it", Family::Micro, Rank::Point, Recipe::Fill));
+    let about = "8 processes sweep over their memory, 20 rounds each";
+    list.push(one("turns-p8", about, Family::Micro, Rank::Point, Recipe::Turns));
     list.extend([1, 2, 4].map(page_fault_test));
     list.extend(JOBS.map(build));
     list.extend(rest.iter().map(micro(Rank::Later)));
@@ -187,6 +190,7 @@ impl Workload {
         match &self.recipe {
             Recipe::Memory(words) => Ok(memory(words, place)),
             Recipe::Fill => Ok(own(place, &["fill", "--mib", &place.mib.to_string()])),
+            Recipe::Turns => Ok(own(place, &["turns", "--mib", &place.mib.to_string()])),
             Recipe::Pft(threads) => {
                 let mib = (place.mib / 2).to_string();
                 Ok(own(place, &["pft", "--threads", &threads.to_string(), "--mib", &mib]))

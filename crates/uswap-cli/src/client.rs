@@ -11,6 +11,7 @@ use uswap_sys::socket::peer_credentials;
 
 /// A run gets this long to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+const SWAPON_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest answer in bytes: a tree of a hundred thousand processes.
 const LONGEST_ANSWER: usize = 32 << 20;
 
@@ -85,7 +86,9 @@ pub fn ask_for(run: &Run, request: &Value) -> Result<Value, String> {
 }
 
 fn ask(run: &Run, request: &Value) -> io::Result<Value> {
-    let deadline = Instant::now() + PATIENCE;
+    // A server on the network is met before the answer comes.
+    let patience = if request["request"] == "swapon" { SWAPON_PATIENCE } else { PATIENCE };
+    let deadline = Instant::now() + patience;
     let stream = UnixStream::connect_addr(&control::address(run.user, &run.name)?)?;
     // Anybody can take an abstract name: only the run's owner and root are believed.
     let owner = peer_credentials(&stream)?.user;

@@ -10,6 +10,7 @@ use uswap_lab::generate::{self, Format, Pattern, Recipe};
 use uswap_lab::report::Report;
 use uswap_lab::{Kind, Ram, plot, replay};
 
+use crate::record;
 use crate::table::Table;
 
 #[derive(Args, Debug)]
@@ -22,6 +23,9 @@ pub struct LabArguments {
 enum LabCommand {
     /// Replay traces under several policies and sizes of memory
     Replay(ReplayArguments),
+    /// Run a command and record what it touches, as a trace
+    #[command(override_usage = "uswap lab record -o FILE [OPTIONS] -- CMD [ARG...]")]
+    Record(record::RecordArguments),
     /// Make a trace by rule, the same for the same seed
     Generate(GenerateArguments),
 }
@@ -103,6 +107,7 @@ fn formats() -> impl TypedValueParser<Value = Format> {
 /// Returns the exit status.
 pub fn run(arguments: &LabArguments) -> i32 {
     let done = match &arguments.command {
+        LabCommand::Record(arguments) => return record::run(arguments),
         LabCommand::Replay(arguments) => replay_traces(arguments),
         LabCommand::Generate(arguments) => make_trace(arguments).map(|()| String::new()),
     };

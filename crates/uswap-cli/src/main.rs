@@ -1,5 +1,6 @@
 //! `uswap`: swap in user space.
 
+mod attach;
 mod client;
 mod doctor;
 mod groups;
@@ -8,6 +9,7 @@ mod lab;
 mod manual;
 mod orders;
 mod probe;
+mod record;
 mod run;
 mod status;
 mod table;
@@ -16,6 +18,10 @@ mod top;
 use std::io::Write;
 
 use clap::{Parser, Subcommand};
+
+/// Threads that serve pages allocate nothing that has no name (`uswap_core::growth`).
+#[global_allocator]
+static ALLOCATOR: uswap_sys::GuardedAllocator = uswap_sys::GuardedAllocator;
 
 /// Run programs in less memory than they need, without kernel swap.
 #[derive(Parser)]
@@ -30,6 +36,10 @@ enum Command {
     /// Run a command and all its children within a memory budget
     #[command(override_usage = "uswap run [OPTIONS] -- CMD [ARG...]")]
     Run(run::RunArguments),
+    /// Give a program that runs already a memory budget; Ctrl-C lets go of it
+    Attach(attach::AttachArguments),
+    /// Let go of a program that was attached to: all its memory comes back
+    Detach(attach::DetachArguments),
     /// Show what a run uses, evicts and brings back
     Status(status::StatusArguments),
     /// Show the status of a run once a second; q ends
@@ -40,6 +50,8 @@ enum Command {
     Swapoff(orders::SwapoffArguments),
     /// Change the budget of a run
     Limit(orders::LimitArguments),
+    /// Change the compressor of a run; what is stored stays as it is
+    Compressor(orders::CompressorArguments),
     /// Divide the budget of a run among groups of its processes
     Group(groups::GroupArguments),
     /// Tell what works here, and how to get what does not
@@ -57,11 +69,14 @@ fn main() {
     let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
     let status = match cli.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Attach(arguments) => attach::attach(&arguments),
+        Command::Detach(arguments) => attach::detach(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Swapon(arguments) => orders::swapon(&arguments),
         Command::Swapoff(arguments) => orders::swapoff(&arguments),
         Command::Limit(arguments) => orders::limit(&arguments),
+        Command::Compressor(arguments) => orders::compressor(&arguments),
         Command::Group(arguments) => groups::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),

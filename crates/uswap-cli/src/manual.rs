@@ -105,9 +105,32 @@ fn rest() -> Roff {
         &[
             ("PATH", "A file; made if it is missing. A file that holds foreign data is refused."),
             ("/dev/...", "A block device. Its content is lost."),
+            (
+                "nbd://HOST[:PORT]/EXPORT",
+                "An export of an NBD server, whose content is lost; with nbds:// by TLS. ?tls-certificates=FOLDER names the \
+                 folder of ca-cert.pem, client-cert.pem and client-key.pem, ?tls-hostname=NAME the name in the server's \
+                 certificate.",
+            ),
+            ("nbd+unix:///EXPORT?socket=PATH", "The same by a Unix socket; also nbds+unix."),
             ("ram", "Uncompressed memory, for experiments."),
             (",prio=N", "Higher priorities are filled first (default 0)."),
-            (",size=SIZE", "Use at most so much (default: 4 x the budget)."),
+            (",size=SIZE", "Use at most so much (default: 4 x the budget; of an export all)."),
+            (",mirror=PLACE", "Write each page there too. The place that fails is left for good, the other has all."),
+            (
+                ",timeout=SECONDS",
+                "So long a request to a server may take, reconnects included (default 30). Pages on a server that has not \
+                 answered for that long are lost to who touches them, until it answers again.",
+            ),
+            (",connections=N", "Connections to a server (default: 4 if it says that all see the same data, else 1)."),
+        ],
+    );
+    page.control("SH", ["COMPRESSION"]);
+    paragraphs(
+        &mut page,
+        &[
+            "lz4, the default, is fast; zstd[:LEVEL], with a level from 1 to 22 (3 where none is given), makes pages smaller and \
+             takes two to three times as long at low levels. uswap compressor changes it while the run goes on; what is stored \
+             stays as it is. Pages that do not compress to three quarters of themselves go to a swap place as they are.",
         ],
     );
     page.control("SH", ["GROUPS"]);
@@ -183,12 +206,20 @@ fn examples(page: &mut Roff) {
                 "uswap run --ram 2G --swap /data/swap,size=16G --name train -- python3 train.py",
                 "With a swap file of its own and a name; then, elsewhere: uswap top train",
             ),
+            (
+                "uswap run --ram 1G --swap nbds://there/swap,timeout=10 -- ./program",
+                "With the memory of another machine behind it.",
+            ),
             ("uswap run -- ./server", "In a container: a budget in balance with the container's memory limit."),
             (
                 "uswap group create build jobs --limit 40%; uswap group move build 4711 jobs",
                 "The process 4711 of the run build, and the children it starts from now on, in two fifths of the budget.",
             ),
             ("uswap doctor", "What works here."),
+            (
+                "uswap lab record -o trace.gz --ram 64M -- make",
+                "What the build touches, as far as 64 MiB do not hold it.",
+            ),
             (
                 "uswap lab replay trace.txt.gz --ram 10%,50% --svg curve.svg",
                 "How eviction policies compare on a trace of page numbers.",
@@ -204,9 +235,10 @@ fn notes(page: &mut Roff) {
         &[
             "Required: Linux 6.11, x86-64, and CAP_SYS_PTRACE in the initial user namespace (fork events of \
              userfaultfd). In a container: docker run --cap-add SYS_PTRACE --device /dev/userfaultfd.",
-            "Programs that do not load the agent run unmanaged: static programs (all Go programs), setuid programs, \
-             programs of other users, programs whose environment was cleared. Their memory counts against the budget \
-             but cannot be evicted; the summary names them.",
+            "The agent is brought to programs of 8 MiB and more that have not loaded it (static ones such as all Go \
+             programs, cleared environments), by ptrace(2) of one thread for some hundred microseconds. Unmanaged \
+             stay 32-bit programs, programs with seccomp filters of their own, and those that are traced or may not \
+             be traced: their memory counts against the budget but cannot be evicted; the summary names them.",
             "Not managed: thread stacks, mappings below 256 KiB, locked, shared and file-backed memory, and processes \
              below 4 MiB.",
             "An evicted page cannot be read by ptrace(2) or /proc/PID/mem (EIO), is zero in core dumps, and \

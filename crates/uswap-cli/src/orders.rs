@@ -1,4 +1,4 @@
-//! `uswap swapon`, `uswap swapoff`, `uswap limit`: orders to a run that goes on meanwhile.
+//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on meanwhile.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct SwaponArguments {
     /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// A file (made if missing), a block device, or ram; with [,prio=N][,size=SIZE]
+    /// A file (made if missing), a block device, an NBD server, or ram; with options as for `run --swap`
     #[arg(value_name = "SPEC")]
     spec: String,
     /// Print the answer as JSON
@@ -58,6 +58,31 @@ pub struct LimitArguments {
     /// Print what came of it as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CompressorArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// lz4, or zstd[:LEVEL] with a level from 1 to 22
+    #[arg(value_name = "COMPRESSOR")]
+    compressor: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Has pages stored by another compressor from now on; returns the exit status.
+pub fn compressor(arguments: &CompressorArguments) -> i32 {
+    let order = || {
+        let run = client::find(&arguments.name)?;
+        client::ask_for(&run, &json!({ "request": "compressor", "compressor": arguments.compressor }))
+    };
+    tell(order(), arguments.json, |answer| {
+        let name = |field: &str| answer[field].as_str().unwrap_or("?").to_string();
+        format!("{}, {} before", name("compressor"), name("before"))
+    })
 }
 
 /// Adds a device; returns the exit status.
@@ -196,14 +221,20 @@ pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) ->
     }
 }
 
-/// The engine runs in another directory: a relative path in a spec is completed here.
+/// The engine runs in another directory: relative paths in a spec are completed here.
 fn absolute(spec: &str) -> String {
-    let (place, options) = spec.split_at(spec.find(',').unwrap_or(spec.len()));
-    let complete = place.is_empty() || place == "ram" || place.contains("://") || place.starts_with('/');
-    match std::env::current_dir() {
-        Ok(here) if !complete => format!("{}{options}", here.join(Path::new(place)).display()),
-        _ => spec.to_string(),
-    }
+    let Ok(here) = std::env::current_dir() else { return spec.to_string() };
+    let complete = |place: &str| match place.is_empty() || place == "ram" || place.contains("://") {
+        true => place.to_string(),
+        false => here.join(Path::new(place)).display().to_string(),
+    };
+    let mut parts = spec.split(',');
+    let place = complete(parts.next().unwrap_or_default());
+    let options = parts.map(|option| match option.split_once('=') {
+        Some(("mirror", place)) => format!("mirror={}", complete(place)),
+        _ => option.to_string(),
+    });
+    std::iter::once(place).chain(options).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -214,6 +245,7 @@ mod tests {
     fn relative_places_are_completed_and_others_left() {
         let here = std::env::current_dir().expect("a directory");
         assert_eq!(absolute("a/b,prio=1"), format!("{}/a/b,prio=1", here.display()));
+        assert_eq!(absolute("nbd://h/x,mirror=b"), format!("nbd://h/x,mirror={}/b", here.display()));
         for same in ["/a,size=1G", "ram", "ram,size=1M", "nbd://h/x", "", ",prio=1"] {
             assert_eq!(absolute(same), same);
         }

@@ -8,42 +8,62 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use uswap_core::size::{Size, human};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
-use uswap_engine::config::{Ram, RunConfig, SwapSpec, exit};
+use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::swaps::LEAST_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
 
+/// What an engine is told, whatever it serves.
 #[derive(Args, Debug)]
-pub struct RunArguments {
+pub struct EngineArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
     #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
     ram: String,
     /// Most of the budget for the compressed pool, in percent; auto (an experiment): between 20 and 90, by what faults cost
     #[arg(long, value_name = "PERCENT|auto", default_value = "50")]
     pool: String,
-    /// Where pages go that do not fit: PATH, a block device, or ram; with [,prio=N][,size=SIZE]. May be repeated
+    /// Compressor of the pool: lz4, or zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)
+    #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4")]
+    compressor: String,
+    /// Allocator of the pool: slab (dense), or zbud (two objects a page, for comparison)
+    #[arg(long, value_name = "slab|zbud", default_value = "slab")]
+    allocator: String,
+    /// Where pages go that do not fit: PATH, a block device, nbd://HOST[:PORT]/EXPORT, or ram; with [,prio=N][,size=SIZE]
+    /// [,mirror=PLACE], of servers also [,timeout=SECONDS][,connections=N]. May be repeated
     #[arg(long, value_name = "SPEC")]
     swap: Vec<String>,
     /// Write all figures to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// Name of this run for `uswap status` (default: its process id)
+    /// Name for `uswap status` and its kin (default: the process id)
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Print no summary and no notices, except of lost pages and why a tree was killed
     #[arg(short, long)]
-    quiet: bool,
+    pub quiet: bool,
     /// Say more
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
+}
+
+#[derive(Args, Debug)]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    /// Whether processes whose memory does not fit together are made to wait for one another, in turns (an experiment)
+    #[arg(long, value_name = "on|off", default_value = "off", value_parser = ["on", "off"])]
+    load_control: String,
+    /// Leave programs alone that have not loaded the agent (static ones, cleared environments)
+    #[arg(long)]
+    no_attach: bool,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 /// A refusal: what to say and which status to exit with.
-type Refusal = (String, i32);
+pub type Refusal = (String, i32);
 
 /// Runs the command; returns the exit status.
 pub fn run(arguments: &RunArguments) -> i32 {
@@ -56,37 +76,63 @@ pub fn run(arguments: &RunArguments) -> i32 {
     }
 }
 
-fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
-    let refuse = |text: String| (text, exit::REFUSED);
+pub fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
+    let program = find_program(&arguments.command[0])?;
+    let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| refuse("an argument holds a NUL".into()));
+    let engine = prepare_engine(&arguments.engine, None)?;
+    Ok(RunConfig {
+        load_control: arguments.load_control == "on",
+        attach: !arguments.no_attach,
+        program: c_string(program.as_os_str())?,
+        arguments: arguments.command.iter().map(|text| c_string(text)).collect::<Result<_, _>>()?,
+        ..engine
+    })
+}
+
+fn refuse(text: String) -> Refusal {
+    (text, exit::REFUSED)
+}
+
+/// An engine for a command that is still to be named, or for a program that runs already.
+pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Result<RunConfig, Refusal> {
     if let Ok(name) = std::env::var("USWAP_NAME") {
         return Err(refuse(format!("this is already inside the run {name:?}; a run inside a run is not supported")));
     }
-    let name = arguments.name.clone().unwrap_or_else(|| std::process::id().to_string());
+    let process = target.map_or_else(std::process::id, |target| target.pid);
+    let name = arguments.name.clone().unwrap_or_else(|| process.to_string());
     check_name(&name).map_err(|error| refuse(format!("--name {name:?}: {error}")))?;
-    let program = find_program(&arguments.command[0])?;
     check_userfaultfd().map_err(refuse)?;
-    let (ram, limit) = budget(&arguments.ram).map_err(refuse)?;
+    let (ram, limit) = budget(&arguments.ram, process).map_err(refuse)?;
     let pool_percent = pool_share(&arguments.pool).map_err(refuse)?;
+    let tier = Tier {
+        allocator: arguments.allocator.parse().map_err(|error| refuse(format!("--allocator: {error}")))?,
+        compression: arguments.compressor.parse().map_err(|error| refuse(format!("--compressor: {error}")))?,
+    };
     let parse = |spec: &String| spec.parse().map_err(|error| format!("--swap {spec}: {error}"));
     let mut swap: Vec<SwapSpec> = arguments.swap.iter().map(parse).collect::<Result<_, _>>().map_err(refuse)?;
     swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
-    let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| refuse("an argument holds a NUL".into()));
     Ok(RunConfig {
         ram,
         limit,
         pool_percent,
+        tier,
+        load_control: false,
         swap,
         stats: arguments.stats.clone(),
+        attach: true,
+        target,
+        ready: None,
         name,
         verbosity: if arguments.quiet { 0 } else { 1 + arguments.verbose },
-        program: c_string(program.as_os_str())?,
-        arguments: arguments.command.iter().map(|text| c_string(text)).collect::<Result<_, _>>()?,
+        program: CString::default(),
+        arguments: Vec::new(),
+        record: None,
         fault_points: std::env::var("USWAP_FAULT_POINTS").unwrap_or_default(),
     })
 }
 
 /// As the shell would find it: 127 when there is none, 126 when it may not be executed.
-fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
+pub fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
     let forbidden = |path: &Path| (format!("{}: permission denied", path.display()), exit::NOT_EXECUTABLE);
@@ -156,10 +202,10 @@ pub fn automatic_budget(machine: u64, cgroup: Option<Cgroup>) -> u64 {
     cgroup.map_or(without_cgroup(machine), |cgroup| Balance::new(cgroup).initial_limit())
 }
 
-fn budget(text: &str) -> Result<(Ram, u64), String> {
+fn budget(text: &str, process: u32) -> Result<(Ram, u64), String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     if text == "auto" {
-        return Ok((Ram::Auto, automatic_budget(machine, Cgroup::of_this_process())));
+        return Ok((Ram::Auto, automatic_budget(machine, Cgroup::of_process(process))));
     }
     let size: Size = text.parse().map_err(|error| format!("--ram: {error}"))?;
     let bytes = size.of(machine);

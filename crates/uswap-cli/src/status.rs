@@ -96,7 +96,14 @@ pub fn in_tables(status: &Value, before: Option<&Value>) -> String {
         duration(number(&status["uptime_ms"])),
         command(status)
     );
-    let mut tables = vec![budget(figures), devices(figures), traffic(status, before), faults(figures)];
+    let mut tables = vec![
+        budget(figures),
+        pool(figures),
+        devices(figures),
+        connections(figures),
+        traffic(status, before),
+        faults(figures),
+    ];
     if array(&figures["groups"]).len() > 1 {
         tables.push(crate::groups::table(&figures["groups"]));
     }
@@ -111,21 +118,38 @@ fn joined(tables: &[Table]) -> String {
 }
 
 fn budget(figures: &Value) -> Table {
-    let mut table = Table::new(&["<MEMORY", "USED", "LIMIT", "PEAK", "PAGES", "SAME-FILLED", "RATIO"]);
+    let mut table = Table::new(&["<MEMORY", "USED", "LIMIT", "PEAK"]);
     let row = ["ram_bytes", "ram_limit_bytes", "ram_peak_bytes"].map(|name| bytes(&figures[name]));
     table.row(std::iter::once("budget".to_string()).chain(row));
+    let most = bytes(&figures["mm_stat"]["mem_used_max"]);
+    table.row(["pool".into(), bytes(&figures["pool_bytes"]), bytes(&figures["pool_limit_bytes"]), most]);
+    let reserve = &figures["reserve"];
+    let row = ["used_bytes", "size_bytes", "peak_bytes"].map(|name| bytes(&reserve[name]));
+    table.row(std::iter::once("reserve".to_string()).chain(row));
+    table
+}
+
+/// The compressed tier: what its pages would take (ratio), what its memory holds beside their bytes (density), and what is
+/// saved.
+fn pool(figures: &Value) -> Table {
+    let mut table =
+        Table::new(&["<POOL", "<ALLOCATOR", "PAGES", "SAME-FILLED", "COMPRESSED", "RATIO", "DENSITY", "SAVED"]);
     let (stored, compressed) = (number(&figures["stored_pages"]), number(&figures["pool_stored_bytes"]));
-    let filled = number(&figures["same_filled_pages"]);
-    let in_pool = stored.saturating_sub(filled);
-    let ratio = if compressed == 0 { "-".into() } else { format!("{:.1}", (in_pool << 12) as f64 / compressed as f64) };
+    let (filled, used) = (number(&figures["same_filled_pages"]), number(&figures["pool_bytes"]));
+    let plain = stored.saturating_sub(filled) << 12;
+    let over = |a: u64, digits: usize| match compressed {
+        0 => "-".into(),
+        _ => format!("{:.digits$}", a as f64 / compressed as f64),
+    };
     table.row([
-        "pool".into(),
-        bytes(&figures["pool_bytes"]),
-        bytes(&figures["pool_limit_bytes"]),
-        String::new(),
+        text(&figures["compressor"]),
+        text(&figures["pool_allocator"]),
         stored.to_string(),
         filled.to_string(),
-        ratio,
+        human(compressed),
+        over(plain, 1),
+        over(used, 2),
+        human((stored << 12).saturating_sub(used)),
     ]);
     table
 }
@@ -134,6 +158,7 @@ fn devices(figures: &Value) -> Table {
     let mut table = Table::new(&["<SWAP", "USED", "SIZE", "PRIO", "ERRORS", "<STATE"]);
     for device in array(&figures["devices"]) {
         let errors = number(&device["read_errors"]) + number(&device["write_errors"]);
+        let note = device["note"].as_str().map(|note| format!("; {}", text(&note.into()))).unwrap_or_default();
         let state = match ["draining", "latched_off", "out_of_room"].map(|name| device[name] == true) {
             [true, ..] => "being emptied",
             [_, true, _] => "off after write errors",
@@ -142,7 +167,25 @@ fn devices(figures: &Value) -> Table {
         };
         let (used, size) = (bytes(&device["used_bytes"]), bytes(&device["size_bytes"]));
         let priority = device["priority"].as_i64().unwrap_or(0).to_string();
-        table.row([text(&device["name"]), used, size, priority, errors.to_string(), state.into()]);
+        table.row([text(&device["name"]), used, size, priority, errors.to_string(), format!("{state}{note}")]);
+    }
+    table
+}
+
+/// Connections of devices on the network.
+fn connections(figures: &Value) -> Table {
+    let mut table = Table::new(&["<CONNECTION", "<STATE", "IN FLIGHT", "ROUND TRIP", "RECONNECTS", "<LAST ERROR"]);
+    for device in array(&figures["devices"]) {
+        for (connection, index) in array(&device["connections"]).iter().zip(1..) {
+            table.row([
+                format!("{} {index}", text(&device["name"])),
+                text(&connection["state"]),
+                number(&connection["in_flight"]).to_string(),
+                time(number(&connection["round_trip_us"]) * 1000),
+                number(&connection["reconnects"]).to_string(),
+                connection["error"].as_str().map_or("-".into(), |error| text(&error.into())),
+            ]);
+        }
     }
     table
 }
@@ -164,7 +207,10 @@ fn traffic(status: &Value, before: Option<&Value>) -> Table {
         ("out to swap", "pswpout"),
         ("in from swap", "pswpin"),
         ("refaults", "workingset_refault_anon"),
+        ("read ahead, touched", "swap_ra_hit"),
         ("throttled", "throttled"),
+        ("throttled, us", "throttled_us"),
+        ("held for a turn", "held_faults"),
     ];
     for (label, name) in rows {
         let total = number(&figures[name]);
@@ -193,12 +239,17 @@ fn processes(figures: &Value) -> Table {
     let all = array(&figures["processes"]);
     let (managed, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|process| process["managed"] == true);
     for process in managed.iter().chain(&waiting).take(MOST_PROCESSES) {
+        let waiting = process["held"] == true;
         let state = match (process["managed"] == true, process["forked"] == true) {
             (true, true) => "managed, forked",
             (true, false) => "managed",
             (false, _) => "not yet: memory is not short",
         };
-        table.row([number(&process["pid"]).to_string(), text(&process["name"]), state.into()]);
+        let state = match waiting {
+            true => format!("{state}, waits for its turn ({})", time(1_000_000 * number(&process["waiting_ms"]))),
+            false => state.to_string(),
+        };
+        table.row([number(&process["pid"]).to_string(), text(&process["name"]), state]);
     }
     if all.len() > MOST_PROCESSES {
         table.row([String::new(), format!("and {} more", all.len() - MOST_PROCESSES)]);

@@ -316,7 +316,7 @@ fn quiet_and_summary() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 47] = [
+const FIGURES: [&str; 56] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
@@ -354,9 +354,18 @@ const FIGURES: [&str; 47] = [
     "pool_stored_bytes",
     "stored_pages",
     "same_filled_pages",
+    "stored_incompressible_pages",
+    "pool_total_size",
+    "pool_hole_bytes",
     "reject_compress_poor",
+    "reject_compress_fail",
+    "reject_alloc_fail",
+    "reject_kmemcache_fail",
+    "decompress_fail",
     "pool_limit_hit",
     "written_back_pages",
+    "spilled_pages",
+    "repacked_pages",
     "reject_reclaim_fail",
     "put_full",
     "zswpin",
@@ -383,6 +392,12 @@ fn stats_hold_the_documented_figures() {
     }
     for figure in ["name", "used_bytes", "size_bytes", "latched_off", "read_errors", "write_errors"] {
         assert!(!stats["devices"][0][figure].is_null(), "{figure}: {stats:#}");
+    }
+    for figure in ["orig_data_size", "compr_data_size", "mem_used_total", "mem_limit", "mem_used_max", "same_pages"] {
+        assert!(stats["mm_stat"][figure].is_u64(), "{figure}: {stats:#}");
+    }
+    for figure in ["pages_compacted", "huge_pages"] {
+        assert!(stats["mm_stat"][figure].is_u64(), "{figure}: {stats:#}");
     }
     assert!(stats["processes"].is_array(), "{stats:#}");
 }

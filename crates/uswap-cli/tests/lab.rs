@@ -143,3 +143,58 @@ fn published_traces_are_replayed() {
     let order = ["opt", "lirs", "s3fifo", "2q", "arc", "lru", "fifo"];
     assert!(order.windows(2).all(|pair| ratio(pair[0]) < ratio(pair[1])), "{means:?}");
 }
+
+/// Fills 48 MiB and reads it twice, a byte a page.
+const SWEEPS: &str = "b = bytearray(b'x') * (48 << 20)
+for i in range(2): assert sum(b[::4096]) == 120 * 12288";
+
+impl Scratch {
+    fn record(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new("timeout");
+        command.args(["60", env!("CARGO_BIN_EXE_uswap"), "lab", "record"]).args(arguments);
+        command.current_dir(&self.0).output().expect("timeout runs")
+    }
+}
+
+#[test]
+fn a_recorded_run_shows_each_touch_of_a_page_that_was_out() {
+    let here = Scratch::new("record");
+    let output = here.record(&["-o", "t.trace.gz", "--ram", "24M", "--", "python3", "-c", SWEEPS]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let told: u64 =
+        errors.split_once("recorded ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok()).expect("a count");
+    let json: Value =
+        serde_json::from_str(&here.told("replay t.trace.gz --policy lru --ram 50% --json")).expect("JSON");
+    let count = |name: &str| json["traces"][0][name].as_u64().expect("a number");
+    assert_eq!(count("accesses"), told);
+    // Half of the pages at least are out in each of the two sweeps. While memory is filled part of it grows unseen.
+    assert!(count("distinct_pages") >= 9_000 && (12_288..100_000).contains(&told), "{json:#}");
+}
+
+#[test]
+fn every_access_is_recorded_with_valgrind() {
+    let here = Scratch::new("lackey");
+    let output = here.record(&["--every-access", "-o", "t.trace", "--", "sh", "-c", "exit 7"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{errors}");
+    assert!(errors.contains("recorded "), "{errors}");
+    here.told("replay t.trace --policy lru --ram 50%");
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_and_nothing_is_overwritten() {
+    let here = Scratch::new("record-refused");
+    fs::write(here.0.join("old.trace"), "kept").expect("a file");
+    let refused = |arguments: &[&str], status: i32, why: &str| {
+        let output = here.record(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(status) && errors.contains(why), "{arguments:?}: {errors}");
+    };
+    refused(&["-o", "old.trace", "--", "true"], REFUSED, "old.trace: File exists");
+    refused(&["--every-access", "-o", "old.trace", "--", "true"], REFUSED, "old.trace: File exists");
+    refused(&["-o", "new.trace", "--", "no-such-command"], 127, "command not found");
+    refused(&["-o", "no/folder.trace", "--", "true"], REFUSED, "no/folder.trace");
+    assert_eq!(fs::read_to_string(here.0.join("old.trace")).expect("the file"), "kept");
+    assert!(!here.0.join("new.trace").exists());
+}

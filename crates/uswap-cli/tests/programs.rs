@@ -253,7 +253,7 @@ stressors! {
     stress_stack_and_pthread: "--pthread 2 --pthread-max 200 --vm 1 --vm-bytes 128M --vm-keep";
 }
 
-/// A statically linked program has no agent: it runs, unmanaged.
+/// A statically linked program that is small has no agent: it runs, unmanaged.
 #[test]
 fn static_program_runs_unmanaged() {
     need_userfaultfd!();

@@ -93,6 +93,43 @@ fn fork_clone() {
     .is_needed();
 }
 
+/// Sent away at once, the agent of a child that changes its mappings without a pause leaves its memory unmanaged. (Its pages are
+/// served all the same.)
+#[test]
+fn patient_greeting() {
+    need_userfaultfd!();
+    let rule = Rule {
+        off: "hasty-greeting",
+        always: "",
+        victim: "busy_child",
+        arguments: "--memory 96 --rounds 3 --micros 200000",
+        timeout: 30,
+        tries: 4,
+    };
+    let stays_unmanaged = |faults| {
+        let outcome = rule.run(faults);
+        outcome.expect(0).paged();
+        outcome.stderr.contains("waits for its agent")
+    };
+    assert!(!stays_unmanaged(rule.always), "an agent was sent away");
+    assert!((0..rule.tries).any(|_| stays_unmanaged(rule.off)), "no agent was sent away with the rule off");
+}
+
+/// Known by what its parent was known by, a child without an agent waits for its staged pages for ever.
+#[test]
+fn many_proofs() {
+    need_userfaultfd!();
+    Rule {
+        off: "one-proof",
+        always: "",
+        victim: "raw_forks",
+        arguments: "--memory 96 --rounds 2",
+        timeout: 15,
+        tries: 4,
+    }
+    .is_needed();
+}
+
 /// A child forked while its parent's memory is being registered does not have it registered.
 #[test]
 fn fresh_registrations() {
@@ -103,6 +140,21 @@ fn fresh_registrations() {
         victim: "fork_at_start",
         arguments: "--memory 96",
         timeout: 90,
+        tries: 4,
+    }
+    .is_needed();
+}
+
+/// What is moved onto memory that was registered a moment ago may be evicted: a child has it all the same.
+#[test]
+fn fresh_is_not_what_was_moved_there() {
+    need_userfaultfd!();
+    Rule {
+        off: "lasting-fresh",
+        always: "delay-settle=100000",
+        victim: "fork_after_move",
+        arguments: "--memory 96 --rounds 5",
+        timeout: 40,
         tries: 4,
     }
     .is_needed();

@@ -194,7 +194,8 @@ fn programs_without_an_agent_are_named_with_the_reason() {
     }
     let stats = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unmanaged.json");
     let script = format!("{} & env -u LD_PRELOAD {} & wait", fixed.display(), bare.display());
-    let run = ["run", "--ram", "256M", "--stats", stats.to_str().expect("a path"), "--", "sh", "-c", &script];
+    let run =
+        ["run", "--no-attach", "--ram", "256M", "--stats", stats.to_str().expect("a path"), "--", "sh", "-c", &script];
     let output = uswap(&run);
     assert!(output.status.success());
     let summary = String::from_utf8_lossy(&output.stderr).into_owned();

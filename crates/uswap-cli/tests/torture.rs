@@ -6,9 +6,11 @@
 mod common;
 
 use std::ffi::OsString;
+use std::process::Command;
 
+use common::torture_cases::torture_cases;
 use common::victims::victim;
-use common::{Launch, Outcome, notice, under};
+use common::{Launch, Outcome, Scratch, not_here, notice, under};
 
 fn words(arguments: &str) -> Vec<OsString> {
     let mut all = vec![victim("torture").into_os_string()];
@@ -41,41 +43,78 @@ macro_rules! torture {
     };
 }
 
-torture! {
-    seed_1: "", "--seed 1 --seconds 6 --memory 128";
-    seed_2_one_thread: "", "--seed 2 --seconds 5 --memory 128 --threads 1 --processes 0";
-    seed_3_four_threads: "", "--seed 3 --seconds 5 --memory 128 --threads 4";
-    seed_4_without_forks: "", "--seed 4 --seconds 5 --memory 160 --processes 0 --ops-mask -fork,-spawn";
-    reads_and_writes_only: "", "--seed 5 --seconds 5 --memory 160 --ops-mask write,verify,rewrite_same,poke";
-    mappings_only: "", "--seed 6 --seconds 5 --memory 128 --ops-mask \
-        write,verify,grow,shrink,move,dontunmap,move_onto,unmap,refill,map_over,renew,dontneed";
-    counters: "", "--mode counters --seconds 5 --memory 128";
-    counters_with_four_threads: "", "--mode counters --seconds 5 --memory 160 --threads 4 --processes 1";
+torture_cases!(torture);
+
+/// Writeback without end: what comes into the pool goes out to the device at once, packed; what lies there is moved.
+macro_rules! written_back {
+    ($($test:ident: $faults:literal, $swap:literal, $arguments:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            need_userfaultfd!();
+            let launch = under("64M").deadline(90).faults(concat!("audit,", $faults));
+            let launch = if $swap.is_empty() { launch.swap_file("2G") } else { launch.option("--swap", $swap) };
+            let outcome = survives(launch, $arguments);
+            let (written, repacked) = (outcome.stat("written_back_pages"), outcome.stat("repacked_pages"));
+            assert!(written > 0 && $faults.contains("repack") == (repacked > 0), "{}", outcome.account());
+        })*
+    };
 }
 
-torture! {
-    slow_installation: "delay-install=200", "--seed 11 --seconds 5 --memory 128";
-    slow_gate: "delay-gate=200", "--seed 12 --seconds 5 --memory 128";
-    slow_store: "delay-store=2000", "--seed 13 --seconds 5 --memory 128";
-    all_slow: "delay-install=100,delay-gate=100,delay-store=500", "--seed 14 --seconds 5 --memory 128";
-    kernel_answers_again: "again=5", "--seed 15 --seconds 5 --memory 128";
-    store_is_full_at_times: "store-full=4", "--seed 16 --seconds 5 --memory 128";
-    counters_slow_installation: "delay-install=200", "--mode counters --seconds 5 --memory 128";
-    counters_slow_store: "delay-store=2000,again=7", "--mode counters --seconds 5 --memory 128";
+written_back! {
+    writeback_without_end: "eager-writeback", "", "--seed 31 --seconds 2 --memory 112";
+    slow_writeback: "no-alloc,eager-writeback,delay-writeback=3000", "", "--seed 33 --seconds 2 --memory 112";
+    writeback_and_repacking: "no-alloc,eager-writeback,eager-repack", "", "--seed 34 --seconds 2 --memory 112";
+    slow_writeback_and_repacking: "no-alloc,eager-writeback,eager-repack,delay-writeback=500,again=20", "",
+        "--seed 35 --seconds 2 --memory 112 --threads 3";
+    counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 112";
+    writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 112";
+}
+
+/// A loop device over a file.
+struct BlockDevice {
+    name: String,
+    _scratch: Scratch,
+}
+
+impl BlockDevice {
+    fn new(bytes: u64) -> Option<Self> {
+        let scratch = Scratch::new();
+        let image = scratch.path("disk");
+        std::fs::File::create(&image).ok()?.set_len(bytes).ok()?;
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        (made.status.success() && !name.is_empty()).then_some(Self { name, _scratch: scratch })
+    }
+}
+
+impl Drop for BlockDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.name]).status();
+    }
+}
+
+/// The same on a block device, whose sectors say how little can be read.
+#[test]
+fn writeback_to_a_block_device() {
+    need_userfaultfd!();
+    let Some(device) = BlockDevice::new(512 << 20) else { return not_here("loop devices cannot be made here") };
+    let launch = under("64M").deadline(90).faults("audit,eager-writeback,eager-repack").option("--swap", &device.name);
+    let outcome = survives(launch, "--seed 37 --seconds 3 --memory 112");
+    assert!(outcome.stat("written_back_pages") > 0 && outcome.stat("repacked_pages") > 0, "{}", outcome.account());
 }
 
 /// Nothing compressed: every page that goes out goes to the device.
 #[test]
 fn without_a_pool() {
     need_userfaultfd!();
-    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 5 --memory 128");
+    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 2 --memory 112");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
 #[test]
 fn pool_of_a_few_pages() {
     need_userfaultfd!();
-    survives(launch().option("--pool", "2"), "--seed 22 --seconds 5 --memory 128");
+    survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 112");
 }
 
 /// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the budget.
@@ -84,7 +123,7 @@ fn pool_of_a_few_pages() {
 fn swap_in_ram() {
     need_userfaultfd!();
     let outcome =
-        survives(under("64M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 5 --memory 128");
+        survives(under("64M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 2 --memory 112");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
@@ -93,7 +132,7 @@ fn swap_in_ram() {
 fn two_devices() {
     need_userfaultfd!();
     let launch = launch().option("--pool", "5").option("--swap", "ram,prio=5,size=16M");
-    let outcome = survives(launch, "--seed 24 --seconds 5 --memory 128");
+    let outcome = survives(launch, "--seed 24 --seconds 2 --memory 112");
     let devices = outcome.stats.as_ref().and_then(|stats| stats["devices"].as_array()).map_or(0, Vec::len);
     assert_eq!(devices, 2, "{}", outcome.account());
 }
@@ -102,7 +141,7 @@ fn two_devices() {
 #[test]
 fn swap_file_without_a_name() {
     need_userfaultfd!();
-    survives(under("64M").deadline(90), "--seed 25 --seconds 4 --memory 128 --processes 1");
+    survives(under("64M").deadline(90), "--seed 25 --seconds 2 --memory 112 --processes 1");
 }
 
 fn minutes() -> u64 {

@@ -12,12 +12,16 @@
 //! - **closed** at first: for the time of a trial one challenger in [`PROBE`] is let in, against pages of the active list
 //!   chosen at random, so that those displaced are a fair sample of what is held; both by blocks of neighbours, since
 //!   holes in runs cost more than they tell;
+//! - **ajar** when of those displaced many came back, but not nearly all, and challengers come after very different distances,
+//!   so that it is no sweep: what is held and what comes are of much the same worth, and neither is to be kept for long.
+//!   Each challenger is let in, against random pages, which forgets what is not used any more (phases of a program);
 //! - **open**: each challenger is let in, against the head of the active list.
 //!
 //! In a trial some of those displaced are watched for as long as a challenger takes from its arrival to its return: the time to
-//! pass the inactive list, and its refault distance. In a sweep all are back by then. A closed guard opens when few of
-//! them are (what is held is not in use), an open one closes when half of them or more are. A stream thus wears down what
-//! is held by its probes, but slowly: the sample is small, and while it is watched nobody is let in.
+//! pass the inactive list, and its refault distance. In a sweep all are back by then. The guard opens when few of them are
+//! (what is held is not in use), an open one closes when half of them or more are, and four fifths are too many to stand
+//! ajar. A stream thus wears down what is held by its probes, but slowly: the sample is small, and while it is
+//! watched a closed guard lets nobody in.
 //!
 //! Time is the space's count of evictions, so nothing happens while nothing is evicted. If the guess is wrong: closed for
 //! nothing it costs the misses until a trial has ended, one round and a half over the new set; open for nothing, as long, and
@@ -29,15 +33,30 @@ const PROBE: u64 = 8;
 const SAMPLE: u64 = 16;
 /// If a smaller share of those displaced comes back, the guard opens.
 const OPENS: f64 = 0.35;
-/// If this share or more comes back, it closes.
+/// If this share or more comes back, it does not stay open.
 const CLOSES: f64 = 0.5;
+/// If this share or more comes back, it is closed.
+const SWEEP: f64 = 0.8;
+/// Distances of challengers that differ less from their mean than this part of it, on average, are those of a sweep.
+const SWEEP_SPREAD: f64 = 0.2;
+
+/// Who is let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Guard {
+    #[default]
+    Closed,
+    Ajar,
+    Open,
+}
 
 /// The guard of one space. All times are evictions of that space.
 #[derive(Clone, Debug, Default)]
 pub struct Challenge {
-    open: bool,
+    guard: Guard,
     /// Mean refault distance of challengers; 0 before the first.
     distance: f64,
+    /// Mean difference from it.
+    spread: f64,
     challengers: u64,
     /// Let in during this trial.
     admitted: u64,
@@ -49,9 +68,14 @@ pub struct Challenge {
 }
 
 impl Challenge {
-    /// Whether every challenger is let in.
+    /// Whether challengers displace the head of the active list, and not pages chosen at random.
     pub fn is_open(&self) -> bool {
-        self.open
+        self.guard == Guard::Open
+    }
+
+    /// Whether every challenger is let in against pages chosen at random.
+    pub fn is_ajar(&self) -> bool {
+        self.guard == Guard::Ajar
     }
 
     /// A page that had been active came back at `now`, `distance` after it was evicted.
@@ -67,9 +91,13 @@ impl Challenge {
             return;
         }
         self.displaced += 1;
-        // It displaces from one end of the list: for a fair sample it takes longer.
-        let long_enough = now as f64 >= self.begin as f64 + self.distance / 8.0;
-        if self.open && self.displaced >= SAMPLE * block && long_enough {
+        // From one end of the list it takes longer to a fair sample. A closed guard has counted whom it let in.
+        let fair = match self.guard {
+            Guard::Closed => false,
+            Guard::Ajar => true,
+            Guard::Open => now as f64 >= self.begin as f64 + self.distance / 8.0,
+        };
+        if fair && self.displaced >= SAMPLE * block {
             self.until = Some(now + 1);
         }
     }
@@ -81,10 +109,11 @@ impl Challenge {
         if self.distance == 0.0 {
             (self.distance, self.begin) = (distance, now);
         }
+        self.spread += ((distance - self.distance).abs() - self.spread) / 64.0;
         self.distance += (distance - self.distance) / 64.0;
         self.judge(now, passing);
         self.challengers += 1;
-        if self.open {
+        if self.guard != Guard::Closed {
             return true;
         }
         let probe = self.until.is_none() && (self.challengers / block).is_multiple_of(PROBE);
@@ -101,10 +130,14 @@ impl Challenge {
         if self.until.is_none_or(|until| now < until + self.distance as u64 + passing) {
             return;
         }
-        let was_open = self.open;
         if self.displaced >= SAMPLE / 2 {
             let share = self.returned as f64 / self.displaced as f64;
-            self.open = share < if was_open { CLOSES } else { OPENS };
+            let opens = if self.is_open() { CLOSES } else { OPENS };
+            self.guard = match share {
+                _ if share < opens => Guard::Open,
+                _ if share < SWEEP && self.spread > SWEEP_SPREAD * self.distance => Guard::Ajar,
+                _ => Guard::Closed,
+            };
         }
         self.begin = now;
         (self.until, self.displaced, self.returned, self.admitted) = (None, 0, 0, 0);

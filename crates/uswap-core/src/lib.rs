@@ -2,14 +2,19 @@
 #![forbid(unsafe_code)]
 
 pub mod challenge;
+pub mod growth;
 mod histogram;
 pub mod lists;
+pub mod load_control;
+pub mod locality;
 mod page;
 mod pool;
 mod rank;
 pub mod readahead;
+mod reserve;
 pub mod size;
 mod slots;
+pub mod staging;
 mod sync;
 pub mod table;
 pub mod word;
@@ -17,6 +22,7 @@ pub mod working_set;
 
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
-pub use pool::{Backing, Handle, MAX_OBJECT, Pool, SLAB_SIZE};
+pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, Piece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
 pub use rank::{LockWaits, RankedGuard, RankedMutex, ranks};
+pub use reserve::{Lease, Need, Reserve, ReserveUse};
 pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, Run, Slots, worker_number};

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use crate::growth::{Growth, during};
+
 /// The two lists of a space. Validity of an entry is decided by the caller's page words.
 #[derive(Clone, Default, Debug)]
 pub struct Lists {
@@ -14,15 +16,24 @@ pub struct Lists {
 }
 
 impl Lists {
+    /// A list that has room for one more.
+    fn room(&mut self, active: bool) -> &mut VecDeque<u64> {
+        let queue = &mut self.queues[usize::from(active)];
+        if queue.len() == queue.capacity() {
+            during(Growth::Lists, || queue.reserve(1));
+        }
+        queue
+    }
+
     /// Puts a page at the tail of the inactive list or of the active one.
     pub fn push(&mut self, address: u64, active: bool) {
-        self.queues[usize::from(active)].push_back(address);
+        self.room(active).push_back(address);
         self.valid[usize::from(active)] += 1;
     }
 
     /// Puts a page at the head of a list.
     pub fn push_first(&mut self, address: u64, active: bool) {
-        self.queues[usize::from(active)].push_front(address);
+        self.room(active).push_front(address);
         self.valid[usize::from(active)] += 1;
     }
 

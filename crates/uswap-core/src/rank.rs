@@ -17,8 +17,12 @@ use crate::sync::{Mutex, MutexGuard};
 pub mod ranks {
     /// A shard of the store's objects.
     pub const SHARD: u8 = 10;
-    /// The allocator of compressed bytes.
+    /// All of the pool, only where one lock is measured against the others.
+    pub const POOL_WHOLE: u8 = 19;
+    /// A size class of the allocator of compressed bytes.
     pub const POOL: u8 = 20;
+    /// The memory that the pool's classes are given.
+    pub const SUPPLY: u8 = 21;
     /// All slots of a device, where one lock is to guard them ([`Locking::Whole`](crate::Locking)).
     pub const SLOTS: u8 = 30;
     /// A lane: a worker's cache of slots.
@@ -29,6 +33,10 @@ pub mod ranks {
     pub const CLUSTER: u8 = 33;
     /// A stripe of a device in memory.
     pub const STRIPE: u8 = 40;
+    /// The context for expanding pages of threads that have no memory for one of their own.
+    pub const DECODER: u8 = 50;
+    /// A reserve of buffers ([`Reserve`](crate::Reserve)).
+    pub const RESERVE: u8 = 51;
 }
 
 thread_local! {

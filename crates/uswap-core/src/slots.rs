@@ -99,7 +99,12 @@ struct Lane {
 
 impl Lane {
     fn new() -> Self {
-        let hand = Hand { current: NONE, hint: 0, ready: Run { first: 0, count: 0 }, freed: Vec::new() };
+        let hand = Hand {
+            current: NONE,
+            hint: 0,
+            ready: Run { first: 0, count: 0 },
+            freed: Vec::with_capacity(BATCH_SLOTS as usize + 1),
+        };
         Self { hand: RankedMutex::new(ranks::LANE, hand), held: AtomicU32::new(0) }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::PAGE_SIZE;
+use crate::growth::{Growth, during};
 use crate::word::PageWord;
 
 const CHUNK_PAGES: usize = 16;
@@ -32,7 +33,7 @@ impl Region {
         let used = &mut self.used;
         self.chunks[index].get_or_insert_with(|| {
             *used += 1;
-            Box::new([PageWord::UNTOUCHED; CHUNK_PAGES])
+            during(Growth::PageTables, || Box::new([PageWord::UNTOUCHED; CHUNK_PAGES]))
         })
     }
 }
@@ -64,16 +65,19 @@ impl PageTable {
             let known = self.regions.get_mut(&region).and_then(|region| region.chunks[chunk].as_deref_mut());
             known.into_iter().for_each(|words| words[page] = word);
         } else {
-            self.regions.entry(region).or_insert_with(Region::new).chunk_or_new(chunk)[page] = word;
+            let region = match self.regions.get_mut(&region) {
+                Some(region) => region,
+                None => during(Growth::PageTables, || self.regions.entry(region).or_insert_with(Region::new)),
+            };
+            region.chunk_or_new(chunk)[page] = word;
         }
     }
 
     /// Takes every word that is not untouched out of the range, in order, and hands it to `taken`.
     pub fn take_range(&mut self, start: u64, end: u64, mut taken: impl FnMut(u64, PageWord)) {
-        let keys: Vec<u64> =
-            self.regions.range(start / REGION_BYTES..end.div_ceil(REGION_BYTES)).map(|(key, _)| *key).collect();
-        for key in keys {
-            let region = self.regions.get_mut(&key).expect("key just seen");
+        let mut from = start / REGION_BYTES;
+        while let Some((&key, region)) = self.regions.range_mut(from..end.div_ceil(REGION_BYTES).max(from)).next() {
+            from = key + 1;
             let base = key * REGION_BYTES;
             let first = start.saturating_sub(base) / CHUNK_BYTES;
             let last = (end - base).div_ceil(CHUNK_BYTES).min(REGION_CHUNKS as u64);

@@ -13,10 +13,11 @@
 //!
 //! - **Active**: what is held. It fills at first with whatever comes while there is room, in the order it comes: of a
 //!   program that sweeps over more than fits, a part stays. It ages only as far as others take its place: pages go from its
-//!   head (while the thrash guard is closed, from random places) through staging, and who is touched there comes back to its tail.
-//! - **Inactive**: a tenth of what is resident, through which everything streams that has not proved itself. A stream that is
-//!   read once displaces nothing else.
-//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once.
+//!   head (unless the thrash guard is open, from random places) through staging, and who is touched there comes back to its tail.
+//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), through which everything streams that has
+//!   not proved itself. A stream that is read once displaces nothing else.
+//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once. How many
+//!   lie staged follows from what that costs and saves (`staging.rs`).
 //!
 //! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and whether it had been active
 //! (`workingset`). On its return the difference is the *refault distance*: how many more pages of room it would
@@ -29,13 +30,14 @@
 
 use crate::challenge::Challenge;
 use crate::lists::Lists;
+use crate::staging::Staging;
 use crate::table::PageTable;
 use crate::word::{PageWord, State};
 
 /// One page in so many is inactive.
 const INACTIVE_SHARE: u64 = 10;
-/// One page in so many lies staged.
-const STAGED_SHARE: u64 = 32;
+/// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
+const INACTIVE_SHARE_OPEN: u64 = 4;
 /// Most neighbours that the thrash guard treats alike.
 const MOST_BLOCK: u64 = 8;
 /// Most neighbours that go together when the active list must shrink.
@@ -46,6 +48,7 @@ const MOST_SHRINK: u64 = 512;
 pub struct WorkingSet {
     lists: Lists,
     challenge: Challenge,
+    staging: Staging,
     /// Evictions so far.
     clock: u64,
     /// Pages joined the active list because there was room: the inactive list gets its share from them.
@@ -73,6 +76,8 @@ pub struct Refault {
     pub activate: bool,
     /// It had been active when it was evicted.
     pub restore: bool,
+    /// With so many pages more it would have stayed.
+    pub distance: u64,
 }
 
 impl WorkingSet {
@@ -110,6 +115,7 @@ impl WorkingSet {
 
     /// Judges the return of an evicted page by its word.
     pub fn refault(&mut self, word: PageWord) -> Refault {
+        self.staging.refaulted();
         let distance = u64::from(word.refault_distance(self.clock as u32));
         let restore = word.workingset();
         if restore {
@@ -119,12 +125,13 @@ impl WorkingSet {
         let passing = self.lists.count(false) + self.staged();
         let activate = near && self.challenge.challenge(self.clock, distance, passing, self.block_size());
         self.owed += u64::from(activate && !self.challenge.is_open());
-        Refault { activate, restore }
+        Refault { activate, restore, distance }
     }
 
     /// A staged page goes: counts the eviction, and returns the time for its shadow.
     pub fn evict(&mut self, word: PageWord) -> u32 {
         self.clock += 1;
+        self.staging.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
         if word.active() {
             let block = self.block_size();
             self.challenge.displaced(self.clock, block);
@@ -147,8 +154,13 @@ impl WorkingSet {
     }
 
     /// Pages that shall lie staged beside so many resident ones.
-    pub fn staging_target(resident: u64) -> u64 {
-        resident / STAGED_SHARE
+    pub fn staging_target(&self, resident: u64) -> u64 {
+        self.staging.target(resident)
+    }
+
+    /// A staged page was touched: a reference.
+    pub fn soft_fault(&mut self) {
+        self.staging.touched();
     }
 
     /// The lists, for those who check the books.
@@ -185,7 +197,8 @@ impl WorkingSet {
     }
 
     fn inactive_target(&self) -> u64 {
-        ((self.lists.count(false) + self.lists.count(true)) / INACTIVE_SHARE).max(1)
+        let share = if self.challenge.is_open() { INACTIVE_SHARE_OPEN } else { INACTIVE_SHARE };
+        ((self.lists.count(false) + self.lists.count(true)) / share).max(1)
     }
 
     /// The next entry of a block of neighbours that begins at a random place of the active list.
@@ -207,7 +220,7 @@ impl WorkingSet {
 
     /// About as many pages lie staged.
     fn staged(&self) -> u64 {
-        Self::staging_target(self.lists.count(true))
+        self.staging_target(self.lists.count(true))
     }
 
     fn block_size(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use uswap_core::PAGE_SIZE;
 
 /// An error number of the system.
@@ -53,7 +54,9 @@ pub struct DeviceClass {
 pub struct ReadRequest<'a> {
     /// First slot.
     pub slot: u32,
-    /// Where the bytes go: whole pages, page aligned.
+    /// Bytes of it that are left out: 0, or a multiple of [`Device::sector`].
+    pub skip: usize,
+    /// Where the bytes go: whole sectors, aligned to a sector. Of a device that says nothing of sectors, whole pages.
     pub buf: &'a mut [u8],
     /// The outcome; valid after [`Device::read_many`].
     pub result: Result<(), Errno>,
@@ -62,8 +65,47 @@ pub struct ReadRequest<'a> {
 impl<'a> ReadRequest<'a> {
     /// A request whose result says EIO until it was served.
     pub fn new(slot: u32, buf: &'a mut [u8]) -> Self {
-        Self { slot, buf, result: Err(Errno::IO) }
+        Self::part(slot, 0, buf)
     }
+
+    /// The same from `skip` bytes after the start of the slot on.
+    pub fn part(slot: u32, skip: usize, buf: &'a mut [u8]) -> Self {
+        Self { slot, skip, buf, result: Err(Errno::IO) }
+    }
+}
+
+/// Whether a connection can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConnectionState {
+    /// It can.
+    Up,
+    /// It broke, and who needs it next makes it anew.
+    Down,
+}
+
+/// One connection of a device on the network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Whether it can be used.
+    pub state: ConnectionState,
+    /// Grows each time it was made anew.
+    pub reconnects: u64,
+    /// Gauge: requests in flight.
+    pub in_flight: u32,
+    /// Time of one page's read in microseconds, measured when it was made.
+    pub round_trip_us: u64,
+    /// What went wrong last.
+    pub error: Option<String>,
+}
+
+/// Something that a device has to tell its user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct News {
+    /// To be said also to users who want to hear little.
+    pub grave: bool,
+    /// The sentence.
+    pub text: String,
 }
 
 /// A place for swap slots of 4 KiB. All methods may be called from many threads at once; reads and writes block.
@@ -91,10 +133,32 @@ pub trait Device: Send + Sync {
     /// Whatever the device says; the buffer is then undefined.
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno>;
 
+    /// Bytes that a read may begin and end at multiples of: a power of two, at most a page. A page unless the device
+    /// says less; then it has [`read_part`](Self::read_part) too.
+    fn sector(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    /// Reads whole sectors, from `skip` bytes after the start of slot `first` on. The buffer starts on a sector boundary.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        if skip == 0 { self.read(first, bytes) } else { Err(Errno::INVALID) }
+    }
+
+    /// Reads again what came with wrong bytes: from another copy, if there is one. Otherwise as [`read_part`](Self::read_part).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_again(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.read_part(first, skip, bytes)
+    }
+
     /// Serves several reads, at once where the device can; each request carries its own result.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         for request in requests {
-            request.result = self.read(request.slot, request.buf);
+            request.result = self.read_part(request.slot, request.skip, request.buf);
         }
     }
 
@@ -105,6 +169,21 @@ pub trait Device: Send + Sync {
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         let _ = (first, count);
         Ok(())
+    }
+
+    /// The connections of a device on the network.
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        Vec::new()
+    }
+
+    /// What its user should know of its state, if it is not as usual.
+    fn note(&self) -> Option<String> {
+        None
+    }
+
+    /// What happened that its user should know, oldest first, each once.
+    fn news(&self) -> Option<News> {
+        None
     }
 }
 
@@ -124,11 +203,29 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
         (**self).read(first, bytes)
     }
+    fn sector(&self) -> usize {
+        (**self).sector()
+    }
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        (**self).read_part(first, skip, bytes)
+    }
+    fn read_again(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        (**self).read_again(first, skip, bytes)
+    }
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         (**self).read_many(requests);
     }
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         (**self).discard(first, count)
+    }
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        (**self).connections()
+    }
+    fn note(&self) -> Option<String> {
+        (**self).note()
+    }
+    fn news(&self) -> Option<News> {
+        (**self).news()
     }
 }
 
@@ -137,4 +234,12 @@ pub(crate) fn check_range(first: u32, length: usize, slots: u32) -> Result<(), E
     let pages = (length / PAGE_SIZE) as u64;
     let whole = length.is_multiple_of(PAGE_SIZE);
     if whole && first as u64 + pages <= slots as u64 { Ok(()) } else { Err(Errno::INVALID) }
+}
+
+/// EINVAL unless `length` bytes from `skip` bytes after the start of slot `first` on are whole sectors inside a device of
+/// `slots`.
+pub(crate) fn check_part(first: u32, skip: usize, length: usize, sector: usize, slots: u32) -> Result<(), Errno> {
+    let end = first as u64 * PAGE_SIZE as u64 + (skip + length) as u64;
+    let whole = skip.is_multiple_of(sector) && length.is_multiple_of(sector);
+    if whole && end <= slots as u64 * PAGE_SIZE as u64 { Ok(()) } else { Err(Errno::INVALID) }
 }

@@ -14,13 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use uswap_core::PAGE_SIZE;
-use uswap_sys::{AlignedBuf, Ring, RingOp, punch_hole};
+use uswap_core::growth::{Growth, during};
+use uswap_sys::{AlignedBuf, Ring, RingOp, direct_alignment, punch_hole};
 
-use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_range};
+use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_part, check_range};
 use crate::open::{IoBackend, OpenError, Opened, open_named, open_unnamed};
 
 /// Transfers in flight per ring.
 const RING_DEPTH: u32 = 64;
+/// No disk has smaller ones.
+const LEAST_SECTOR: usize = 512;
 const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
 
 /// A file or block device.
@@ -30,6 +33,8 @@ pub struct FileDevice {
     base: u64,
     slots: u32,
     direct: bool,
+    /// What a transfer may begin and end at.
+    sector: usize,
     block: bool,
     named: bool,
     /// Idle rings, as many as there were threads at once; `None` = positioned transfers.
@@ -69,7 +74,8 @@ impl FileDevice {
             (IoBackend::Uring, Err(e)) => return Err(OpenError::NoUring(path.into(), e)),
             (_, Ok(ring)) => Some(Mutex::new(vec![ring])),
         };
-        Ok(Self { name, file, base, slots, direct, block, named, rings, can_discard: AtomicBool::new(true) })
+        let sector = sector_of(&file, direct);
+        Ok(Self { name, file, base, slots, direct, sector, block, named, rings, can_discard: AtomicBool::new(true) })
     }
 
     /// Whether transfers bypass the page cache. If not, the kernel caches what is swapped, in memory that counts.
@@ -89,21 +95,22 @@ impl FileDevice {
     /// An idle ring, or a new one when all are in use.
     fn take_ring(&self) -> Option<Ring> {
         let idle = self.rings.as_ref()?.lock().expect("no panic under this lock").pop();
-        idle.or_else(|| Ring::new(RING_DEPTH).ok())
+        idle.or_else(|| during(Growth::Devices, || Ring::new(RING_DEPTH).ok()))
     }
 
     fn put_ring(&self, ring: Ring) {
         if let Some(rings) = &self.rings {
-            rings.lock().expect("no panic under this lock").push(ring);
+            let mut rings = rings.lock().expect("no panic under this lock");
+            during(Growth::Devices, || rings.push(ring));
         }
     }
 
     /// The end of a transfer that came short of `buffer`: by positioned reads, which name the error if there is one.
-    fn finish_read(&self, slot: u32, buffer: &mut [u8], result: i32) -> Result<(), Errno> {
+    fn finish_read(&self, request: &mut ReadRequest<'_>, result: i32) -> Result<(), Errno> {
         match result {
-            n if n >= 0 && n as usize == buffer.len() => Ok(()),
+            n if n >= 0 && n as usize == request.buf.len() => Ok(()),
             n if n >= 0 || -n == libc::EAGAIN || -n == libc::EINTR => {
-                Ok(self.file.read_exact_at(buffer, self.offset(slot))?)
+                Ok(self.file.read_exact_at(request.buf, self.offset(request.slot) + request.skip as u64)?)
             }
             n => Err(Errno(-n)),
         }
@@ -111,14 +118,16 @@ impl FileDevice {
 
     fn read_with(&self, mut ring: Ring, requests: &mut [ReadRequest<'_>]) {
         for batch in requests.chunks_mut(RING_DEPTH as usize) {
-            let mut ops: Vec<RingOp<'_>> = Vec::with_capacity(batch.len());
-            ops.extend(batch.iter_mut().map(|r| RingOp::read(self.offset(r.slot), r.buf)));
-            ring.run(self.file.as_fd(), &mut ops);
             let mut results = [0; RING_DEPTH as usize];
+            let mut ops: [RingOp<'_>; RING_DEPTH as usize] = std::array::from_fn(|_| RingOp::read(0, &mut []));
+            let count = batch.len();
+            for (op, request) in ops.iter_mut().zip(batch.iter_mut()) {
+                *op = RingOp::read(self.offset(request.slot) + request.skip as u64, request.buf);
+            }
+            ring.run(self.file.as_fd(), &mut ops[..count]);
             results.iter_mut().zip(&ops).for_each(|(to, op)| *to = op.result);
-            drop(ops);
             for (request, result) in batch.iter_mut().zip(results) {
-                request.result = self.finish_read(request.slot, request.buf, result);
+                request.result = self.finish_read(request, result);
             }
         }
         self.put_ring(ring);
@@ -159,12 +168,21 @@ impl Device for FileDevice {
         Ok(self.file.read_exact_at(bytes, self.offset(first))?)
     }
 
+    fn sector(&self) -> usize {
+        self.sector
+    }
+
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        check_part(first, skip, bytes.len(), self.sector, self.slots)?;
+        Ok(self.file.read_exact_at(bytes, self.offset(first) + skip as u64)?)
+    }
+
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         let ring = if requests.len() > 1 { self.take_ring() } else { None };
-        let inside = requests.iter().all(|r| check_range(r.slot, r.buf.len(), self.slots).is_ok());
+        let inside = requests.iter().all(|r| check_part(r.slot, r.skip, r.buf.len(), self.sector, self.slots).is_ok());
         match ring {
             Some(ring) if inside => self.read_with(ring, requests),
-            _ => requests.iter_mut().for_each(|r| r.result = self.read(r.slot, r.buf)),
+            _ => requests.iter_mut().for_each(|r| r.result = self.read_part(r.slot, r.skip, r.buf)),
         }
     }
 
@@ -188,6 +206,18 @@ impl Drop for FileDevice {
             let whole = self.slots as u64 * PAGE_SIZE as u64;
             let _ = punch_hole(self.file.as_fd(), self.base, whole);
         }
+    }
+}
+
+/// The smallest sector that a transfer past the page cache allows, a page where the kernel does not tell; of a file in the
+/// page cache 512.
+fn sector_of(file: &File, direct: bool) -> usize {
+    if !direct {
+        return LEAST_SECTOR;
+    }
+    match direct_alignment(file.as_fd()) {
+        Ok(Some(bytes)) => (bytes as usize).next_power_of_two().clamp(LEAST_SECTOR, PAGE_SIZE),
+        _ => PAGE_SIZE,
     }
 }
 

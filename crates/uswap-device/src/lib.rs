@@ -3,12 +3,15 @@
 
 mod device;
 mod file;
+mod mirror;
+pub mod nbd;
 mod open;
 mod ram;
 mod wrap;
 
-pub use device::{Device, DeviceClass, Errno, ReadRequest};
+pub use device::{ConnectionState, ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest};
 pub use file::FileDevice;
+pub use mirror::Mirror;
 pub use open::{IoBackend, OpenError};
 pub use ram::RamDevice;
 pub use wrap::{Corrupt, Delay, DeviceCounters, Fail, Stats, When};

@@ -81,7 +81,7 @@ pub(crate) struct Opened {
 }
 
 /// A swap file or device that has a name begins with a page that holds this, so that it is known next time.
-const SIGNATURE: &[u8; 16] = b"uswap swap file\n";
+pub(crate) const SIGNATURE: &[u8; 16] = b"uswap swap file\n";
 
 /// A file without a name in `directory`, of `length` bytes.
 pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, OpenError> {
@@ -191,11 +191,17 @@ fn claim_header(file: &File, path: &Path) -> Result<(), OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);
     let got = file.read_at(&mut page, 0).map_err(io)?;
-    let known = page.starts_with(SIGNATURE) || page[PAGE_SIZE - 10..] == *b"SWAPSPACE2";
-    if !known && page[..got].iter().any(|&b| b != 0) {
+    page[got..].fill(0);
+    if !is_swap_header(&page) {
         return Err(OpenError::HoldsData(path.into()));
     }
     page.fill(0);
     page[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
     file.write_all_at(&page, 0).map_err(io)
+}
+
+/// Whether a first page shows that nobody's data would be lost: all zero, ours, or a swap header of mkswap.
+pub(crate) fn is_swap_header(page: &[u8]) -> bool {
+    let known = page.starts_with(SIGNATURE) || page[PAGE_SIZE - 10..] == *b"SWAPSPACE2";
+    known || page.iter().all(|&b| b == 0)
 }

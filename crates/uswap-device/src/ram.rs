@@ -6,10 +6,12 @@ use std::time::Duration;
 use uswap_core::{PAGE_SIZE, RankedMutex, ranks};
 use uswap_sys::Reservation;
 
-use crate::device::{Device, DeviceClass, Errno, check_range};
+use crate::device::{Device, DeviceClass, Errno, check_part, check_range};
 
 /// Stripes of a device, at most: up to 256 MiB each slot is one.
 const MOST_STRIPES: u32 = 64 << 10;
+/// As a disk's.
+const SECTOR: usize = 512;
 
 /// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested against.
 ///
@@ -49,18 +51,28 @@ impl RamDevice {
         &self,
         first: u32,
         length: usize,
-        mut work: impl FnMut(&mut Reservation, Range<usize>, Range<usize>),
+        work: impl FnMut(&mut Reservation, Range<usize>, Range<usize>),
     ) -> Result<(), Errno> {
         check_range(first, length, self.slots)?;
+        self.for_each_part(first as usize * PAGE_SIZE, length, work);
+        Ok(())
+    }
+
+    /// The same for `length` bytes inside the device, from byte `at` on.
+    fn for_each_part(
+        &self,
+        mut at: usize,
+        length: usize,
+        mut work: impl FnMut(&mut Reservation, Range<usize>, Range<usize>),
+    ) {
         let stripe_bytes = self.stripe_slots as usize * PAGE_SIZE;
-        let (mut at, mut done) = (first as usize * PAGE_SIZE, 0);
+        let mut done = 0;
         while done < length {
             let inside = at % stripe_bytes;
             let part = (stripe_bytes - inside).min(length - done);
             work(&mut self.stripes[at / stripe_bytes].lock(), inside..inside + part, done..done + part);
             (at, done) = (at + part, done + part);
         }
-        Ok(())
     }
 }
 
@@ -87,6 +99,18 @@ impl Device for RamDevice {
         self.for_each_stripe(first, bytes.len(), |memory, inside, part| {
             bytes[part].copy_from_slice(&memory.bytes()[inside]);
         })
+    }
+
+    fn sector(&self) -> usize {
+        SECTOR
+    }
+
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        check_part(first, skip, bytes.len(), SECTOR, self.slots)?;
+        self.for_each_part(first as usize * PAGE_SIZE + skip, bytes.len(), |memory, inside, part| {
+            bytes[part].copy_from_slice(&memory.bytes()[inside]);
+        });
+        Ok(())
     }
 
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {

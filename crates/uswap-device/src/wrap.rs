@@ -20,6 +20,7 @@ macro_rules! pass_through {
     (@ slots) => { fn slots(&self) -> u32 { self.inner.slots() } };
     (@ class) => { fn class(&self) -> DeviceClass { self.inner.class() } };
     (@ write) => { fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> { self.inner.write(first, bytes) } };
+    (@ sector) => { fn sector(&self) -> usize { self.inner.sector() } };
     (@ discard) => { fn discard(&self, first: u32, n: u32) -> Result<(), Errno> { self.inner.discard(first, n) } };
 }
 
@@ -38,7 +39,7 @@ impl<D: Device> Delay<D> {
 }
 
 impl<D: Device> Device for Delay<D> {
-    pass_through!(name slots discard);
+    pass_through!(name slots sector discard);
 
     fn class(&self) -> DeviceClass {
         let class = self.inner.class();
@@ -51,6 +52,10 @@ impl<D: Device> Device for Delay<D> {
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
         sleep(self.read);
         self.inner.read(first, bytes)
+    }
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        sleep(self.read);
+        self.inner.read_part(first, skip, bytes)
     }
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         sleep(self.read);
@@ -122,15 +127,18 @@ impl<D: Device> Fail<D> {
 }
 
 impl<D: Device> Device for Fail<D> {
-    pass_through!(name slots class discard);
+    pass_through!(name slots class sector discard);
 
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
         self.writes.pull()?;
         self.inner.write(first, bytes)
     }
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.read_part(first, 0, bytes)
+    }
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         self.reads.pull()?;
-        self.inner.read(first, bytes)
+        self.inner.read_part(first, skip, bytes)
     }
 }
 
@@ -147,7 +155,7 @@ impl<D: Device> Corrupt<D> {
         Self { inner, slots: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The next `reads` reads of `slot` come with bit number `bit` of the page flipped.
+    /// The next `reads` reads of this byte of `slot` come with bit number `bit` of the page flipped.
     pub fn corrupt(&self, slot: u32, bit: usize, reads: u64) {
         assert!(bit < PAGE_SIZE * 8);
         self.slots.lock().expect("no panic under this lock").insert(slot, (bit, reads));
@@ -155,14 +163,19 @@ impl<D: Device> Corrupt<D> {
 }
 
 impl<D: Device> Device for Corrupt<D> {
-    pass_through!(name slots class write discard);
+    pass_through!(name slots class sector write discard);
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.inner.read(first, bytes)?;
+        self.read_part(first, 0, bytes)
+    }
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.inner.read_part(first, skip, bytes)?;
         let mut slots = self.slots.lock().expect("no panic under this lock");
-        for (page, slot) in bytes.chunks_mut(PAGE_SIZE).zip(first..) {
-            if let Some((bit, reads)) = slots.get_mut(&slot).filter(|(_, reads)| *reads > 0) {
-                page[*bit / 8] ^= 1 << (*bit % 8);
+        let start = first as usize * PAGE_SIZE + skip;
+        for (slot, (bit, reads)) in slots.iter_mut().filter(|(_, (_, reads))| *reads > 0) {
+            let at = (*slot as usize * PAGE_SIZE + *bit / 8).checked_sub(start);
+            if let Some(byte) = at.and_then(|at| bytes.get_mut(at)) {
+                *byte ^= 1 << (*bit % 8);
                 *reads -= 1;
             }
         }
@@ -174,7 +187,7 @@ impl<D: Device> Device for Corrupt<D> {
 pub struct Stats<D> {
     inner: D,
     read_calls: AtomicU64,
-    read_pages: AtomicU64,
+    read_bytes: AtomicU64,
     write_calls: AtomicU64,
     write_pages: AtomicU64,
     discarded: AtomicU64,
@@ -188,8 +201,10 @@ pub struct Stats<D> {
 pub struct DeviceCounters {
     /// Calls of `read` and `read_many`.
     pub read_calls: u64,
-    /// Pages asked for by them.
+    /// Pages asked for by them, rounded down from bytes.
     pub read_pages: u64,
+    /// Bytes asked for by them.
+    pub read_bytes: u64,
     /// Calls of `write`.
     pub write_calls: u64,
     /// Pages given to them.
@@ -210,7 +225,7 @@ impl<D: Device> Stats<D> {
         Self {
             inner,
             read_calls: AtomicU64::new(0),
-            read_pages: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
             write_calls: AtomicU64::new(0),
             write_pages: AtomicU64::new(0),
             discarded: AtomicU64::new(0),
@@ -224,7 +239,8 @@ impl<D: Device> Stats<D> {
     pub fn counters(&self) -> DeviceCounters {
         DeviceCounters {
             read_calls: self.read_calls.load(Relaxed),
-            read_pages: self.read_pages.load(Relaxed),
+            read_pages: self.read_bytes.load(Relaxed) / PAGE_SIZE as u64,
+            read_bytes: self.read_bytes.load(Relaxed),
             write_calls: self.write_calls.load(Relaxed),
             write_pages: self.write_pages.load(Relaxed),
             discarded: self.discarded.load(Relaxed),
@@ -234,16 +250,16 @@ impl<D: Device> Stats<D> {
         }
     }
 
-    fn note_read(&self, start: Instant, pages: usize, errors: usize) {
+    fn note_read(&self, start: Instant, bytes: usize, errors: usize) {
         self.read_time.record(start.elapsed().as_nanos() as u64);
         self.read_calls.fetch_add(1, Relaxed);
-        self.read_pages.fetch_add(pages as u64, Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
         self.errors.fetch_add(errors as u64, Relaxed);
     }
 }
 
 impl<D: Device> Device for Stats<D> {
-    pass_through!(name slots class);
+    pass_through!(name slots class sector);
 
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
         let start = Instant::now();
@@ -255,16 +271,19 @@ impl<D: Device> Device for Stats<D> {
         result
     }
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.read_part(first, 0, bytes)
+    }
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         let start = Instant::now();
-        let result = self.inner.read(first, bytes);
-        self.note_read(start, bytes.len() / PAGE_SIZE, result.is_err() as usize);
+        let result = self.inner.read_part(first, skip, bytes);
+        self.note_read(start, bytes.len(), result.is_err() as usize);
         result
     }
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         let start = Instant::now();
         self.inner.read_many(requests);
-        let pages = requests.iter().map(|r| r.buf.len() / PAGE_SIZE).sum();
-        self.note_read(start, pages, requests.iter().filter(|r| r.result.is_err()).count());
+        let bytes = requests.iter().map(|r| r.buf.len()).sum();
+        self.note_read(start, bytes, requests.iter().filter(|r| r.result.is_err()).count());
     }
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         self.discarded.fetch_add(count as u64, Relaxed);

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use uswap_core::word::State;
+use uswap_core::word::{PageWord, State};
 
 use crate::owner::Owner;
 use crate::shared::Verdict;
@@ -16,6 +16,20 @@ impl Owner {
         if let Err(finding) = space.audit() {
             let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
             let text = format!("audit of {name} (process {pid}): {finding}");
+            self.shared.alarm(text.clone());
+            self.shared.condemn(Verdict::Broken(text));
+        }
+    }
+}
+
+impl Owner {
+    /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
+    pub fn audit_fresh(&self, space: &Space) {
+        let evicted = |word: PageWord| matches!(word.state(), State::Staged(_) | State::Stored(_));
+        let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && space.fresh.contains(*address));
+        if let Some((address, word)) = found.next() {
+            let name = &space.process_name;
+            let text = format!("audit of {name}: page {address:#x} of memory just registered is evicted: {word:?}");
             self.shared.alarm(text.clone());
             self.shared.condemn(Verdict::Broken(text));
         }

@@ -106,6 +106,7 @@ pub struct Budget {
     pool: AtomicI64,
     pool_measured: AtomicI64,
     pipeline: AtomicI64,
+    arriving: AtomicI64,
     peak: AtomicI64,
     slack: AtomicI64,
     processes: AtomicI64,
@@ -125,6 +126,7 @@ impl Budget {
             pool: zero(),
             pool_measured: zero(),
             pipeline: zero(),
+            arriving: zero(),
             peak: zero(),
             slack: zero(),
             processes: zero(),
@@ -149,7 +151,7 @@ impl Budget {
     /// Pages in use now, as far as we know.
     pub fn usage(&self) -> i64 {
         let pool = self.pool.load(Relaxed) - self.pool_measured.load(Relaxed);
-        self.measured.load(Relaxed) + self.since.load(Relaxed) + pool
+        self.measured.load(Relaxed) + self.since.load(Relaxed) + pool + self.arriving.load(Relaxed)
     }
 
     /// The highest usage measured.
@@ -210,6 +212,12 @@ impl Budget {
         self.since.fetch_add(pages, Relaxed);
     }
 
+    /// Pages were asked for from a device (or, negative, arrived): room is kept for them however long it takes, so they
+    /// stay counted when others are measured.
+    pub fn arriving(&self, pages: i64) {
+        self.arriving.fetch_add(pages, Relaxed);
+    }
+
     /// Pages entered (or, negative, left) the way from order to drop.
     pub fn pipeline(&self, pages: i64) {
         self.pipeline.fetch_add(pages, Relaxed);
@@ -265,6 +273,20 @@ mod tests {
         budget.charge(7);
         budget.end_measurement(begun, 1000);
         assert_eq!(budget.usage(), 1007);
+    }
+
+    #[test]
+    fn pages_on_their_way_from_a_device_stay_counted_until_they_arrive() {
+        let budget = Budget::new(128 << 20, 2);
+        budget.arriving(500);
+        for _ in 0..3 {
+            let begun = budget.begin_measurement();
+            budget.end_measurement(begun, 1000);
+            assert_eq!(budget.usage(), 1500);
+        }
+        budget.arriving(-500);
+        budget.charge(500);
+        assert_eq!(budget.usage(), 1500);
     }
 
     #[test]

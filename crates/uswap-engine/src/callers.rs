@@ -11,7 +11,7 @@ use uswap_sys::process::descriptor_of_thread;
 use uswap_sys::socket::MessageSocket;
 
 use crate::procfs;
-use crate::shared::{ManagedProcess, Shared};
+use crate::shared::{Fetched, ManagedProcess, Shared};
 
 /// How long a process that no agent speaks for is looked at: an agent waits ten seconds.
 const PATIENCE: Duration = Duration::from_secs(11);
@@ -44,7 +44,7 @@ fn fetch(shared: &Shared, pid: u32) -> bool {
     if let Ok((socket, peer)) = found
         && peer == pid
     {
-        shared.fetched.lock().expect("fetched").push((socket, pid));
+        shared.fetched.lock().expect("fetched").push(Fetched { socket, pid, attached: None });
         shared.main_bell.ring();
     }
     true

@@ -60,15 +60,17 @@ impl Census {
             known.running = late.contains(&known.pid);
         }
         for pid in late {
-            note(&mut noted, pid, large[&pid]);
+            let refused = shared.refused.lock().expect("refused").get(&pid).copied();
+            note(&mut noted, pid, large[&pid], refused);
         }
     }
 }
 
-fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64) {
+fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<Why>) {
     if let Some(known) = noted.iter_mut().find(|known| known.running && known.pid == pid) {
         known.pages = pages;
         known.peak_pages = known.peak_pages.max(pages);
+        known.why = refused.unwrap_or(known.why);
         return;
     }
     let Some(name) = procfs::name(pid) else { return };
@@ -76,7 +78,14 @@ fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64) {
         let Some(ended) = noted.iter().position(|known| !known.running) else { return };
         noted.remove(ended);
     }
-    noted.push(Unmanaged { pid, name, why: why(pid), pages, peak_pages: pages, running: true });
+    noted.push(Unmanaged {
+        pid,
+        name,
+        why: refused.unwrap_or_else(|| why(pid)),
+        pages,
+        peak_pages: pages,
+        running: true,
+    });
 }
 
 /// A few words for the summary: `gofmt (static, 80 MiB)`, the largest first, or nothing.
@@ -121,10 +130,10 @@ mod tests {
     fn what_is_remembered_is_bounded_and_the_ended_go_first() {
         let me = std::process::id();
         let mut noted: Vec<Unmanaged> = (0..MOST_NOTED).map(|i| program(&i.to_string(), 1, i != 7)).collect();
-        note(&mut noted, me, 5000);
+        note(&mut noted, me, 5000, None);
         assert_eq!(noted.len(), MOST_NOTED);
         assert!(noted.iter().all(|known| known.name != "7"));
-        note(&mut noted, me, 4000);
+        note(&mut noted, me, 4000, None);
         let last = noted.last().expect("noted");
         assert_eq!((last.pid, last.pages, last.peak_pages), (me, 4000, 5000));
     }

@@ -30,7 +30,12 @@ impl Cgroup {
     /// The nearest memory cgroup of this process with a limit below the machine's memory, itself or an ancestor that
     /// can be seen.
     pub fn of_this_process() -> Option<Self> {
-        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        Self::of_process(std::process::id())
+    }
+
+    /// The same for any process.
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
         let machine = machine_memory()?;
         let candidates = text.lines().filter_map(|line| {
@@ -47,10 +52,12 @@ impl Cgroup {
     fn tightest(root: &Path, path: &str, unified: bool) -> Option<Self> {
         // In a container with a cgroup namespace the path is that of the host or "/": the mount is what counts.
         let own = if root.join(path).exists() { root.join(path) } else { root.to_path_buf() };
-        let file = if unified { "memory.max" } else { "memory.limit_in_bytes" };
+        // Above memory.high nobody is killed, but whoever allocates is put to sleep, up to two seconds at a time.
+        let files: &[&str] = if unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
         let levels = own.ancestors().take_while(|directory| directory.starts_with(root));
         let limits = levels.filter_map(|directory| {
-            let limit = fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok()?;
+            let read = |file: &&str| fs::read_to_string(directory.join(file)).ok()?.trim().parse::<u64>().ok();
+            let limit = files.iter().filter_map(read).min()?;
             Some(Self { directory: directory.to_path_buf(), unified, limit })
         });
         limits.min_by_key(|cgroup| cgroup.limit)
@@ -70,6 +77,13 @@ impl Cgroup {
     pub fn usage(&self) -> Option<u64> {
         let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
+    }
+
+    /// Bytes that can still be taken: what is not used, and file pages, which the kernel gives back.
+    pub fn room(&self) -> Option<u64> {
+        let stat = self.stat()?;
+        let file = stat.file.saturating_sub(stat.shmem);
+        Some(self.limit.saturating_sub(self.usage()?) + file)
     }
 
     /// Figures of memory.stat.
@@ -97,8 +111,17 @@ struct Stat {
 
 /// Total memory of the machine in bytes.
 pub fn machine_memory() -> Option<u64> {
+    meminfo("MemTotal:")
+}
+
+/// Memory that the machine could still give, in bytes.
+pub fn free_memory() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+fn meminfo(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
@@ -172,6 +195,75 @@ impl Balance {
             self.file_room = (self.file_room + self.file_room / 8).min(most);
         } else if refaulted == 0 {
             self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(most));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder that looks like a hierarchy as far as reading files goes.
+    struct Pretended(PathBuf);
+
+    impl Pretended {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let folder = std::env::temp_dir().join(format!("uswap-cgroup-{name}-{}", std::process::id()));
+            for (file, text) in files {
+                let path = folder.join(file);
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::write(path, text).expect("a file");
+            }
+            Self(folder)
+        }
+    }
+
+    impl Drop for Pretended {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_tightest_of_max_and_high_of_all_levels_counts() {
+        let files = [
+            ("a/memory.max", "max\n"),
+            ("a/memory.high", "300000000\n"),
+            ("a/b/memory.max", "200000000\n"),
+            ("a/b/memory.high", "max\n"),
+            ("a/b/c/memory.max", "max\n"),
+            ("a/b/c/memory.high", "max\n"),
+            ("d/memory.max", "500000000\n"),
+            ("d/memory.high", "400000000\n"),
+            ("e/memory.max", "max\n"),
+            ("e/memory.high", "max\n"),
+        ];
+        let root = Pretended::new("levels", &files);
+        let limit = |path: &str| Cgroup::tightest(&root.0, path, true).map(|cgroup| (cgroup.limit(), cgroup.version()));
+        assert_eq!(limit("a"), Some((300_000_000, 2)));
+        assert_eq!(limit("a/b/c"), Some((200_000_000, 2)));
+        assert_eq!(limit("d"), Some((400_000_000, 2)));
+        assert_eq!(limit("e"), None);
+    }
+
+    #[test]
+    fn figures_of_both_versions_are_read() {
+        let v2 = "anon 100\nfile 50\nkernel 7\nshmem 20\nworkingset_refault_anon 9\nworkingset_refault_file 3\n";
+        let v1 = "cache 1\nrss 2\ntotal_cache 50\ntotal_rss 100\ntotal_shmem 20\ntotal_workingset_refault_file 3\n";
+        let files = [
+            ("v2/memory.max", "1000\n"),
+            ("v2/memory.current", "157\n"),
+            ("v2/memory.stat", v2),
+            ("v1/memory.limit_in_bytes", "1000\n"),
+            ("v1/memory.usage_in_bytes", "157\n"),
+            ("v1/memory.stat", v1),
+        ];
+        let root = Pretended::new("figures", &files);
+        for (path, unified) in [("v2", true), ("v1", false)] {
+            let cgroup = Cgroup::tightest(&root.0, path, unified).expect("a limit");
+            let stat = cgroup.stat().expect("figures");
+            assert_eq!((cgroup.limit(), cgroup.usage()), (1000, Some(157)), "{path}");
+            assert_eq!((stat.anonymous, stat.file, stat.shmem, stat.refaults), (100, 50, 20, 3), "{path}");
         }
     }
 }

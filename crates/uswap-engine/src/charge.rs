@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
+use uswap_core::growth::{Growth, during};
 
 use crate::budget::AMPLE;
 use crate::groups::Short;
@@ -41,6 +42,14 @@ impl Owner {
     /// Pages were installed in the space (or, negative, dropped).
     pub fn charge(&self, space: &Space, pages: i64) {
         self.shared.budget.charge(pages);
+        if let Some(account) = &space.account {
+            self.shared.groups.charge(account, pages);
+        }
+    }
+
+    /// Pages of the space were asked for from a device (or, negative, arrived).
+    pub fn arriving(&self, space: &Space, pages: i64) {
+        self.shared.budget.arriving(pages);
         if let Some(account) = &space.account {
             self.shared.groups.charge(account, pages);
         }
@@ -82,7 +91,7 @@ impl Owner {
 
     /// Whether memory is short and no owner has anything under way that would make room. A full store is not that: then
     /// the tree is ended before it outgrows its budget.
-    fn is_run_helpless(&self) -> bool {
+    pub fn is_run_helpless(&self) -> bool {
         let budget = &self.shared.budget;
         let idle = self.shared.idle.iter().all(|idle| idle.load(Relaxed));
         budget.under_way() <= 0 && idle && !budget.exhausted.load(Relaxed)
@@ -101,7 +110,7 @@ impl Owner {
         if !self.shared.groups.in_use() {
             return asked;
         }
-        let short = self.shared.groups.short();
+        let short = during(Growth::Groups, || self.shared.groups.short());
         if short.is_empty() && self.idle_groups.is_empty() {
             return asked;
         }
@@ -111,27 +120,30 @@ impl Owner {
             return asked;
         }
         self.groups_balanced = Instant::now();
-        for id in self.ids() {
-            self.with_space(id, |owner, space| owner.bind_account(space));
+        self.for_each_id(|owner, id| owner.with_space(id, |owner, space| owner.bind_account(space)));
+        let mut idle = std::mem::take(&mut self.idle_groups);
+        idle.clear();
+        for short in &short {
+            if self.balance_group(short, &mut asked) {
+                during(Growth::Groups, || idle.push(short.group));
+            }
         }
-        let helpless = short.iter().filter(|short| self.balance_group(short, &mut asked));
-        self.idle_groups = helpless.map(|short| short.group).collect();
+        self.idle_groups = idle;
         self.shared.groups.set_idle(self.number, &self.idle_groups);
         asked
     }
 
     /// Reclaims for one group. Returns whether nothing is under way here that would make room.
     fn balance_group(&mut self, short: &Short, asked: &mut HashMap<SpaceId, u64>) -> bool {
-        let members = self.members(short.group);
+        let members = during(Growth::Groups, || self.members(short.group));
         let before: u64 = members.iter().filter_map(|id| asked.get(id)).sum();
         let most = if self.shared.budget.exhausted.load(Relaxed) { u64::from(TRAY_PAGES) } else { u64::MAX };
         let wanted = (short.wanted as u64).saturating_sub(before).min(most);
-        for (id, pages) in self.reclaim_from(&members, wanted) {
-            *asked.entry(id).or_default() += pages;
-        }
+        let note = |id, pages| during(Growth::Groups, || *asked.entry(id).or_default() += pages);
+        self.reclaim_from(|space| members.contains(&space.id), wanted, note);
         let filling = |owner: &Self| members.iter().any(|id| owner.spaces[id].is_filling());
         if !filling(self) && members.iter().any(|id| self.is_urgent(&self.spaces[id])) {
-            self.press(&members, wanted as usize);
+            self.press(|space| members.contains(&space.id), wanted as usize);
         }
         !filling(self)
     }

@@ -1,9 +1,14 @@
 //! What a run is asked to do.
 
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use uswap_core::size::Size;
+use uswap_device::nbd::{MOST_CONNECTIONS, NbdUri};
+pub use uswap_store::{AllocatorKind, Compression, Tier};
 
 /// A place for swapped pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +19,22 @@ pub enum SwapPlace {
     Path(PathBuf),
     /// Uncompressed memory (for experiments).
     Ram,
+    /// An export of an NBD server.
+    Nbd(NbdUri),
+}
+
+impl std::str::FromStr for SwapPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("a place is missing".into()),
+            "ram" => Ok(Self::Ram),
+            uri if uri.contains("://") => uri.parse().map(Self::Nbd),
+            path if Path::new(path).is_dir() => Err("that is a directory; name a file in it, or a block device".into()),
+            path => Ok(Self::Path(path.into())),
+        }
+    }
 }
 
 /// A place with its options.
@@ -25,30 +46,37 @@ pub struct SwapSpec {
     pub priority: i32,
     /// Most bytes used there.
     pub size: Option<u64>,
+    /// How long a server may take to answer before its pages count as lost.
+    pub timeout: Option<Duration>,
+    /// Connections to a server.
+    pub connections: Option<u32>,
+    /// Where each page is written too.
+    pub mirror: Option<SwapPlace>,
 }
 
 impl std::str::FromStr for SwapSpec {
     type Err = String;
 
-    /// `PLACE[,prio=N][,size=SIZE]`, where PLACE is a path or `ram`.
+    /// `PLACE[,prio=N][,size=SIZE][,mirror=PLACE]`, where PLACE is a path, `ram` or a URI; of servers also
+    /// `[,timeout=SECONDS][,connections=N]`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
-        let place = match parts.next().unwrap_or_default() {
-            "" => return Err("a place is missing".into()),
-            "ram" => SwapPlace::Ram,
-            url if url.contains("://") => return Err("network devices are not built in yet".into()),
-            path if Path::new(path).is_dir() => {
-                return Err("that is a directory; name a file in it, or a block device".into());
-            }
-            path => SwapPlace::Path(path.into()),
-        };
-        let mut spec = Self { place, priority: 0, size: None };
+        let place = parts.next().unwrap_or_default().parse()?;
+        let mut spec = Self { place, priority: 0, size: None, timeout: None, connections: None, mirror: None };
         parts.try_for_each(|option| spec.set(option))?;
+        if !spec.is_remote() && (spec.timeout.is_some() || spec.connections.is_some()) {
+            return Err("timeout= and connections= are for NBD servers".into());
+        }
         Ok(spec)
     }
 }
 
 impl SwapSpec {
+    /// Whether a server has a part in it.
+    fn is_remote(&self) -> bool {
+        [Some(&self.place), self.mirror.as_ref()].iter().any(|place| matches!(place, Some(SwapPlace::Nbd(_))))
+    }
+
     fn set(&mut self, option: &str) -> Result<(), String> {
         match option.split_once('=') {
             Some(("prio", number)) => {
@@ -59,7 +87,25 @@ impl SwapSpec {
                 Ok(Size::Percent(_)) => return Err("size in bytes, please".into()),
                 Err(error) => return Err(error.to_string()),
             },
-            _ => return Err(format!("unknown option {option:?} (prio=N, size=SIZE)")),
+            Some(("timeout", seconds)) => match seconds.parse() {
+                Ok(seconds @ 1..=3600) => self.timeout = Some(Duration::from_secs(seconds)),
+                _ => return Err(format!("timeout={seconds}: between 1 and 3600 seconds")),
+            },
+            Some(("connections", number)) => match number.parse() {
+                Ok(number) if (1..=MOST_CONNECTIONS).contains(&number) => self.connections = Some(number),
+                _ => return Err(format!("connections={number}: between 1 and {MOST_CONNECTIONS}")),
+            },
+            Some(("mirror", place)) => {
+                let place = place.parse().map_err(|error| format!("mirror={place}: {error}"))?;
+                if place == self.place {
+                    return Err("a mirror has two different places".into());
+                }
+                self.mirror = Some(place);
+            }
+            _ => {
+                let known = "prio=N, size=SIZE, timeout=SECONDS, connections=N, mirror=PLACE";
+                return Err(format!("unknown option {option:?} ({known})"));
+            }
         }
         Ok(())
     }
@@ -74,6 +120,15 @@ pub enum Ram {
     Auto,
 }
 
+/// A program that is running already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its process.
+    pub pid: u32,
+    /// With all that it has forked before.
+    pub tree: bool,
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
@@ -83,10 +138,20 @@ pub struct RunConfig {
     pub limit: u64,
     /// Most of the budget for the pool, in percent; `None`: by what faults cost.
     pub pool_percent: Option<f64>,
+    /// How pages are kept in memory.
+    pub tier: Tier,
+    /// Processes may be made to wait for their turn.
+    pub load_control: bool,
     /// Devices, highest priority first; none: an unnamed file in $TMPDIR or /var/tmp.
     pub swap: Vec<SwapSpec>,
     /// Where to write the counters at the end.
     pub stats: Option<PathBuf>,
+    /// Agents are brought to programs that have not loaded one.
+    pub attach: bool,
+    /// Nothing is started: this program is attached to.
+    pub target: Option<Target>,
+    /// Where to tell that it was, and that nobody listens to what is said from then on.
+    pub ready: Option<Arc<OwnedFd>>,
     /// The run's name.
     pub name: String,
     /// 0 quiet, 1 summary, 2 and more: what happens.
@@ -95,6 +160,8 @@ pub struct RunConfig {
     pub program: CString,
     /// Its arguments, the name first.
     pub arguments: Vec<CString>,
+    /// Where touches are recorded.
+    pub record: Option<crate::record::Record>,
     /// Fault points of a test.
     pub fault_points: String,
 }
@@ -123,11 +190,28 @@ mod tests {
     fn swap_places_are_read_with_their_options() {
         let spec: SwapSpec = "/no/such/swap,prio=-3,size=1.5G".parse().expect("a spec");
         let place = SwapPlace::Path("/no/such/swap".into());
-        assert_eq!(spec, SwapSpec { place, priority: -3, size: Some(3 << 29) });
-        assert_eq!("ram".parse(), Ok(SwapSpec { place: SwapPlace::Ram, priority: 0, size: None }));
-        for bad in ["", ",prio=1", "/", "nbd://host/x", "f,prio=", "f,prio=x", "f,size=50%", "f,size=x", "f,x=1", "f,"]
+        let plain = |place| SwapSpec { place, priority: 0, size: None, timeout: None, connections: None, mirror: None };
+        assert_eq!(spec, SwapSpec { priority: -3, size: Some(3 << 29), ..plain(place) });
+        assert_eq!("ram".parse(), Ok(plain(SwapPlace::Ram)));
+        for bad in ["", ",prio=1", "/", "http://host/x", "f,prio=", "f,prio=x", "f,size=50%", "f,size=x", "f,x=1", "f,"]
         {
             assert!(bad.parse::<SwapSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn servers_have_options_of_their_own() {
+        let spec: SwapSpec = "nbd://host/x,timeout=5,prio=2,connections=3".parse().expect("a spec");
+        let place = SwapPlace::Nbd("nbd://host/x".parse().expect("a URI"));
+        let timeout = Some(Duration::from_secs(5));
+        assert_eq!(spec, SwapSpec { place, priority: 2, size: None, timeout, connections: Some(3), mirror: None });
+        for bad in ["timeout=0", "timeout=x", "timeout=3601", "connections=0", "connections=17", "connections=x"] {
+            assert!(format!("nbd://host/x,{bad}").parse::<SwapSpec>().is_err(), "{bad}");
+        }
+        let mirrored: SwapSpec = "/file,mirror=nbd://host/x,timeout=5".parse().expect("a spec");
+        assert_eq!(mirrored.mirror, Some(SwapPlace::Nbd("nbd://host/x".parse().expect("a URI"))));
+        for option in ["timeout=5", "connections=2", "mirror=", "mirror=/file", "mirror=/", "mirror=nbd://"] {
+            assert!(format!("/file,{option}").parse::<SwapSpec>().is_err(), "{option}");
         }
     }
 }

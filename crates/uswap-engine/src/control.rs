@@ -21,7 +21,7 @@ use uswap_sys::socket::peer_credentials;
 use crate::config::RunConfig;
 use crate::group_orders::{self, GroupOrder};
 use crate::shared::Shared;
-use crate::{report, swaps};
+use crate::{leaving, report, swaps};
 
 /// A caller gets this long, all in all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -45,6 +45,10 @@ pub enum Request {
     Limit(u64),
     /// The budget follows the cgroup: `{"request":"limit","bytes":"auto"}`.
     LimitAuto,
+    /// Another compressor: `{"request":"compressor","compressor":"zstd:3"}`.
+    Compressor(String),
+    /// Let go of the program that was attached to: `{"request":"detach"}`.
+    Detach,
     /// `{"request":"group-create",...}` and its kin.
     Group(GroupOrder),
 }
@@ -64,6 +68,8 @@ pub fn parse_request(line: &[u8]) -> Result<Request, String> {
         Some("swapon") => text("spec").map(Request::Swapon),
         Some("swapoff") => text("device").map(Request::Swapoff),
         Some("swapoff-stop") => Ok(Request::SwapoffStop),
+        Some("detach") => Ok(Request::Detach),
+        Some("compressor") => text("compressor").map(Request::Compressor),
         Some("limit") => match value.get("bytes") {
             Some(Value::String(auto)) if auto == "auto" => Ok(Request::LimitAuto),
             bytes => match bytes.and_then(Value::as_u64) {
@@ -113,6 +119,7 @@ pub struct Control {
     name: String,
     keeper: u32,
     command: Vec<String>,
+    attached_to: Option<u32>,
     begun: Instant,
 }
 
@@ -131,7 +138,8 @@ impl Control {
         })?;
         let text = |argument: &CString| argument.to_string_lossy().into_owned();
         let command = config.arguments.iter().map(text).collect();
-        Ok(Self { listener, name, keeper, command, begun: Instant::now() })
+        let attached_to = config.target.map(|target| target.pid);
+        Ok(Self { listener, name, keeper, command, attached_to, begun: Instant::now() })
     }
 
     /// Serves callers, in a thread of its own, as long as the process lives.
@@ -177,8 +185,14 @@ impl Control {
             Request::Swapon(spec) => swaps::swapon(shared, &spec),
             Request::Swapoff(device) => swaps::swapoff(shared, &device),
             Request::SwapoffStop => swaps::stop_swapoff(shared),
+            Request::Detach => leaving::begin(shared),
+            Request::Limit(bytes) if shared.leaving.is_under_way() => {
+                Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))
+            }
+            Request::LimitAuto if shared.leaving.is_under_way() => Err("it is letting go of its program".into()),
             Request::Limit(bytes) => swaps::limit(shared, bytes),
             Request::LimitAuto => swaps::limit_auto(shared),
+            Request::Compressor(name) => swaps::compressor(shared, &name),
             Request::Group(order) => group_orders::obey(shared, &order),
         }
     }
@@ -190,6 +204,7 @@ impl Control {
             "engine_pid": std::process::id(),
             "user": user(),
             "command": self.command,
+            "attached_to": self.attached_to,
             "uptime_ms": self.begun.elapsed().as_millis() as u64,
             "version": env!("CARGO_PKG_VERSION"),
             "figures": report::figures(shared),
@@ -255,6 +270,9 @@ mod tests {
         assert_eq!(parse_request(swapon), Ok(Request::Swapon("/swap,prio=3".into())));
         assert_eq!(parse_request(br#"{"request":"limit","bytes":1048576}"#), Ok(Request::Limit(1 << 20)));
         assert_eq!(parse_request(br#"{"request":"limit","bytes":"auto"}"#), Ok(Request::LimitAuto));
+        let compressor = br#"{"request":"compressor","compressor":"zstd:9"}"#;
+        assert_eq!(parse_request(compressor), Ok(Request::Compressor("zstd:9".into())));
+        assert!(parse_request(br#"{"request":"compressor","compressor":9}"#).is_err());
         let remove = br#"{"request":"group-remove","group":"a/b"}"#;
         assert_eq!(parse_request(remove), Ok(Request::Group(GroupOrder::Remove("a/b".into()))));
         assert!(parse_request(br#"{"request":"group-remove"}"#).is_err());

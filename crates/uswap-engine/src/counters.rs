@@ -48,6 +48,10 @@ counters! {
     zero_fills,
     /// A page was installed by readahead, beside the one that faulted.
     swap_ra,
+    /// A fault found its page read ahead: the buffer in which it lay was installed.
+    swap_ra_hit,
+    /// A buffer of pages that were read ahead was dropped, because no fault came for it in a second.
+    swap_ra_miss,
     /// A page was ordered for eviction.
     pgscan,
     /// A page left RAM: its staging slot was dropped.
@@ -80,10 +84,18 @@ counters! {
     thread_pages,
     /// An order was cancelled by an event.
     orders_cancelled,
-    /// A fault waited for room.
+    /// A fault waited for room, or for a buffer of the reserve.
     throttled,
+    /// Microseconds of such waits that are over.
+    throttled_us,
     /// A fault waited for room for too long and was let through above the limit.
     over_limit,
+    /// A fault was put aside because its process waits for its turn.
+    held_faults,
+    /// Of these: served at once, because its thread was in a system call or could not be looked at.
+    held_in_calls,
+    /// Of these: served after the longest time that a fault is held, though its process had no turn yet.
+    held_to_the_end,
     /// An event was read, by kind.
     fork_events,
     /// See `fork_events`.
@@ -100,6 +112,8 @@ counters! {
     registrations,
     /// A process's agent arrived.
     agents,
+    /// An agent was brought to a process that had not loaded it.
+    attached,
     /// A process became managed (its memory registered or inherited so).
     managed_processes,
 }

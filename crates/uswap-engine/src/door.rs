@@ -17,7 +17,7 @@ use uswap_sys::socket::{Listener, MessageSocket};
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
 use crate::procfs;
-use crate::shared::{Greeting, Message, Shared};
+use crate::shared::{Attached, Fetched, Greeting, Message, Shared};
 use crate::space::AgentLink;
 
 /// How long a visitor may take to say hello.
@@ -35,6 +35,7 @@ pub struct Door {
 
 struct Visitor {
     pid: u32,
+    attached: Option<Attached>,
     link: AgentLink,
     since: Instant,
 }
@@ -50,14 +51,15 @@ impl Door {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
         let mut arrived = std::mem::take(&mut *self.shared.fetched.lock().expect("fetched"));
         while let Ok(Some(visitor)) = self.listener.accept() {
-            arrived.push(visitor);
+            let (socket, pid) = visitor;
+            arrived.push(Fetched { socket, pid, attached: None });
         }
-        for (socket, pid) in arrived {
+        for Fetched { socket, pid, attached } in arrived {
             let Some(link) = self.prepare(socket) else { continue };
             let number = self.next_visitor;
             self.next_visitor += 1;
             poll(number, &link.socket);
-            self.visitors.insert(number, Visitor { pid, link, since: Instant::now() });
+            self.visitors.insert(number, Visitor { pid, attached, link, since: Instant::now() });
         }
     }
 
@@ -107,6 +109,7 @@ impl Door {
             events,
             staging,
             blind: hello[HELLO_BLIND_AT] != 0,
+            attached: visitor.attached,
         };
         self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
     }

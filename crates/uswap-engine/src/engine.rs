@@ -11,15 +11,18 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use uswap_core::PageHasher;
+use uswap_core::size::human;
+use uswap_core::{PageHasher, growth};
 use uswap_device::{Device, FileDevice, IoBackend};
 use uswap_store::{Concurrency, Store, StoreConfig, WritebackScratch};
 use uswap_sys::events::{EventFd, Poller};
-use uswap_sys::process::{self, Change, Fork};
+use uswap_sys::process::{self, Change, Fork, Limit};
 use uswap_sys::shared::ControlPage;
 use uswap_sys::signal::{self, Mask};
 use uswap_sys::socket::Listener;
 
+use crate::attached::Attached;
+use crate::attacher::Attacher;
 use crate::budget::Budget;
 use crate::cgroup::{Balance, Cgroup};
 use crate::config::{Ram, RunConfig, SwapPlace, exit};
@@ -29,19 +32,26 @@ use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
 use crate::groups::Groups;
 use crate::image::AgentImage;
+use crate::jobs::Jobs;
+use crate::leaving::Leaving;
 use crate::owner::Owner;
+use crate::reader::Readers;
 use crate::share::Share;
-use crate::shared::{Mailbox, Message, Shared, Verdict};
-use crate::{evict, keeper, lowered, procfs, reader, report, tree, worker};
+use crate::shared::{Mailbox, Message, Shared, TrayList, Verdict};
+use crate::tree::Tree;
+use crate::{evict, keeper, lowered, procfs, reader, report, swaps, worker};
 
 const WORKERS: usize = 2;
-const READERS: usize = 4;
+/// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
+const MOST_WORKERS: usize = 8;
+const MOST_WRITERS: usize = 4;
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
 /// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
-pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) -> i32 {
-    match start(config, control, keeper, mask) {
+/// `files_before`: the limit of open files that the command is to have.
+pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask, files_before: Option<Limit>) -> i32 {
+    match start(config, control, keeper, mask, files_before) {
         Err(reason) => {
             eprintln!("uswap: {reason}");
             finish(control, exit::REFUSED)
@@ -71,7 +81,10 @@ struct Engine {
     command_fd: std::os::fd::OwnedFd,
     threads: Vec<JoinHandle<()>>,
     stopping: Arc<AtomicBool>,
+    /// If nothing was started.
+    attached: Option<Attached>,
     /// Kept open: programs load the agent through it.
+    recording: Option<JoinHandle<Result<u64, String>>>,
     _image: AgentImage,
 }
 
@@ -81,7 +94,13 @@ const KEEPER: u64 = 2;
 const COMMAND: u64 = 3;
 const FIRST_VISITOR: u64 = 16;
 
-fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) -> Result<Engine, String> {
+fn start(
+    config: &RunConfig,
+    control: &ControlPage,
+    keeper: u32,
+    mask: &Mask,
+    files_before: Option<Limit>,
+) -> Result<Engine, String> {
     let say = |what: &str| {
         let what = what.to_string();
         move |error: std::io::Error| format!("{what}: {error}")
@@ -89,17 +108,19 @@ fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) ->
     process::set_name(c"uswap-engine");
     process::become_subreaper().map_err(say("cannot become a subreaper"))?;
     process::fix_mmap_threshold(1 << 20);
-    let files_before = process::raise_open_files();
     let named = Control::bind(config, keeper)?;
-    let (shared, channels) = share(config)?;
+    let (shared, mut channels) = share(config, keeper)?;
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
     let image = AgentImage::new(&format!("/proc/{engine}/fd/{}", listener.inode_fd())).map_err(say("agent image"))?;
     let (mut go, wait) = pipe().map_err(say("pipe"))?;
     let environment = environment(config, &image.path(engine));
-    let command = match process::fork().map_err(say("cannot start the command"))? {
-        Fork::Child => become_command(config, wait, &environment, mask, files_before),
-        Fork::Parent(pid) => pid,
+    let command = match config.target {
+        Some(target) => target.pid,
+        None => match process::fork().map_err(say("cannot start the command"))? {
+            Fork::Child => become_command(config, wait, &environment, mask, files_before),
+            Fork::Parent(pid) => pid,
+        },
     };
     // From here on only for the engine: the command has been forked and keeps what it was given.
     process::set_nice(lowered::NICENESS);
@@ -117,17 +138,37 @@ fn start(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask) ->
     let stopping = Arc::new(AtomicBool::new(false));
     // The command loads while our threads start; its agent waits at the socket for a moment. From now on it can be sent
     // signals.
-    control.command.store(command, SeqCst);
-    go.write_all(b"g").map_err(say("command"))?;
-    let started = start_threads(config, &shared, channels, &stopping)
+    if config.target.is_none() {
+        control.command.store(command, SeqCst);
+        go.write_all(b"g").map_err(say("command"))?;
+    }
+    let tape = channels.tape.take();
+    let recording = tape.map(|tape| std::thread::Builder::new().name("recorder".into()).spawn(|| tape.run()));
+    let recording = recording.transpose().map_err(say("cannot start a thread"))?;
+    let started = start_threads(config, &shared, channels, &stopping, &image)
         .and_then(|threads| named.start(shared.clone()).map(|()| threads))
         .map_err(say("cannot start a thread"));
     let threads = started.inspect_err(|_| {
-        tree::kill_descendants();
+        if config.target.is_none() {
+            shared.tree.kill();
+        }
     })?;
     let door = Door::new(shared.clone(), listener);
     let config = config.clone();
-    Ok(Engine { config, shared, door, poller, keeper, command, command_fd, threads, stopping, _image: image })
+    Ok(Engine {
+        shared,
+        door,
+        poller,
+        keeper,
+        command,
+        command_fd,
+        threads,
+        stopping,
+        recording,
+        attached: config.target.map(|target| Attached::new(target.pid)),
+        config,
+        _image: image,
+    })
 }
 
 /// Where the agents' socket gets its name for a moment.
@@ -159,13 +200,7 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
 }
 
 /// In the forked child: waits until the engine is ready, then becomes the user's command.
-fn become_command(
-    config: &RunConfig,
-    mut wait: File,
-    environment: &[CString],
-    mask: &Mask,
-    files: Option<process::Limit>,
-) -> ! {
+fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], mask: &Mask, files: Option<Limit>) -> ! {
     let mut byte = [0];
     if wait.read_exact(&mut byte).is_err() {
         process::exit_now(exit::ENGINE_DIED);
@@ -181,12 +216,12 @@ fn become_command(
 }
 
 struct Channels {
-    evictions: std::sync::mpsc::Receiver<crate::shared::EvictJob>,
-    reads: std::sync::mpsc::Receiver<crate::shared::ReadJob>,
     matches: std::sync::mpsc::Receiver<crate::matcher::MatchJob>,
+    tape: Option<crate::record::Tape>,
+    questions: std::sync::mpsc::Receiver<crate::load::Question>,
 }
 
-fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
+fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), String> {
     let faults = FaultPoints::parse(&config.fault_points).map_err(|entry| format!("unknown fault point {entry:?}"))?;
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
@@ -194,41 +229,56 @@ fn share(config: &RunConfig) -> Result<(Arc<Shared>, Channels), String> {
         pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_percent).percent() / 100.0) as u64,
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
-        devices: open_devices(config)?,
+        devices: open_devices(config)?
+            .into_iter()
+            .map(|(device, prio)| (swaps::slowed(device, &faults), prio))
+            .collect(),
         concurrency: Concurrency::default(),
+        tier: config.tier,
     })
     .map_err(|error| format!("the store cannot be set up: {error}"))?;
+    store.tune(faults.tuning());
+    faults.set_in(&store.faults);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (evictions, evict_jobs) = sync_channel(evict::MOST_STORING);
-    let (reads, read_jobs) = sync_channel(1024);
     let (matches, match_jobs) = std::sync::mpsc::channel();
+    let (asked, questions) = sync_channel(crate::load::MOST_QUESTIONS);
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
     let mailboxes = mailboxes.map_err(|error| format!("eventfd: {error}"))?;
+    let (recorder, tape) = config.record.clone().map(crate::record::Recorder::new).unzip();
     let shared = Shared {
         store,
         budget: Budget::new(config.limit, processors),
         groups: Groups::new(processors, mailboxes.clone()),
+        load: crate::load::Load::new(config.load_control || faults.crowd, owners, asked),
         counters: Default::default(),
         latencies: Default::default(),
         hasher,
-        faults,
         mailboxes,
-        evictions,
-        reads,
+        evictions: Jobs::new(evict::MOST_STORING),
+        tray_lists: TrayList::reserve(evict::MOST_STORING + MOST_WORKERS + 2 * owners),
+        readers: Readers::new(faults.one_read),
+        prover: crate::proof::Prover::new(faults.one_proof),
+        faults,
         matches,
         verdict: Mutex::default(),
         notices: Mutex::default(),
         fetched: Mutex::default(),
+        tracing: Mutex::default(),
+        refused: Mutex::default(),
+        attach_stops: Default::default(),
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
+        tree: Tree::of(config.target, keeper),
+        leaving: Leaving::new(owners),
         orders: Default::default(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: Mutex::default(),
         unmanaged: Mutex::default(),
+        recorder,
     };
-    Ok((Arc::new(shared), Channels { evictions: evict_jobs, reads: read_jobs, matches: match_jobs }))
+    Ok((Arc::new(shared), Channels { matches: match_jobs, tape, questions }))
 }
 
 /// Devices with their priorities.
@@ -259,11 +309,20 @@ fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
 }
 
+/// The calling thread serves pages: from now on it allocates nothing that has no name, where that is tested.
+pub fn serve_without_growth(shared: &Shared) {
+    if shared.faults.no_alloc > 0 {
+        growth::set_lenient(shared.faults.no_alloc > 1);
+        growth::forbid();
+    }
+}
+
 fn start_threads(
     config: &RunConfig,
     shared: &Arc<Shared>,
     channels: Channels,
     stopping: &Arc<AtomicBool>,
+    image: &AgentImage,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     let mut spawn = |name: String, body: Box<dyn FnOnce() + Send>| -> std::io::Result<()> {
@@ -274,44 +333,87 @@ fn start_threads(
         let mut owner = Owner::new(number, shared.clone())?;
         spawn(format!("owner-{number}"), Box::new(move || owner.run()))?;
     }
-    let evictions = Arc::new(Mutex::new(channels.evictions));
-    for number in 0..WORKERS {
-        let (shared, jobs) = (shared.clone(), evictions.clone());
-        spawn(format!("worker-{number}"), Box::new(move || worker::run(&shared, &jobs)))?;
+    for number in 0..if is_slow(shared) { MOST_WORKERS } else { WORKERS } {
+        let shared = shared.clone();
+        spawn(format!("worker-{number}"), Box::new(move || worker::run(&shared)))?;
     }
-    let reads = Arc::new(Mutex::new(channels.reads));
-    for number in 0..READERS {
-        let (shared, jobs) = (shared.clone(), reads.clone());
-        spawn(format!("reader-{number}"), Box::new(move || reader::run(&shared, &jobs)))?;
+    for device in shared.store.device_numbers() {
+        reader::open(shared, device)?;
     }
     let (matcher, jobs) = (shared.clone(), channels.matches);
     spawn("matcher".into(), Box::new(move || crate::matcher::run(&matcher, &jobs)))?;
-    let (writeback, stop) = (shared.clone(), stopping.clone());
-    spawn("writeback".into(), Box::new(move || write_back(&writeback, &stop)))?;
+    if config.load_control || shared.faults.crowd {
+        let mut controller = crate::load::Controller::new(shared.clone(), channels.questions);
+        let stop = stopping.clone();
+        spawn("load".into(), Box::new(move || controller.run(&stop)))?;
+    }
+    for number in 0..if is_slow(shared) { MOST_WRITERS } else { 1 } {
+        let (shared, stop) = (shared.clone(), stopping.clone());
+        spawn(format!("writeback-{number}"), Box::new(move || write_back(&shared, &stop, number == 0)))?;
+    }
     let balance = match config.ram {
-        Ram::Auto => Cgroup::of_this_process().map(Balance::new),
+        Ram::Auto => Cgroup::of_process(shared.tree.first()).map(Balance::new),
         Ram::Bytes(_) => None,
     };
-    let swap_in_ram = config.swap.iter().any(|spec| spec.place == SwapPlace::Ram);
-    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram)?;
+    let swap_in_ram =
+        config.swap.iter().any(|spec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram));
+    let attacher = if config.attach {
+        let (tell, census) = std::sync::mpsc::channel();
+        let mut attacher = Attacher::new(shared.clone(), image.descriptor()?);
+        let stop = stopping.clone();
+        spawn("attacher".into(), Box::new(move || attacher.run(&census, &stop)))?;
+        Some(tell)
+    } else {
+        None
+    };
+    let shortage = image.shortage()?;
+    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher)?;
     let stop = stopping.clone();
     spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
     Ok(threads)
 }
 
-/// Keeps the pool below its limit.
-fn write_back(shared: &Shared, stop: &AtomicBool) {
+/// Gives memory that only holes take back, some slabs at a time.
+fn empty_thin_slabs(shared: &Shared, scratch: &mut WritebackScratch) {
+    const SLABS: u32 = 32;
+    for _ in 0..SLABS {
+        if !shared.store.is_thin() || shared.store.compact(scratch) == 0 {
+            break;
+        }
+    }
+    shared.budget.set_pool(shared.store.pool_bytes());
+}
+
+/// Whether writes take so long that several should be on their way at once.
+fn is_slow(shared: &Shared) -> bool {
+    shared.store.device_numbers().into_iter().any(|device| reader::is_far(shared, device))
+}
+
+/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
+fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
     let mut scratch = WritebackScratch::new();
-    let mut tried_room = Instant::now();
+    serve_without_growth(shared);
+    // Whether repacking freed something in this round or is yet to try.
+    let mut repacks = looks_after_room;
+    let (mut tried_room, mut looked) = (Instant::now(), Instant::now());
     while !stop.load(SeqCst) {
+        let needs_repack = repacks && shared.store.needs_repack();
+        if needs_repack {
+            repacks = shared.store.repack(&mut scratch).may_go_on();
+        }
         if shared.store.needs_writeback() {
             shared.store.writeback(&mut scratch);
             shared.budget.set_pool(shared.store.pool_bytes());
-        } else {
+        } else if !needs_repack {
             std::thread::sleep(Duration::from_millis(2));
         }
-        if tried_room.elapsed() > Duration::from_secs(1) {
+        if looks_after_room && looked.elapsed() > Duration::from_millis(100) {
+            looked = Instant::now();
+            empty_thin_slabs(shared, &mut scratch);
+        }
+        if looks_after_room && tried_room.elapsed() > Duration::from_secs(1) {
             tried_room = Instant::now();
+            repacks = true;
             shared.store.retry_room();
             shared.store.trim();
         }
@@ -327,32 +429,48 @@ impl Engine {
         let mut exhausted_since: Option<Instant> = None;
         loop {
             ready.clear();
-            let patience = if ended.is_some() { 5 } else { 50 };
+            let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
+            let patience = if soon { 5 } else { 50 };
             if self.poller.wait(patience, &mut ready).is_err() {
                 return exit::ENGINE_DIED;
             }
             for event in &ready {
                 match event.token {
-                    DOOR => self.open_door(),
+                    DOOR => self.open_door(control),
                     BELL => {
                         self.shared.main_bell.clear();
-                        self.open_door();
+                        self.open_door(control);
                     }
                     // Its end is told below, once.
                     COMMAND => self.poller.remove(&self.command_fd),
-                    KEEPER => {
-                        tree::kill_descendants();
-                        return exit::ENGINE_DIED;
-                    }
+                    KEEPER => match &self.attached {
+                        Some(attached) => {
+                            self.poller.remove(&self.keeper);
+                            attached.detach(&self.shared);
+                        }
+                        None => {
+                            self.shared.tree.kill();
+                            return exit::ENGINE_DIED;
+                        }
+                    },
                     visitor => self.door.hear(visitor - FIRST_VISITOR, |socket| self.poller.remove(socket)),
                 }
             }
             self.tell_notices();
+            reader::follow_load(&self.shared);
             if self.config.verbosity > 2 {
                 eprintln!("{}", report::figures(&self.shared));
             }
             if let Some(status) = self.judged(&mut exhausted_since) {
                 return status;
+            }
+            if let Some(attached) = &mut self.attached {
+                attached.tell_keeper(&self.shared, control);
+                if let Some(status) = attached.look(&self.shared, &self.config, control) {
+                    self.leave_undisturbed();
+                    return status;
+                }
+                continue;
             }
             if let Some(status) = self.reap(control) {
                 ended = Some((status, Instant::now()));
@@ -368,7 +486,17 @@ impl Engine {
         }
     }
 
-    fn open_door(&mut self) {
+    /// No thread of the program is being led when this returns, nor will one be.
+    fn leave_undisturbed(&mut self) {
+        self.stopping.store(true, SeqCst);
+        self.shared.leaving.end();
+        drop(self.shared.tracing.lock().expect("tracing"));
+    }
+
+    fn open_door(&mut self, control: &ControlPage) {
+        if self.attached.is_some() && !self.shared.fetched.lock().expect("fetched").is_empty() {
+            control.holds.store(1, SeqCst);
+        }
         let poller = &self.poller;
         self.door.welcome(|number, socket| {
             // A visitor that cannot be watched is forgotten after a while.
@@ -379,6 +507,8 @@ impl Engine {
     /// Takes the news of all children: the command's end is the run's status.
     fn reap(&mut self, control: &ControlPage) -> Option<i32> {
         let mut status = None;
+        // It rings when it is done.
+        let Ok(_not_tracing) = self.shared.tracing.try_lock() else { return None };
         while let Ok(Some((pid, change))) = process::wait_news(None) {
             if pid != self.command {
                 continue;
@@ -403,7 +533,7 @@ impl Engine {
             eprintln!("uswap: the command has ended; waiting for {} process(es) it left behind", left.len());
         }
         if control.end_requested.load(SeqCst) != 0 {
-            tree::kill_descendants();
+            self.shared.tree.kill();
         }
     }
 
@@ -413,6 +543,10 @@ impl Engine {
         match exhausted_since {
             _ if !exhausted => *exhausted_since = None,
             None => *exhausted_since = Some(Instant::now()),
+            Some(since) if since.elapsed() > EXHAUSTION && self.attached.is_some() => {
+                *exhausted_since = None;
+                self.yield_to_program();
+            }
             Some(since) if since.elapsed() > EXHAUSTION => {
                 let text =
                     "swap space and pool are full and nothing can be freed; give more with --swap PATH,size=SIZE";
@@ -421,7 +555,7 @@ impl Engine {
             Some(_) => {}
         }
         let verdict = self.shared.verdict.lock().expect("verdict").clone()?;
-        tree::kill_descendants();
+        self.shared.tree.kill();
         let (text, status) = match verdict {
             Verdict::Exhausted(text) => (text, exit::EXHAUSTED),
             Verdict::Broken(text) => (text, exit::BROKEN),
@@ -430,11 +564,47 @@ impl Engine {
         Some(status)
     }
 
+    /// A program that was there before us is not ended for want of swap space: it gets more memory.
+    fn yield_to_program(&self) {
+        let limit = (self.shared.budget.limit() as u64) << 12;
+        let more = limit + limit / 4;
+        self.shared.orders.limit.store(more, SeqCst);
+        self.shared.budget.set_limit(more);
+        let text = "swap space and pool are full and nothing can be freed: the budget is";
+        self.shared.alarm(format!("{text} {} now; uswap swapon gives it more space", human(more)));
+    }
+
     fn tell_notices(&self) {
+        self.shared.store.device_news(|news| {
+            if news.grave || self.config.verbosity > 0 {
+                eprintln!("uswap: {}", news.text);
+            }
+        });
         for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
             if notice.grave || self.config.verbosity > 0 {
                 eprintln!("uswap: {}", notice.text);
             }
+        }
+    }
+
+    /// Writes the rest of the trace, if there is one, and says what became of it.
+    fn end_recording(&mut self) {
+        let (Some(recorder), Some(thread)) = (&self.shared.recorder, self.recording.take()) else { return };
+        let lost = recorder.end();
+        let text = match thread.join() {
+            Ok(Ok(written)) if lost == 0 => return self.say(&format!("recorded {written} touches")),
+            Ok(Ok(written)) => {
+                format!("recorded {written} touches; {lost} were lost, since they came too fast to be written")
+            }
+            Ok(Err(error)) => format!("the trace is incomplete: {error}"),
+            Err(_) => "the trace is incomplete".into(),
+        };
+        eprintln!("uswap: {text}");
+    }
+
+    fn say(&self, text: &str) {
+        if self.config.verbosity > 0 {
+            eprintln!("uswap: {text}");
         }
     }
 
@@ -444,6 +614,7 @@ impl Engine {
         for mailbox in &self.shared.mailboxes {
             mailbox.post(Message::Stop);
         }
+        self.end_recording();
         self.tell_notices();
         self.poller.remove(self.keeper.as_fd());
         if self.config.verbosity > 0 {

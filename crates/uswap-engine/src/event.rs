@@ -24,6 +24,7 @@ impl Owner {
                 counters.unmap_events.add(1);
                 self.release_range(space, start, end);
                 space.unregister_range(start, end);
+                self.cut_fresh(space, start, end);
                 space.notes.unmap(start, end);
                 space.needs_scan = true;
                 self.wake_waiters(space, start, end);
@@ -107,11 +108,15 @@ impl Owner {
     }
 
     fn wake_waiters(&mut self, space: &mut Space, start: u64, end: u64) {
-        let gone: Vec<u64> = space.waiters.range(start..end).map(|(address, _)| *address).collect();
-        for address in gone {
-            space.waiters.remove(&address);
+        while let Some((address, _)) = space.waiters.next_from(start).filter(|(address, _)| *address < end) {
+            space.waiters.remove(address);
             space.events.wake(address, PAGE);
         }
+        let (events, gone) = (&space.events, start..end);
+        space
+            .held
+            .extract_if(.., |fault| gone.contains(&fault.address))
+            .for_each(|held| events.wake(held.address, PAGE));
     }
 
     /// mremap: words, registration and staged pages move along.
@@ -136,8 +141,16 @@ impl Owner {
             }
         }
         space.move_registration(from, to, length);
+        self.cut_fresh(space, from, from + length);
+        self.cut_fresh(space, to, to + length);
         space.needs_scan = true;
         self.wake_waiters(space, from, from + length);
+    }
+
+    fn cut_fresh(&self, space: &mut Space, start: u64, end: u64) {
+        if !self.shared.faults.lasting_fresh {
+            space.fresh.cut(start, end);
+        }
     }
 
     /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
@@ -151,6 +164,7 @@ impl Owner {
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
         child.process_name = parent.process_name.clone();
+        child.attached = parent.attached;
         child.account = parent.account.clone();
         child.needs_scan = true;
         child.suspect_sharing();
@@ -158,6 +172,9 @@ impl Owner {
             self.clone_pages(parent, &mut child);
         }
         let excluded = self.excluded_from_fork(parent, last);
+        if self.shared.faults.audit {
+            self.audit_fresh(parent);
+        }
         child.notes = parent.notes.inherited();
         for (start, end) in excluded.into_iter().chain(self.fresh_at_fork(parent)) {
             self.release_range(&mut child, start, end);
@@ -174,7 +191,7 @@ impl Owner {
     /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
     /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
     fn fresh_at_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
-        if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.clone() }
+        if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.ranges().to_vec() }
     }
 
     fn clone_pages(&mut self, parent: &Space, child: &mut Space) {
@@ -247,7 +264,7 @@ impl Owner {
 }
 
 /// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
-/// there at the fork; then the child's agent finds the space by trying (see `find_child`).
+/// there at the fork: it only says where to look for the space first (see `find_child`).
 pub fn install_identity(child: &Space) {
     let mut page = [0u8; 4096];
     page[..8].copy_from_slice(&child.identity.to_ne_bytes());

@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::{Operation, RunResult};
+use uswap_core::Need;
+use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
-use uswap_core::working_set::WorkingSet;
 use uswap_store::ObjectId;
 
 use crate::owner::Owner;
@@ -59,23 +59,26 @@ impl Owner {
 
     /// Orders the next pages of the inactive list into a free tray.
     fn fill_tray(&mut self, space: &mut Space) -> bool {
-        if !space.is_settled() && !self.shared.faults.trust_fresh {
+        if !self.is_settled(space) && !self.shared.faults.trust_fresh {
             return false;
         }
-        let candidates = self.candidates(space);
+        let (mut room, count) = self.candidates(space);
+        let candidates = &mut room[..count];
         if candidates.is_empty() {
             return false;
         }
+        candidates.sort_unstable();
         let Some(number) = space.trays.take_free() else {
             for address in candidates {
-                let word = space.table.get(address);
-                space.working_set.rejoin(&mut space.table, address, word);
+                let word = space.table.get(*address);
+                space.working_set.rejoin(&mut space.table, *address, word);
             }
             return false;
         };
         self.shared.counters.pgscan.add(candidates.len() as u64);
-        let runs = group_runs(&candidates, &space.shared_pages, &space.alone);
         let tray = space.trays.get_mut(number);
+        let mut runs = std::mem::take(&mut tray.runs);
+        group_runs(candidates, &space.shared_pages, &space.alone, &mut runs);
         (tray.live, tray.filled, tray.ordered) = (0, 0, 0);
         for run in &runs {
             tray.ordered |= run.slots();
@@ -121,23 +124,23 @@ impl Owner {
         }
     }
 
-    /// Up to a tray of pages that are next to go, sorted.
-    fn candidates(&mut self, space: &mut Space) -> Vec<u64> {
+    /// Up to a tray of pages that are next to go, and how many.
+    fn candidates(&mut self, space: &mut Space) -> ([u64; TRAY_PAGES as usize], usize) {
         self.unpark(space);
-        let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
+        let (mut pages, mut count) = ([0; TRAY_PAGES as usize], 0);
         let mut looked = 0;
-        while pages.len() < TRAY_PAGES as usize && looked < 8192 {
+        while count < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
             let Some(address) = space.working_set.next_victim(&mut space.table) else { break };
             if !space.shared_pages.contains(&address) && space.is_shared(address) {
-                space.shared_parked.push_back(address);
+                during(Growth::Lists, || space.shared_parked.push_back(address));
             } else {
                 self.shared.counters.pgdeactivate.add(u64::from(space.table.get(address).active()));
-                pages.push(address);
+                pages[count] = address;
+                count += 1;
             }
         }
-        pages.sort_unstable();
-        pages
+        (pages, count)
     }
 
     /// Once a second the parked pages are tried again.
@@ -163,7 +166,7 @@ impl Owner {
             let Some(address) = space.shared_parked.pop_front() else { break };
             let word = space.table.get(address);
             if word.state() == State::Resident && !word.queued() && !word.in_flight() {
-                space.shared_pages.insert(address);
+                during(Growth::Lists, || space.shared_pages.insert(address));
                 space.working_set.rejoin(&mut space.table, address, word);
                 pressed += 1;
             }
@@ -173,19 +176,22 @@ impl Owner {
 
     /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
     pub fn absorb(&mut self, space: &mut Space) {
-        let numbers = space.trays.filling.clone();
-        for number in numbers {
+        let mut index = 0;
+        while let Some(number) = space.trays.filling.get(index).copied() {
             let (completed, filled) = self.look(space, number);
             self.absorb_filled(space, number, filled);
             if completed {
                 self.finish_fill(space, number);
             }
+            // A tray that is filled has left the list.
+            index += usize::from(!completed || space.trays.filling.get(index) == Some(&number));
         }
-        let dropping = space.trays.dropping.clone();
-        for number in dropping {
+        let mut index = 0;
+        while let Some(number) = space.trays.dropping.get(index).copied() {
             if self.look(space, number).0 {
                 self.finish_drop(space, number);
             }
+            index += usize::from(space.trays.dropping.get(index) == Some(&number));
         }
     }
 
@@ -220,23 +226,29 @@ impl Owner {
     fn finish_fill(&mut self, space: &mut Space, number: u32) {
         let Some(agent) = &space.agent else { return };
         let shared = &agent.ring.trays[number as usize];
-        let results: Vec<RunResult> =
-            shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed))).collect();
+        let mut results = [RunResult::Pending; TRAY_PAGES as usize];
+        let told = shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed)));
+        results.iter_mut().zip(told).for_each(|(result, told)| *result = told);
         let stuck = shared.stuck.load(SeqCst);
         let tray = space.trays.get_mut(number);
         let left = std::mem::take(&mut tray.ordered);
         tray.inherited = stuck & tray.filled != 0;
         tray.phase = Phase::Staged;
-        let runs = std::mem::take(&mut tray.runs);
+        let mut runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
-        let refused =
-            tray.filled == 0 && !results.is_empty() && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
+        // A program without hooks may have guards where pages are believed; what its system calls may was looked at.
+        let refused = space.attached.is_none()
+            && tray.filled == 0
+            && !results.is_empty()
+            && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
         self.count_refusal(space, refused);
         for (run, result) in runs.iter().zip(results) {
             for bit in bits(run.slots() & left) {
                 self.put_back(space, addresses[bit as usize], result, run);
             }
         }
+        runs.clear();
+        space.trays.get_mut(number).runs = runs;
         space.trays.filling.retain(|n| *n != number);
         space.trays.staged.push_back(number);
         if space.trays.get(number).filled == 0 {
@@ -250,9 +262,9 @@ impl Owner {
         space.refusals = if refused { space.refusals + 1 } else { 0 };
         if space.refusals == MOST_REFUSALS && space.is_alive() {
             let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
-            let text = format!(
-                "{name} (process {pid}) refuses its agent's system calls (a seccomp filter?): its memory stays"
-            );
+            let text = during(Growth::Telling, || {
+                format!("{name} (process {pid}) refuses its agent's system calls (a seccomp filter?): its memory stays")
+            });
             self.shared.notice(text);
         }
     }
@@ -264,21 +276,22 @@ impl Owner {
             return;
         }
         let counters = &self.shared.counters;
+        let result = if result == RunResult::Gone && space.attached.is_some() { RunResult::Refused } else { result };
         let park = match result {
             RunResult::Busy => {
                 counters.move_busy.add(1);
                 space.suspect_sharing();
                 if space.is_shared(address) {
                     space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
-                    return space.shared_parked.push_back(address);
+                    return during(Growth::Lists, || space.shared_parked.push_back(address));
                 }
-                run.unshare || !space.shared_pages.insert(address)
+                run.unshare || !during(Growth::Lists, || space.shared_pages.insert(address))
             }
             RunResult::ThreadPage | RunResult::Refused => {
                 let counter =
                     if result == RunResult::Refused { &counters.move_refused } else { &counters.thread_pages };
                 counter.add(1);
-                run.pages == 1 || !space.alone.insert(address)
+                run.pages == 1 || !during(Growth::Lists, || space.alone.insert(address))
             }
             _ => {
                 let word = word.set_in_flight(false).set_active(false);
@@ -287,7 +300,7 @@ impl Owner {
         };
         if park {
             space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
-            space.parked.push(address);
+            during(Growth::Lists, || space.parked.push(address));
         } else {
             space.working_set.rejoin(&mut space.table, address, word.set_in_flight(false));
         }
@@ -304,9 +317,8 @@ impl Owner {
             space.trays.staged.push_back(number);
             return false;
         };
-        let pages = job.pages.len() as u32;
-        if let Err(error) = self.shared.evictions.try_send(job) {
-            let (TrySendError::Full(job) | TrySendError::Disconnected(job)) = error;
+        let pages = job.pages.pages.len() as u32;
+        if let Err(job) = self.shared.evictions.push(job) {
             self.shared.release_kept(&job);
             space.trays.staged.push_front(number);
             self.retry_soon();
@@ -323,23 +335,25 @@ impl Owner {
         let (pid, agent) = (space.reader, space.agent.as_ref()?);
         let nonce = agent.nonce;
         let tray = space.trays.get(number);
-        let mut pages = Vec::with_capacity(TRAY_PAGES as usize);
+        let mut list = self.shared.tray_lists.take(space.id as usize, 1, Need::System)?;
+        list.pages.clear();
         for bit in bits(tray.live) {
             let slot = number * TRAY_PAGES + bit;
             let address = space.place_of(slot, inherited)?;
             let word = space.table.get(tray.addresses[bit as usize]);
-            pages.push(EvictPage { slot: bit, address, kept: word.kept_copy().map(ObjectId::from_bits) });
+            let kept = word.kept_copy().map(ObjectId::from_bits);
+            list.pages.push(EvictPage { slot: bit, address, kept, fate: Stored::Full });
         }
         let generation = tray.generation;
         let (space_id, owner, nonce_page) = (space.id, self.number, space.nonce_page());
         // From here on the worker decides about the kept copies.
-        for page in pages.iter().filter(|page| page.kept.is_some()) {
+        for page in list.pages.iter().filter(|page| page.kept.is_some()) {
             let address = space.trays.get(number).addresses[page.slot as usize];
             let word = space.table.get(address);
             space.table.set(address, word.without_copy());
         }
         let forked = space.identity != 0 || space.forks > 0;
-        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages })
+        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages: list })
     }
 
     /// A worker's answer for a space that may be gone: its objects must not leak.
@@ -349,8 +363,8 @@ impl Owner {
             self.with_space(done.space, |owner, space| owner.stored(space, done));
             return;
         }
-        for (_, fate) in done.pages {
-            if let Stored::Object(object) = fate {
+        for page in &done.pages.pages {
+            if let Stored::Object(object) = page.fate {
                 self.shared.store.release(object);
             }
         }
@@ -361,7 +375,7 @@ impl Owner {
         let number = done.tray;
         let valid = space.trays.get(number).generation == done.generation;
         let (mut full, mut unreadable) = (false, Vec::new());
-        for (bit, fate) in done.pages {
+        for EvictPage { slot: bit, fate, .. } in done.pages.pages.iter().copied() {
             let tray = space.trays.get_mut(number);
             let address = tray.addresses[bit as usize];
             let still = valid && tray.live & 1 << bit != 0;
@@ -381,7 +395,7 @@ impl Owner {
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
                 Stored::Full => full = true,
-                Stored::Unreadable => unreadable.push(address),
+                Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
             }
         }
         self.shared.budget.exhausted.store(full, Relaxed);
@@ -391,7 +405,10 @@ impl Owner {
     fn after_store(&mut self, space: &mut Space, number: u32, unreadable: &[u64]) {
         if !unreadable.is_empty() && space.is_alive() && space.agent.is_some() {
             let pid = space.pid.unwrap_or(0);
-            self.shared.notice(format!("{} staged pages of process {pid} cannot be read now", unreadable.len()));
+            let count = unreadable.len();
+            self.shared.notice(during(Growth::Telling, || {
+                format!("{count} staged pages of process {pid} cannot be read now")
+            }));
         }
         if space.trays.get(number).live == 0 {
             return self.drop_tray(space, number);
@@ -434,15 +451,19 @@ impl Owner {
     }
 }
 
-/// Pages that shall lie staged; of a space with few pages not so many that none are left to go.
+/// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
+/// turn touches none.
 fn staging_target(space: &Space) -> u64 {
-    WorkingSet::staging_target(space.resident).clamp(128, 8192).min(space.resident / 4)
+    if space.record.is_held() {
+        return 0;
+    }
+    space.working_set.staging_target(space.resident).clamp(128, 8192).min(space.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of
 /// their own, and those in `alone` one by one.
-fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>) -> Vec<PageRun> {
-    let mut runs: Vec<PageRun> = Vec::new();
+fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>, runs: &mut Vec<PageRun>) {
+    runs.clear();
     let mut last_alone = false;
     for (slot, address) in pages.iter().enumerate() {
         let (unshare, single) = (shared.contains(address), alone.contains(address));
@@ -459,7 +480,6 @@ fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>) -> V
         }
         last_alone = single;
     }
-    runs
 }
 
 #[cfg(test)]
@@ -469,7 +489,8 @@ mod tests {
     #[test]
     fn runs_cover_all_pages_once_and_in_slot_order() {
         let pages = [0x1000, 0x2000, 0x3000, 0x8000, 0x9000, 0xb000];
-        let runs = group_runs(&pages, &[0x2000].into(), &[0x9000].into());
+        let mut runs = Vec::new();
+        group_runs(&pages, &[0x2000].into(), &[0x9000].into(), &mut runs);
         let covered: Vec<u64> =
             runs.iter().flat_map(|r| (0..r.pages).map(move |i| r.address + u64::from(i) * PAGE)).collect();
         assert_eq!(covered, pages);

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
+use uswap_core::growth::{Growth, during};
 use uswap_core::word::{PageWord, State};
 use uswap_store::{LoadError, ObjectId};
 use uswap_sys::memory::Memory;
@@ -14,17 +15,16 @@ use uswap_sys::userfaultfd::{Event, Install};
 use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::latency::Tier;
-use crate::owner::Owner;
+use crate::owner::{Fault, Owner};
+use crate::proof::is_proof;
 use crate::space::Space;
 use crate::tray::Phase;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
 const MOST_FIRST_TOUCH: u32 = 64;
-/// How long a fault waits for room before it is let through above the limit.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// How long it waits when nothing is under way that would make room.
-const GRACE: Duration = Duration::from_millis(2);
+/// A first touch that takes longer has waited for room.
+const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MOST_FAILED_READS: u32 = 2000;
 /// How often the processor is given up for a thread whose change is under way.
@@ -54,15 +54,20 @@ impl Owner {
         let since = Instant::now();
         let complete = self.read_changes(space, &mut faults);
         if complete {
-            self.apply_window(space);
+            if !space.window.is_empty() {
+                during(Growth::AddressSpaces, || self.apply_window(space));
+            }
             self.rescue(space, &faults);
             self.shared.faults.pause(self.shared.faults.delay_gate);
             open_gate(space);
         } else {
             self.retry_soon();
         }
-        for (address, write) in faults.drain(..) {
-            self.serve_fault(space, address, write, since);
+        for Fault { address, write, thread } in faults.drain(..) {
+            let held = self.shared.load.is_holding() && self.put_aside(space, address, write, thread);
+            if !held {
+                self.serve_fault(space, address, write, since);
+            }
         }
         self.faults = faults;
     }
@@ -70,17 +75,20 @@ impl Owner {
     /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since all that was moved has
     /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
     /// (it touches shared pages before it moves them).
-    fn rescue(&mut self, space: &mut Space, faults: &[(u64, bool)]) {
-        let waiting = faults.iter().map(|(address, _)| *address).chain(space.waiters.keys().copied());
+    fn rescue(&mut self, space: &mut Space, faults: &[Fault]) {
+        let held = space.held.iter().map(|fault| fault.address);
+        let waiting = faults.iter().map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
         let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
-        let stray: Vec<u64> = waiting.filter(|address| ordered(space.table.get(*address))).collect();
+        let mut stray = Vec::new();
+        let found = waiting.filter(|address| ordered(space.table.get(*address)));
+        found.for_each(|address| during(Growth::Lists, || stray.push(address)));
         for address in stray {
-            self.cancel_orders(space, address, address + PAGE);
+            during(Growth::Lists, || self.cancel_orders(space, address, address + PAGE));
         }
     }
 
     /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
-    fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<(u64, bool)>) -> bool {
+    fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         for _ in 0..QUIET_TRIES {
             while self.read_events(space, faults) {}
             if space.window.is_empty() || self.shared.faults.order_as_read || space.events.is_quiet(space.area) {
@@ -92,7 +100,7 @@ impl Owner {
     }
 
     /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
-    fn read_events(&mut self, space: &mut Space, faults: &mut Vec<(u64, bool)>) -> bool {
+    fn read_events(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         let mut events = std::mem::take(&mut self.events);
         let more = space.events.read_events(&mut events).unwrap_or_else(|error| {
             let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
@@ -102,16 +110,19 @@ impl Owner {
         for event in events.drain(..) {
             if let Event::Fault { address, write, thread } = event {
                 self.shared.counters.pgfault.add(1);
-                self.find_process(space, Some(thread));
                 let agent = space.agent.as_ref().map_or(0, |_| space.reader);
-                self.placement.fault(thread, space.pid.unwrap_or(0), agent);
-                faults.push((address & !(PAGE - 1), write));
+                during(Growth::AddressSpaces, || {
+                    self.find_process(space, Some(thread));
+                    self.placement.fault(thread, space.pid.unwrap_or(0), agent);
+                    space.throttle.note(address & !(PAGE - 1), thread);
+                    faults.push(Fault { address: address & !(PAGE - 1), write, thread });
+                });
             } else {
                 self.shared.faults.pause(self.shared.faults.delay_apply);
                 if matches!(event, Event::Remove { start, .. } if start == space.notice_page()) {
-                    self.read_notes(space);
+                    during(Growth::AddressSpaces, || self.read_notes(space));
                 }
-                space.window.push(event, space.notes.count());
+                during(Growth::AddressSpaces, || space.window.push(event, space.notes.count()));
             }
         }
         self.events = events;
@@ -166,12 +177,16 @@ impl Owner {
     /// Serves one fault, or notes that it waits.
     pub fn serve_fault(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) {
         if self.try_serve(space, address, write, since) == Served::Wait {
-            let known = space.waiters.entry(address).or_insert(write);
-            *known |= write;
-            self.retry_soon();
+            space.waiters.insert(address, write);
+            self.retry_unless_reading(space, address);
         } else {
-            space.waiters.remove(&address);
+            space.waiters.remove(address);
         }
+    }
+
+    /// Has a page come back that nobody waits for. What puts it off is to be tried again.
+    pub fn bring(&mut self, space: &mut Space, address: u64) -> Served {
+        self.try_serve(space, address, false, Instant::now())
     }
 
     fn try_serve(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
@@ -182,11 +197,11 @@ impl Owner {
             return Served::Wait;
         }
         if !space.is_registered(address) {
-            space.learn_registered(address);
+            during(Growth::AddressSpaces, || space.learn_registered(address));
         }
         let word = space.table.get(address);
         if word.in_flight() {
-            return Served::Wait;
+            return self.reach_in_flight(space, address);
         }
         let needs_room = !matches!(word.state(), State::Poisoned) && !self.has_room(space, 1);
         if needs_room && self.is_helpless(space) {
@@ -216,38 +231,48 @@ impl Owner {
             return;
         }
         self.shared.counters.throttled.add(1);
-        space.stalled.push_back((address, write, Instant::now()));
+        during(Growth::Lists, || space.stalled.push_back((address, write, Instant::now())));
         self.retry_soon();
     }
 
     /// Serves faults that waited for room, as far as there is room or patience has run out.
     pub fn serve_stalled(&mut self, space: &mut Space) {
-        while let Some((address, write, since)) = space.stalled.front().copied() {
-            let late = since.elapsed() > PATIENCE || (since.elapsed() > GRACE && self.is_helpless(space));
-            if !late && !self.has_room(space, 1) {
+        while !space.stalled.is_empty() {
+            let has_room = self.has_room(space, 1);
+            let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
+            let next = if has_room { Some(0) } else { space.stalled.iter().position(too_late) };
+            let Some((address, write, since)) = next.and_then(|index| space.stalled.remove(index)) else {
                 return self.retry_soon();
-            }
-            if late {
-                self.shared.counters.over_limit.add(1);
-            }
-            space.stalled.pop_front();
+            };
+            self.shared.counters.over_limit.add(u64::from(!has_room));
+            self.shared.counters.throttled_us.add(since.elapsed().as_micros() as u64);
             let in_flight = space.table.get(address).in_flight();
             let served = if in_flight { Served::Wait } else { self.install(space, address, write, since) };
             if served == Served::Wait {
                 space.waiters.insert(address, write);
+                self.retry_unless_reading(space, address);
             }
         }
     }
 
     /// Looks again at the faults that waited for something under way.
     pub fn serve_waiters(&mut self, space: &mut Space) {
-        let waiting: Vec<(u64, bool)> = space.waiters.iter().map(|(a, w)| (*a, *w)).collect();
-        for (address, write) in waiting {
-            if !space.table.get(address).in_flight() {
+        let mut from = 0;
+        while let Some((address, write)) = space.waiters.next_from(from) {
+            from = address + PAGE;
+            if space.table.get(address).in_flight() && !has_arrived(space, address) {
+                self.retry_unless_reading(space, address);
+            } else {
                 self.serve_fault(space, address, write, Instant::now());
             }
         }
-        if !space.waiters.is_empty() {
+    }
+
+    /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by mail.
+    fn retry_unless_reading(&mut self, space: &Space, address: u64) {
+        let word = space.table.get(address);
+        let is_reading = word.in_flight() && matches!(word.state(), State::Stored(_));
+        if !is_reading || has_arrived(space, address) {
             self.retry_soon();
         }
     }
@@ -258,13 +283,23 @@ impl Owner {
             crate::event::install_identity(space);
             return Served::Done;
         }
-        self.finish_install(space, address, PAGE, space.zero(address, PAGE))
+        let is_proof = is_proof(space.area, address);
+        if is_proof && space.pid.is_none() {
+            // Once these are there nobody can tell any more whose they are.
+            self.find_process(space, None);
+            self.retry_soon();
+            return Served::Wait;
+        }
+        let turn = is_proof.then(|| self.shared.prover.pause());
+        let result = space.zero(address, PAGE);
+        drop(turn);
+        self.finish_install(space, address, PAGE, result)
     }
 
     /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
     /// to it is not seen).
     fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        let window = space.first_touches.window(address, MOST_FIRST_TOUCH).pages;
+        let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         let (result, length) = shorten(length, |length| {
@@ -277,11 +312,15 @@ impl Owner {
             self.shared.counters.zero_fills.add(done / PAGE);
             let ample = self.is_ample(space);
             for page in (address..address + done).step_by(PAGE_SIZE) {
+                self.shared.touched(space.id, page);
                 let active = self.is_welcome(space, page, ample);
                 let word = space.table.get(page);
                 self.become_resident(space, page, word.resident().set_active(active));
             }
             self.shared.latencies.record(Tier::Zero, since);
+            if since.elapsed() > WAITED_FOR_ROOM {
+                space.record.waited(since);
+            }
         }
         served
     }
@@ -333,7 +372,7 @@ impl Owner {
         }
         let inherited = tray.inherited;
         if space.pid.is_none() {
-            self.find_process(space, None);
+            during(Growth::AddressSpaces, || self.find_process(space, None));
             self.retry_soon();
             return Served::Wait;
         }
@@ -347,6 +386,8 @@ impl Owner {
         let served = self.finish_install(space, address, PAGE, result);
         if served == Served::Done && result == Install::Done {
             self.shared.counters.soft_faults.add(1);
+            space.working_set.soft_fault();
+            self.shared.touched(space.id, address);
             let (tray, bit) = space.trays.of_slot(slot);
             tray.live &= !(1 << bit);
             let word = space.table.get(address);
@@ -365,7 +406,7 @@ impl Owner {
         if space.failed_reads < MOST_FAILED_READS {
             return Served::Wait;
         }
-        self.lost(space, address, "its staging slot cannot be read")
+        during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
     }
 
     /// Reads nonce and page together into the first page of the buffer. A fork child whose agent has not come yet has no
@@ -396,6 +437,7 @@ impl Owner {
             return room;
         }
         let refault = space.working_set.refault(word);
+        space.record.refaulted(refault.distance);
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
         counters.workingset_restore_anon.add(u64::from(refault.restore));
@@ -435,7 +477,8 @@ impl Owner {
             }
             Install::NoMemory(_) => Served::Wait,
             Install::Other(errno, _) => {
-                self.shared.notice(format!("the kernel refused page {address:#x}: errno {errno}"));
+                let text = during(Growth::Telling, || format!("the kernel refused page {address:#x}: errno {errno}"));
+                self.shared.notice(text);
                 space.events.wake(address, length);
                 Served::Wait
             }
@@ -456,7 +499,7 @@ impl Owner {
         if matches!(error, LoadError::Checksum { .. }) {
             self.shared.counters.checksum_errors.add(1);
         }
-        self.lost(space, address, &error.to_string())
+        during(Growth::Telling, || self.lost(space, address, &error.to_string()))
     }
 
     /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
@@ -479,6 +522,14 @@ impl Owner {
     /// Whether the address space has ended while we looked at it.
     fn is_over(&self, space: &Space) -> bool {
         !space.is_alive()
+    }
+}
+
+/// Whether the page was read ahead and lies in its buffer.
+fn has_arrived(space: &Space, address: u64) -> bool {
+    match space.table.get(address).state() {
+        State::Stored(object) => space.ahead.has(address, ObjectId::from_bits(object)),
+        _ => false,
     }
 }
 

@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use uswap_store::StoreFaults;
+
 /// All fault points, zero when off.
 #[derive(Default, Debug)]
 pub struct FaultPoints {
@@ -26,6 +28,8 @@ pub struct FaultPoints {
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
     pub delay_drain: u64,
+    /// Microseconds that writeback waits before and after each write to a device.
+    pub delay_writeback: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
     pub again: u64,
     /// One in N trays finds the store full.
@@ -52,11 +56,56 @@ pub struct FaultPoints {
     pub forget_threads: bool,
     /// Rule off: the nonce is not compared.
     pub no_nonce: bool,
+    /// Rule off: an agent whose space is not found at once is sent away.
+    pub hasty_greeting: bool,
+    /// Rule off: a process is proven by one page, which its children inherit.
+    pub one_proof: bool,
+    /// Rule off: what is moved onto memory just registered counts as just registered.
+    pub lasting_fresh: bool,
+    /// Microseconds before memory just registered counts as registered in all fork children to come.
+    pub delay_settle: u64,
     /// Not a rule: the books of every space are checked ten times a second.
     pub audit: bool,
+    /// Not a rule: writeback goes on until the pool is empty.
+    pub eager_writeback: bool,
+    /// Not a rule: what lies packed on a device is moved again and again.
+    pub eager_repack: bool,
+    /// Not a rule: writeback gives each object a slot of its own, for comparison.
+    pub no_packing: bool,
+    /// Not a rule: threads that serve pages end the engine when they allocate what has no name (1), or tell of it and go on
+    /// (2).
+    pub no_alloc: u64,
+    /// Rule off: workers allocate for each tray, under no name.
+    pub allocate: bool,
+    /// Microseconds that each read of a device takes longer.
+    pub delay_read: u64,
+    /// Microseconds that each write to a device takes longer.
+    pub delay_write: u64,
+    /// Not a rule: nothing is read ahead, for comparison.
+    pub no_prefetch: bool,
+    /// Not a rule: one read is in flight for each device, for comparison.
+    pub one_read: bool,
     /// Not a rule: owners and agents are left where the kernel puts them, for comparison.
     pub no_placement: bool,
+    /// One in N pages is damaged when it is stored in the pool; its compression fails; the allocator has no memory for it;
+    /// the table has no entry for it. See [`StoreFaults`].
+    pub store: [u64; 4],
+    /// Microseconds between choosing the objects of a thin slab and moving them.
+    pub delay_compact: u64,
+    /// Not a rule: load control lets a single process run at a time, in short turns, whether memory is short or not.
+    pub crowd: bool,
+    /// Microseconds before each step of bringing an agent.
+    pub delay_attach: u64,
+    /// The process is killed at this step of bringing an agent to it.
+    pub attach_kill: u64,
+    /// This step of bringing an agent fails.
+    pub attach_fail: u64,
+    /// The engine is killed at this step of bringing an agent.
+    pub attach_die: u64,
+    /// Microseconds between the last page that came back at a detach and the end of the registration.
+    pub delay_detach: u64,
     draws: AtomicU64,
+    steps: AtomicU64,
 }
 
 impl FaultPoints {
@@ -78,8 +127,25 @@ impl FaultPoints {
                 "delay-move" => points.delay_move = number,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
+                "delay-writeback" => points.delay_writeback = number,
+                "delay-read" => points.delay_read = number,
+                "delay-write" => points.delay_write = number,
+                "no-prefetch" => points.no_prefetch = true,
+                "allocate" => points.allocate = true,
+                "no-alloc" => points.no_alloc = number,
+                "one-read" => points.one_read = true,
+                "delay-attach" => points.delay_attach = number,
+                "delay-detach" => points.delay_detach = number,
+                "attach-kill" => points.attach_kill = number,
+                "attach-fail" => points.attach_fail = number,
+                "attach-die" => points.attach_die = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
+                "flip-pool" => points.store[0] = number,
+                "compress-fail" => points.store[1] = number,
+                "alloc-fail" => points.store[2] = number,
+                "entry-fail" => points.store[3] = number,
+                "delay-compact" => points.delay_compact = number,
                 "broken" => points.broken = number,
                 "no-gate" => points.no_gate = true,
                 "no-fork-clone" => points.no_fork_clone = true,
@@ -90,18 +156,57 @@ impl FaultPoints {
                 "manage-stacks" => points.manage_stacks = true,
                 "ignore-notes" => points.ignore_notes = true,
                 "audit" => points.audit = true,
+                "eager-writeback" => points.eager_writeback = true,
+                "eager-repack" => points.eager_repack = true,
+                "no-packing" => points.no_packing = true,
+                "crowd" => points.crowd = true,
                 "no-placement" => points.no_placement = true,
                 "forget-threads" => points.forget_threads = true,
                 "no-nonce" => points.no_nonce = true,
+                "hasty-greeting" => points.hasty_greeting = true,
+                "one-proof" => points.one_proof = true,
+                "lasting-fresh" => points.lasting_fresh = true,
+                "delay-settle" => points.delay_settle = number,
                 _ => return Err(entry.to_string()),
             }
         }
         Ok(points)
     }
 
+    /// How the store is to behave.
+    pub fn tuning(&self) -> uswap_store::Tuning {
+        uswap_store::Tuning {
+            no_packing: self.no_packing,
+            eager_writeback: self.eager_writeback,
+            eager_repack: self.eager_repack,
+            delay: Duration::from_micros(self.delay_writeback),
+        }
+    }
+
+    /// Passes on those that are the store's.
+    pub fn set_in(&self, store: &StoreFaults) {
+        let points = [&store.flip, &store.compress, &store.memory, &store.entry];
+        points.iter().zip(self.store).for_each(|(point, n)| point.set(n));
+        store.delay_compact.store(self.delay_compact, Relaxed);
+    }
+
     /// Whether this one in `n` is hit (never for 0).
     pub fn hits(&self, n: u64) -> bool {
         n != 0 && self.draws.fetch_add(1, Relaxed) % n == n - 1
+    }
+
+    /// A step of bringing an agent to a process; `true`: it shall fail.
+    pub fn step(&self, pid: u32) -> bool {
+        self.pause(self.delay_attach);
+        let number = self.steps.fetch_add(1, Relaxed) + 1;
+        if number == self.attach_kill {
+            // It may have ended by itself.
+            let _ = uswap_sys::process::kill(pid, 9);
+        }
+        if number == self.attach_die {
+            let _ = uswap_sys::process::kill(std::process::id(), 9);
+        }
+        number == self.attach_fail
     }
 
     /// Waits, if a delay is set.

@@ -7,13 +7,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use crate::attacher::Silent;
 use crate::callers::Callers;
 use crate::census::Census;
+use crate::fork_shares::ForkShares;
 use crate::group::Account;
+use crate::image::Shortage;
 use crate::latency::Tier;
-use crate::procfs::{self, Memory, Statm};
+use crate::procfs::{Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
 
@@ -22,9 +26,11 @@ use crate::shared::{ManagedProcess, Message, Shared};
 const LEAST_MANAGED: (i64, i64) = (128, 1024);
 /// How often the tree is walked for processes that no agent has announced.
 const CENSUS: Duration = Duration::from_millis(100);
-/// How often the proportional share of a process is read while it matters, and how long that may take at a stretch.
+/// The same while memory may soon be short: programs that have to be attached to grow fast.
+const CENSUS_SOON: Duration = Duration::from_millis(25);
+/// How often what a process shares is asked for while it matters, and for how many at a time.
 const SHARES: Duration = Duration::from_millis(20);
-const MOST_SHARES: Duration = Duration::from_millis(4);
+const MOST_SHARES: usize = 8;
 /// A process that is managed is looked at again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
 /// How long memory that a process has let go of may take to be free: exit and exec give it back after they are seen.
@@ -37,14 +43,19 @@ const LEAST_RESCAN: Duration = Duration::from_millis(2);
 /// Nobody waits longer than this for an owner that was lowered.
 const LOWERED: Duration = Duration::from_millis(2);
 
+/// The pool's limit follows in steps of this, in pages.
+const LEAST_POOL_STEP: i64 = 64;
+/// Anonymous memory (pages: 8 MiB) from which on an agent is brought to a program that has none.
+const WORTH_AN_AGENT: i64 = 2048;
+
 struct Watched {
     statm: Statm,
     memory: Memory,
     scanned: Memory,
     scanned_at: Option<Instant>,
-    /// Pages shared with relatives, and when that was read.
+    /// Pages shared with relatives, and when that was asked for.
     shared: i64,
-    shares_read: Option<Instant>,
+    shares_asked: Option<Instant>,
     /// What it is charged with, once there are groups, and how much that was when it was measured.
     account: Option<Arc<Account>>,
     begun: i64,
@@ -56,17 +67,22 @@ pub struct Governor {
     engine: Statm,
     watched: HashMap<u32, Watched>,
     census_at: Instant,
-    shares_at: Instant,
+    shares: ForkShares,
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
     callers: Callers,
+    attacher: Option<Sender<Silent>>,
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
     share: Share,
     swap_in_ram: bool,
     /// Shared pages are known, or taken to be none.
     shares_known: bool,
+    /// What the pool was limited to last, in pages.
+    pool_limit: i64,
+    /// What new programs look at.
+    shortage: Shortage,
 }
 
 impl Governor {
@@ -79,6 +95,8 @@ impl Governor {
         automatic: Option<crate::cgroup::Balance>,
         pool_percent: Option<f64>,
         swap_in_ram: bool,
+        shortage: Shortage,
+        attacher: Option<Sender<Silent>>,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
@@ -88,15 +106,18 @@ impl Governor {
             engine,
             watched,
             census_at: long_ago,
-            shares_at: long_ago,
+            shares: ForkShares::start()?,
             shared_pages: 0,
             automatic,
             census: Census::default(),
             callers: Callers::default(),
+            attacher,
             leaving: Vec::new(),
             share: Share::new(pool_percent),
             swap_in_ram,
             shares_known: false,
+            pool_limit: 0,
+            shortage,
         })
     }
 
@@ -151,7 +172,7 @@ impl Governor {
         });
         if self.watched.len() < before {
             // What was shared with those that ended may be shared no more.
-            self.watched.values_mut().for_each(|watched| watched.shares_read = None);
+            self.watched.values_mut().for_each(|watched| watched.shares_asked = None);
         }
         // Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
         let swapped_in_ram = if self.swap_in_ram { self.shared.store.device_pages("ram") } else { 0 };
@@ -206,22 +227,29 @@ impl Governor {
         let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
         let fixed = (used - pool - manageable).max(0);
         let share = (budget.limit() - fixed).max(0) as f64 * self.share.percent() / 100.0;
-        self.shared.store.set_pool_limit((share as u64) << 12);
+        // That takes the pool's lock, for which this thread would wait while its holder waits for a processor.
+        if (share as i64 - self.pool_limit).abs() > LEAST_POOL_STEP {
+            self.pool_limit = share as i64;
+            self.shared.store.set_pool_limit((share as u64) << 12);
+        }
     }
 
     fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
         let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
-        if self.census_at.elapsed() >= CENSUS {
+        let budget = &self.shared.budget;
+        let soon = self.attacher.is_some() && budget.usage() > budget.activation() / 2;
+        if self.census_at.elapsed() >= if soon { CENSUS_SOON } else { CENSUS } {
             self.census_at = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
-            let tree = procfs::descendants(std::process::id());
+            let tree = self.shared.tree.members();
             if self.shared.groups.in_use() {
                 let watched = &self.watched;
                 let is_alive = |pid| watched.contains_key(&pid) || managed.contains_key(&pid) || tree.contains(&pid);
                 self.shared.groups.dismiss_all_but(is_alive);
             }
             self.callers.look(&self.shared, managed, &tree);
+            self.tell_attacher(managed, &tree);
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {
@@ -229,22 +257,45 @@ impl Governor {
                 && let Ok(statm) = Statm::open(reader)
             {
                 let memory = Memory::default();
-                let forked = managed.get(&pid).is_some_and(|process| process.forked);
+                // Whoever has not said hello may be a fork child; counted twice, its pages would be taken from others.
+                let forks = self.shared.counters.fork_events.get() > 0;
+                let forked = managed.get(&pid).map_or(forks, |process| process.forked);
                 let shared = if forked { i64::MAX } else { 0 };
-                let (scanned, scanned_at, shares_read, account, begun) = (memory, None, None, None, 0);
-                entry.insert(Watched { statm, memory, scanned, scanned_at, shared, shares_read, account, begun });
+                let (scanned, scanned_at, shares_asked, account, begun) = (memory, None, None, None, 0);
+                entry.insert(Watched { statm, memory, scanned, scanned_at, shared, shares_asked, account, begun });
             }
         }
     }
 
+    /// Tells who has no agent.
+    fn tell_attacher(&self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
+        let Some(attacher) = &self.attacher else { return };
+        let silent = |pid: &u32| !managed.get(pid).is_some_and(|process| process.agent);
+        let anonymous = |pid: u32| self.watched.get(&pid).map_or(0, |watched| watched.memory.anonymous);
+        let is_large = |pid: &u32| self.shared.tree.is_root(*pid) || anonymous(*pid) >= WORTH_AN_AGENT;
+        let (large, mut small): (Vec<u32>, Vec<u32>) = tree.iter().copied().filter(silent).partition(is_large);
+        if self.shared.counters.attached.get() == 0 {
+            small.clear();
+        }
+        // The run is over when nobody listens.
+        let _ = attacher.send(Silent { large, small, tree: tree.to_vec() });
+    }
+
+    /// From how much memory on a process is managed. Where there is no room left none is too small.
     fn least_managed(&self) -> i64 {
+        if !self.shared.budget.has_room(0) {
+            return LEAST_MANAGED.0 / 2;
+        }
         let share = self.shared.budget.limit() / 4 / self.watched.len().max(1) as i64;
         share.clamp(LEAST_MANAGED.0, LEAST_MANAGED.1)
     }
 
-    /// Pages counted more than once because a fork left them shared. Proportional shares are read in turn, for a fifth
-    /// of the time at most; a process that was never looked at is taken to share everything with its parent.
+    /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
+    /// is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
+        for (pid, pages) in self.shares.answers() {
+            self.watched.get_mut(&pid).into_iter().for_each(|watched| watched.shared = pages);
+        }
         let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
         let near = counted > self.shared.budget.activation() || self.is_group_near();
         self.shares_known = forks && near;
@@ -252,25 +303,28 @@ impl Governor {
             self.shared_pages = 0;
             return;
         }
-        let allowed = (self.shares_at.elapsed() / 5).min(MOST_SHARES);
-        let begun = Instant::now();
-        let least = self.least_managed();
-        self.shares_at = begun;
-        let mut turn: Vec<u32> = self.watched.keys().copied().collect();
-        turn.sort_by_key(|pid| self.watched[pid].shares_read);
-        for pid in turn {
-            let Some(watched) = self.watched.get_mut(&pid) else { continue };
-            if begun.elapsed() > allowed || watched.shares_read.is_some_and(|at| at.elapsed() < SHARES) {
-                break;
-            }
-            watched.shares_read = Some(Instant::now());
-            watched.shared = match procfs::proportional_pages(pid) {
-                Some(proportional) if watched.memory.anonymous >= least => watched.memory.anonymous - proportional,
-                _ => 0,
-            };
-        }
+        self.ask_for_shares();
         self.shared_pages =
             self.watched.values().map(|watched| watched.shared.clamp(0, watched.memory.anonymous)).sum();
+    }
+
+    /// Those first that were asked for longest ago; small ones are not worth it.
+    fn ask_for_shares(&mut self) {
+        let least = self.least_managed();
+        let mut due = Vec::new();
+        for (pid, watched) in &mut self.watched {
+            if watched.memory.anonymous < least {
+                watched.shared = 0;
+            } else if watched.shares_asked.is_none_or(|at| at.elapsed() >= SHARES) {
+                due.push((watched.shares_asked, *pid));
+            }
+        }
+        due.sort_unstable();
+        let due: Vec<u32> = due.into_iter().take(MOST_SHARES).map(|(_, pid)| pid).collect();
+        if self.shares.ask(due.clone()) {
+            let asked = |pid| self.watched.get_mut(&pid).map(|watched| watched.shares_asked = Some(Instant::now()));
+            due.into_iter().filter_map(asked).for_each(drop);
+        }
     }
 
     /// Whoever is seen for the first time is in its parent's group.
@@ -327,7 +381,8 @@ impl Governor {
         }
     }
 
-    fn wake_owners(&self) {
+    fn wake_owners(&mut self) {
+        self.shortage.tell(self.shared.budget.usage() > self.shared.budget.activation());
         self.shared.budget.set_pool(self.shared.store.pool_bytes());
         let groups = &self.shared.groups;
         if self.shared.budget.wanted() > 0 || groups.in_use() && !groups.short().is_empty() {

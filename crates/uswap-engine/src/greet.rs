@@ -1,20 +1,19 @@
-//! Greeting an agent: a fresh image becomes a new space; a fork child's agent joins the space that its memory names.
+//! Greeting an agent: a fresh image becomes a new space. A fork child's agent joins the space that its memory names
+//! (see [`crate::greet_child`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
-use crate::event::install_identity;
-use crate::matcher::{Mark, MatchJob};
+use crate::matcher::{Found, MatchJob};
 use crate::owner::Owner;
 use crate::procfs;
 use crate::shared::{Greeting, ManagedProcess};
-use crate::space::{Space, SpaceId};
+use crate::space::Space;
 
 /// How often the process of a space is looked for in the whole tree.
 const SEARCH: Duration = Duration::from_millis(20);
@@ -39,7 +38,7 @@ impl Owner {
         } else if let Some(events) = greeting.events.take() {
             self.greet_image(greeting, events);
         } else {
-            self.greet_child(greeting);
+            self.greet_child(Box::new(greeting), Instant::now());
         }
     }
 
@@ -48,7 +47,7 @@ impl Owner {
             return self.refuse(&greeting, &format!("its userfaultfd is refused: {error}"));
         }
         let mut space = Space::new(self.new_id(), events);
-        space.area = greeting.area;
+        (space.area, space.attached) = (greeting.area, greeting.attached);
         let eyes = eyes(&greeting);
         let mut fds = vec![self.shared.mailboxes[self.number].bell.as_fd()];
         fds.extend(eyes.iter().map(AsFd::as_fd));
@@ -64,47 +63,11 @@ impl Owner {
         }
     }
 
-    fn greet_child(&mut self, greeting: Greeting) {
-        let Some(id) = self.find_child(&greeting) else {
-            return self.refuse(&greeting, "no managed process of that identity waits for its agent");
-        };
-        self.with_space(id, |owner, space| {
-            let bound = space.bind(greeting.pid, greeting.thread);
-            let registered = greeting.staging.register(space.area + SB, u64::from(SLOTS) * PAGE);
-            let eyes = eyes(&greeting);
-            let mut fds = vec![owner.shared.mailboxes[owner.number].bell.as_fd(), space.events.as_fd()];
-            fds.extend(eyes.iter().map(AsFd::as_fd));
-            let sent = send(&greeting.link.socket, &go(true, false), &fds);
-            if !bound || registered.is_err() || sent.is_none() || greeting.area != space.area {
-                return;
-            }
-            greeting.link.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
-            space.nonce = Some(greeting.link.nonce);
-            (space.staging, space.agent, space.orphaned) = (Some(greeting.staging), Some(greeting.link), None);
-            owner.publish(space);
-            owner.watch_agent(space);
-        });
-        self.with_space(id, |owner, space| owner.serve_waiters(space));
-    }
-
-    /// Which fork child's space the agent belongs to. What it read from its identity page is mostly right, but a
-    /// child forked while its parent's page was still there inherits the parent's; so the page is installed anew
-    /// through the userfaultfd in question and read back from the process.
-    fn find_child(&mut self, greeting: &Greeting) -> Option<SpaceId> {
-        let mut candidates: Vec<&Space> = self.spaces.values().map(Box::as_ref).collect();
-        candidates.retain(|space| space.agent.is_none() && space.identity != 0 && space.area == greeting.area);
-        candidates.sort_by_key(|space| space.identity != greeting.identity);
-        let found = candidates.into_iter().find(|space| {
-            install_identity(space);
-            // The agent waits for our answer and drops its page only after it: this read waits for nobody.
-            Mark::identity(space.identity_page(), space.identity).is_in(greeting.thread)
-        });
-        found.map(|space| space.id)
-    }
-
-    fn refuse(&mut self, greeting: &Greeting, why: &str) {
+    /// Sends an agent away. A process that executes another program meanwhile is not spoken of: its agent went with
+    /// the memory it spoke for.
+    pub fn refuse(&mut self, greeting: &Greeting, why: &str) {
         let name = procfs::name(greeting.pid).unwrap_or_default();
-        if !name.is_empty() {
+        if !name.is_empty() && greeting.is_current() {
             self.shared.notice(format!("{name} (process {}) stays unmanaged: {why}", greeting.pid));
         }
         let _ = send(&greeting.link.socket, &go(false, true), &[]);
@@ -139,32 +102,40 @@ impl Owner {
     /// ([`crate::matcher`]).
     pub fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
         let orphan = space.orphaned.is_some();
+        space.faulted = thread.or(space.faulted);
         let soon = thread.is_none() && space.searched.is_some_and(|at| at.elapsed() < SEARCH);
         if space.pid.is_some() && !orphan || space.matching || soon {
             return;
         }
         let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.pid);
-        let mark = match space.nonce {
-            Some(nonce) => Mark { page: space.nonce_page(), words: nonce, believed: self.shared.faults.no_nonce },
-            None => Mark::identity(space.identity_page(), space.identity),
-        };
         // An orphan is best read as before, if that still is its memory.
         let known = space.pid.or(space.lost).map(|pid| (pid, space.reader));
-        let job = MatchJob { owner: self.number, space: space.id, mark, known, thread, parent, orphan };
+        let job = MatchJob {
+            owner: self.number,
+            space: space.id,
+            events: space.events.clone(),
+            area: space.area,
+            believed: space.nonce.is_some() && self.shared.faults.no_nonce,
+            last: space.found,
+            known,
+            thread: space.faulted,
+            parent,
+            orphan,
+        };
         space.matching = self.shared.matches.send(job).is_ok();
         space.searched = Some(Instant::now());
     }
 
     /// The matcher's answer.
-    pub fn matched(&mut self, space: &mut Space, found: Option<(u32, u32)>) {
+    pub fn matched(&mut self, space: &mut Space, found: Option<Found>) {
         space.matching = false;
-        if found == space.pid.map(|pid| (pid, space.reader)) {
+        if found.map(|found| (found.pid, found.thread)) == space.pid.map(|pid| (pid, space.reader)) {
             return;
         }
         self.lose_process(space);
-        let bound = found.is_some_and(|(pid, thread)| space.bind(pid, thread));
-        // It may have executed another program since it was looked at.
-        if bound && (space.nonce.is_some() || space.is_bound_to_identity()) {
+        let bound = found.is_some_and(|found| space.bind(found.pid, found.thread) && found.is_current());
+        space.found = found.filter(|_| bound);
+        if bound {
             self.publish(space);
             self.serve_waiters(space);
         } else {
@@ -186,7 +157,7 @@ impl Owner {
 
 /// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,
 /// and leaves.
-fn eyes(greeting: &Greeting) -> Vec<File> {
+pub fn eyes(greeting: &Greeting) -> Vec<File> {
     if !greeting.blind {
         return Vec::new();
     }
@@ -194,7 +165,7 @@ fn eyes(greeting: &Greeting) -> Vec<File> {
     [pagemap, tasks].iter().filter_map(|path| File::open(path).ok()).collect()
 }
 
-fn go(has_fd: bool, refused: bool) -> Message {
+pub fn go(has_fd: bool, refused: bool) -> Message {
     let mut go = [0; WORDS];
     (go[0], go[GO_HAS_FD_AT], go[GO_REFUSED_AT]) = (MAGIC, u64::from(has_fd), u64::from(refused));
     go

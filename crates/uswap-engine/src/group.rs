@@ -59,6 +59,11 @@ impl Account {
         self.used.load(Relaxed)
     }
 
+    /// The number of its group.
+    pub fn group_number(&self) -> usize {
+        self.group.load(Relaxed)
+    }
+
     /// Whether its process has ended: nothing is charged to it any more.
     pub fn has_ended(&self) -> bool {
         self.group.load(Relaxed) == NOBODY

@@ -1,11 +1,17 @@
 //! The agent's image: carried inside the binary, handed out through a descriptor, never a file.
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use uswap_sys::shared::memfd_with;
 
-static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
+/// The bytes of the shared object.
+pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
 const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
+/// What the agent's constructor looks at, and the letter that tells it to wait.
+const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
+const SHORT: u8 = b'S';
 
 /// The image with the path of this run's socket in it.
 #[derive(Debug)]
@@ -28,9 +34,49 @@ impl AgentImage {
         memfd_with(c"uswap-agent.so", &image).map(Self)
     }
 
+    /// For telling new programs that memory is short.
+    ///
+    /// # Errors
+    /// EMFILE.
+    ///
+    /// # Panics
+    /// Never: the image has its marker.
+    pub fn shortage(&self) -> std::io::Result<Shortage> {
+        let at = IMAGE.windows(SHORTAGE.len()).position(|window| window == SHORTAGE).expect("the marker");
+        Ok(Shortage { image: self.0.try_clone()?.into(), at: at as u64, short: false })
+    }
+
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
     /// Its path, for LD_PRELOAD, as seen by processes that may look at `pid`'s descriptors.
     pub fn path(&self, pid: u32) -> String {
         format!("/proc/{pid}/fd/{}", self.0.as_raw_fd())
+    }
+}
+
+/// A letter in the image that programs see when they start, since it lies in a page that nobody changes: whether they
+/// are to wait for the engine's answer before they begin.
+#[derive(Debug)]
+pub struct Shortage {
+    image: File,
+    at: u64,
+    short: bool,
+}
+
+impl Shortage {
+    /// Tells it, if it is news.
+    pub fn tell(&mut self, short: bool) {
+        if short != self.short {
+            let letter = if short { SHORT } else { SHORTAGE[0] };
+            // A program that is not told begins at once, as it does while memory is ample.
+            self.short = if self.image.write_at(&[letter], self.at).is_ok() { short } else { self.short };
+        }
     }
 }
 
@@ -42,5 +88,20 @@ mod tests {
     fn the_image_is_an_elf_object_with_exactly_one_marker() {
         assert_eq!(&IMAGE[..4], b"\x7fELF");
         assert_eq!(IMAGE.windows(MARKER.len()).filter(|window| *window == MARKER).count(), 1);
+        assert_eq!(IMAGE.windows(SHORTAGE.len()).filter(|window| *window == SHORTAGE).count(), 1);
+    }
+
+    #[test]
+    fn a_shortage_is_a_letter_of_the_image_and_leaves_the_rest_alone() {
+        let image = AgentImage::new("/proc/1/fd/2").expect("a memfd");
+        let path = image.path(std::process::id());
+        let before = std::fs::read(&path).expect("readable");
+        let mut shortage = image.shortage().expect("a descriptor");
+        shortage.tell(true);
+        let during = std::fs::read(&path).expect("readable");
+        let changed: Vec<_> = before.iter().zip(&during).filter(|(b, d)| b != d).collect();
+        assert_eq!(changed, [(&b'u', &SHORT)]);
+        shortage.tell(false);
+        assert_eq!(std::fs::read(&path).expect("readable"), before);
     }
 }

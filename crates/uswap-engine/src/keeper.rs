@@ -9,13 +9,20 @@ use uswap_sys::shared::{ControlPage, SharedValue};
 use uswap_sys::signal::{self, Taken};
 
 use crate::config::{RunConfig, exit};
-use crate::{engine, tree};
+use crate::engine;
+use crate::tree::Tree;
 
 /// For keeper and engine; the programs keep theirs.
 const OOM_SCORE_ADJ: i32 = -900;
 
+/// Room in the table of descriptors (8 bytes each): of a thousand processes. Beyond that the engine stands still for a
+/// moment when the table grows.
+const DESCRIPTORS: u64 = 8192;
+
+const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
 const SIGQUIT: i32 = 3;
+const SIGTERM: i32 = 15;
 const SIGCHLD: i32 = 17;
 const SIGCONT: i32 = 18;
 const SIGTSTP: i32 = 20;
@@ -33,12 +40,15 @@ pub fn run(config: &RunConfig) -> i32 {
         return refuse(&format!("cannot become a subreaper: {error}"));
     }
     let keeper = std::process::id();
+    let tree = Tree::of(config.target, keeper);
+    let files_before = process::raise_open_files();
+    process::reserve_descriptors(DESCRIPTORS);
     match process::fork_sharing_fds() {
         Err(error) => refuse(&format!("cannot start the engine: {error}")),
-        Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask)),
+        Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask, files_before)),
         Ok(Fork::Parent(engine)) => {
             protect();
-            Keeper { engine, control: &control }.watch()
+            Keeper { engine, control: &control, tree }.watch()
         }
     }
 }
@@ -58,6 +68,7 @@ fn refuse(why: &str) -> i32 {
 struct Keeper<'a> {
     engine: u32,
     control: &'a ControlPage,
+    tree: Tree,
 }
 
 impl Keeper<'_> {
@@ -100,12 +111,17 @@ impl Keeper<'_> {
         if self.control.finished.load(SeqCst) == 1 {
             return self.control.status.load(SeqCst) as i32;
         }
-        let left = tree::kill_descendants();
+        let harmless = self.tree.is_attached() && self.control.holds.load(SeqCst) == 0;
+        let left = if harmless { 0 } else { self.tree.kill() };
         let how = match change {
             Change::Killed(signal) => format!("was killed by signal {signal}"),
             Change::Exited(status) => format!("ended with status {status}"),
             Change::Stopped(_) | Change::Continued => "stopped".into(),
         };
+        if harmless {
+            eprintln!("uswap: the engine {how}; nothing of the program's memory was with it");
+            return exit::ENGINE_DIED;
+        }
         eprintln!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
         if left > 0 {
             eprintln!("uswap: {left} of them could not be killed within ten seconds");
@@ -117,6 +133,11 @@ impl Keeper<'_> {
     fn pass_on(&self, taken: Taken) {
         match taken.signal {
             SIGCHLD => {}
+            // The program is not ours to end or to stop: it is let go.
+            signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM) if self.tree.is_attached() => {
+                self.control.end_requested.store(signal as u32, SeqCst);
+            }
+            _ if self.tree.is_attached() => {}
             SIGINT | SIGQUIT | SIGTSTP | SIGTTIN | SIGTTOU if taken.from_kernel => {}
             signal if self.control.stopped.load(SeqCst) == 2 => self.control.end_requested.store(signal as u32, SeqCst),
             signal => self.to_command(signal),

@@ -1,51 +1,38 @@
 //! The matcher: which process a space belongs to.
 //!
-//! A fork event carries a userfaultfd and no name. The owner puts an identity of its own into the child's area, and
-//! whoever has it in memory is the child. An address space that outlives its agent (CLONE_VM) is known by the nonce
-//! that the agent was given.
+//! A fork event carries a userfaultfd and no name, and an address space can outlive its agent (CLONE_VM). Who has the memory
+//! is found by trying: those that are likely first, each by a proof ([`crate::proof`]).
 //!
-//! Looking means reading memory of processes that may drop that page at any moment, or have something quite different
-//! there; then the read waits for an owner, perhaps the very one that asked. So a thread of its own reads: the owner
-//! goes on serving, and a page that was dropped is put back by the owner it belongs to, with the right identity.
+//! That means looking at many processes in /proc, so a thread of its own does it: the owner goes on serving.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use uswap_sys::pagemap::Pagemap;
-use uswap_sys::vmread::{self, RemoteRange};
+use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::procfs;
+use crate::proof::Answer;
 use crate::shared::{Message, Shared};
 use crate::space::SpaceId;
 
-/// What tells an address space from others.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark {
-    /// Address of the page that holds it.
-    pub page: u64,
-    /// Its first words; the second is zero behind an identity.
-    pub words: [u64; 2],
-    /// Whatever is there will do (a rule switched off).
-    pub believed: bool,
+/// The process of a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its number.
+    pub pid: u32,
+    /// The thread by whose id it can be read.
+    pub thread: u32,
+    /// The page that proved it. `None`: it is believed (a rule switched off).
+    pub proof: Option<u64>,
 }
 
-impl Mark {
-    /// The mark of a fork child whose agent has not called yet.
-    pub fn identity(page: u64, identity: u64) -> Self {
-        Self { page, words: [identity, 0], believed: false }
-    }
-
-    /// Whether the memory of `thread` holds it. A page that is missing is not asked for.
-    pub fn is_in(&self, thread: u32) -> bool {
-        let present = Pagemap::open(thread).and_then(|pagemap| pagemap.is_present(self.page));
-        if !present.unwrap_or(false) {
-            return false;
-        }
-        let mut bytes = [0u8; 16];
-        let read = vmread::read(thread, &[RemoteRange { start: self.page, length: 16 }], &mut bytes);
-        let words = bytes.as_chunks::<8>().0;
-        let found = [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])];
-        read.is_ok_and(|n| n == 16) && (self.believed || found == self.words)
+impl Found {
+    /// Whether it still has the memory in which it was found. It may have executed another program since, never the
+    /// reverse; so what is true of a pagemap opened now is true of all that was opened before.
+    pub fn is_current(&self) -> bool {
+        let Some(page) = self.proof else { return true };
+        Pagemap::open(self.thread).and_then(|pagemap| pagemap.is_present(page)).unwrap_or(false)
     }
 }
 
@@ -56,8 +43,14 @@ pub struct MatchJob {
     pub owner: usize,
     /// The space.
     pub space: SpaceId,
-    /// What its process holds.
-    pub mark: Mark,
+    /// Its userfaultfd.
+    pub events: Arc<Userfaultfd>,
+    /// Its agent's area.
+    pub area: u64,
+    /// Whoever comes first will do (a rule switched off).
+    pub believed: bool,
+    /// What was found the last time.
+    pub last: Option<Found>,
     /// Process and thread by which it was read so far.
     pub known: Option<(u32, u32)>,
     /// A thread that faulted there, if one did.
@@ -72,21 +65,40 @@ pub struct MatchJob {
 /// Serves jobs until the sender is gone.
 pub fn run(shared: &Arc<Shared>, jobs: &Receiver<MatchJob>) {
     while let Ok(job) = jobs.recv() {
-        let found = find(&job);
+        let found = find(shared, &job);
+        if let Some(found) = found {
+            shared.tree.admit(found.pid);
+        }
         shared.mailboxes[job.owner].post(Message::Matched { space: job.space, found });
     }
 }
 
-/// Process, and the thread by whose id it can be read.
-fn find(job: &MatchJob) -> Option<(u32, u32)> {
-    let is_right = |(_, thread): &(u32, u32)| job.mark.is_in(*thread);
+fn find(shared: &Shared, job: &MatchJob) -> Option<Found> {
+    // Orphans are looked after all the time, and proofs are few.
+    if let Some(last) = job.last.filter(|last| last.proof.is_some() && last.is_current()) {
+        return Some(last);
+    }
     let suspect = job.thread.and_then(|thread| Some((procfs::process_of_thread(thread)?, thread)));
     // The thread that was read may have left its process, which goes on.
     let same = job.known.into_iter().flat_map(|(pid, _)| procfs::threads(pid).into_iter().map(move |tid| (pid, tid)));
     let engine = std::process::id();
     let relatives = job.parent.into_iter().chain([engine]).flat_map(procfs::children).map(|pid| (pid, pid));
     let mut near = job.known.into_iter().chain(suspect).chain(same).chain(relatives);
-    let found = near.find(is_right);
-    let far = || procfs::descendants(engine).into_iter().map(|pid| (pid, pid)).find(is_right);
-    found.or_else(|| if job.orphan { far() } else { None })
+    let found = near.find_map(|one| examine(shared, job, one));
+    let all = |pids: Vec<u32>| pids.into_iter().find_map(|pid| examine(shared, job, (pid, pid)));
+    // A child of a program that was attached to can be anybody's by now.
+    let attached = shared.tree.is_attached();
+    let far = || all(shared.tree.members()).or_else(|| if attached { all(procfs::everybody()) } else { None });
+    found.or_else(|| if job.orphan || attached { far() } else { None })
+}
+
+fn examine(shared: &Shared, job: &MatchJob, (pid, thread): (u32, u32)) -> Option<Found> {
+    let pagemap = Pagemap::open(thread).ok()?;
+    if job.believed {
+        return Some(Found { pid, thread, proof: None });
+    }
+    match shared.prover.ask(&job.events, job.area, &pagemap) {
+        Answer::Same(page) => Some(Found { pid, thread, proof: Some(page) }),
+        Answer::Other | Answer::Unsure => None,
+    }
 }

@@ -265,11 +265,22 @@ impl Owner {
         if self.shared.faults.ignore_notes {
             return Vec::new();
         }
+        if parent.attached.is_some() {
+            return advised(parent);
+        }
         if last {
             self.settle_notes(parent);
         }
         parent.notes.excluded()
     }
+}
+
+/// A program without hooks leaves no notes: what the kernel says now counts, which is what was advised before the fork
+/// unless another thread has given advice at that very moment.
+fn advised(parent: &Space) -> Vec<Range> {
+    let ranges = procfs::ranges_with_flags(parent.reader, ["wf", "dc"]).unwrap_or_default();
+    let all = ranges.into_iter().flatten();
+    all.flat_map(|range| parts(range, &parent.registered).collect::<Vec<_>>()).collect()
 }
 
 /// Count and ring in the header page of a space.

@@ -9,14 +9,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
+use uswap_core::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
 use uswap_sys::events::{Poller, Ready};
 use uswap_sys::userfaultfd::Event;
 
 use crate::charge::URGENT;
+use crate::load::Record;
+use crate::lobby::Lobby;
 use crate::placement::Placement;
 use crate::procfs;
-use crate::shared::{Mailbox, Message, ReadDone, Shared, Verdict};
+use crate::reader::Read;
+use crate::shared::{Greeting, Mailbox, Message, Shared, Verdict};
 use crate::space::{Space, SpaceId};
 
 /// Most pages in one installation.
@@ -37,7 +41,7 @@ pub struct Owner {
     /// Kept for their room: events just read, and the faults among them.
     pub events: Vec<Event>,
     /// See `events`.
-    pub faults: Vec<(u64, bool)>,
+    pub faults: Vec<Fault>,
     mailbox: Arc<Mailbox>,
     poller: Poller,
     next_space: SpaceId,
@@ -47,10 +51,28 @@ pub struct Owner {
     /// Where it runs.
     pub placement: Placement,
     next_victim: SpaceId,
+    /// Kept for their room.
+    spare_ids: Vec<Vec<SpaceId>>,
+    candidates: Vec<(SpaceId, u64)>,
     /// Groups that are short of memory and for which nothing is under way here.
     pub idle_groups: Vec<usize>,
     /// When pages were taken for groups last.
     pub groups_balanced: Instant,
+    /// New programs that wait for room.
+    pub lobby: Lobby,
+    /// Agents of fork children whose space is not found yet, and since when they wait.
+    pub late_children: Vec<(Instant, Box<Greeting>)>,
+}
+
+/// A fault message.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Its page.
+    pub address: u64,
+    /// The access was a write.
+    pub write: bool,
+    /// Who waits, as its pid namespace counts.
+    pub thread: u32,
 }
 
 const BELL: u64 = 0;
@@ -79,23 +101,28 @@ impl Owner {
             spaces: HashMap::new(),
             buffer: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
             zeros: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
-            events: Vec::new(),
-            faults: Vec::new(),
+            events: Vec::with_capacity(256),
+            faults: Vec::with_capacity(256),
             mailbox,
             poller,
             next_space: 1,
             retry_at: None,
             last_sweep: Instant::now(),
             next_victim: 0,
+            spare_ids: Vec::new(),
+            candidates: Vec::with_capacity(64),
             idle_groups: Vec::new(),
             groups_balanced: Instant::now(),
+            lobby: Lobby::default(),
+            late_children: Vec::new(),
         })
     }
 
     /// Serves until told to stop.
     pub fn run(&mut self) {
         self.placement = Placement::of_this_thread(!self.shared.faults.no_placement, self.mailbox.clone());
-        let mut ready = Vec::new();
+        let mut ready = Vec::with_capacity(64);
+        crate::engine::serve_without_growth(&self.shared);
         loop {
             ready.clear();
             if let Err(error) = self.poller.wait(self.timeout(), &mut ready) {
@@ -109,7 +136,9 @@ impl Owner {
             }
             self.retry();
             self.sweep();
+            self.tell_load(false);
             self.balance();
+            self.leave();
             self.placement.keep();
         }
     }
@@ -121,7 +150,11 @@ impl Owner {
 
     /// Asks for a round of retries soon.
     pub fn retry_soon(&mut self) {
-        let at = Instant::now() + Duration::from_micros(300);
+        self.retry_by(Instant::now() + Duration::from_micros(300));
+    }
+
+    /// Asks for a round of retries at that time, or sooner.
+    pub fn retry_by(&mut self, at: Instant) {
         self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
     }
 
@@ -151,72 +184,88 @@ impl Owner {
     pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space)) {
         if let Some(mut space) = self.spaces.remove(&id) {
             action(self, &mut space);
-            self.spaces.insert(id, space);
+            // Its place in the map is still there, mostly.
+            during(Growth::AddressSpaces, || self.spaces.insert(id, space));
         }
     }
 
-    /// The numbers of all spaces.
-    pub fn ids(&self) -> Vec<SpaceId> {
-        self.spaces.keys().copied().collect()
+    /// Does something with each space in turn. None comes or goes meanwhile but by `action`.
+    pub fn for_each_id(&mut self, mut action: impl FnMut(&mut Self, SpaceId)) {
+        let mut ids = self.spare_ids.pop().unwrap_or_default();
+        ids.clear();
+        during(Growth::AddressSpaces, || ids.extend(self.spaces.keys().copied()));
+        for id in &ids {
+            action(self, *id);
+        }
+        during(Growth::AddressSpaces, || self.spare_ids.push(ids));
     }
 
     fn receive(&mut self, message: Message) {
         match message {
-            Message::Hello(greeting) => self.greet(*greeting),
+            Message::Hello(greeting) => during(Growth::AddressSpaces, || self.receive_hello(greeting)),
             Message::Evicted(done) => self.with_space_or_release(done),
             Message::Read(done) => self.receive_read(done),
-            Message::Matched { space, found } => self.with_space(space, |owner, space| owner.matched(space, found)),
-            Message::Scan(id) => self.with_space(id, |owner, space| owner.scan(space)),
+            Message::Matched { space, found } => {
+                during(Growth::AddressSpaces, || self.with_space(space, |owner, space| owner.matched(space, found)));
+            }
+            Message::Scan(id) => {
+                during(Growth::AddressSpaces, || self.with_space(id, |owner, space| owner.scan(space)));
+            }
+            Message::ServeAtOnce { space, address } => {
+                self.with_space(space, |owner, space| owner.serve_at_once(space, address));
+            }
             Message::Balance | Message::Stop => {}
         }
     }
 
     /// What was charged when the read was ordered is charged anew for each page that is installed.
-    fn receive_read(&mut self, done: ReadDone) {
-        if self.spaces.contains_key(&done.space) {
-            self.with_space(done.space, |owner, space| {
-                owner.charge(space, -(done.pages.len() as i64));
-                owner.install_read(space, done);
-            });
+    fn receive_read(&mut self, read: Read) {
+        if self.spaces.contains_key(&read.space) {
+            self.with_space(read.space, |owner, space| owner.arrived(space, read));
         } else {
-            self.shared.budget.charge(-(done.pages.len() as i64));
-            done.pages.iter().for_each(|(_, object, _)| self.shared.store.release(*object));
+            self.shared.budget.arriving(-(read.buffer.pages.len() as i64));
+            read.buffer.pages.iter().for_each(|load| self.shared.store.release(load.id));
         }
     }
 
     /// Results of orders may have come with the bell.
     fn absorb_all(&mut self) {
-        for id in self.ids() {
-            let busy =
-                self.spaces.get(&id).is_some_and(|s| !s.trays.filling.is_empty() || !s.trays.dropping.is_empty());
-            if busy {
-                self.with_space(id, |owner, space| {
+        self.for_each_id(|owner, id| {
+            let trays = owner.spaces.get(&id).map(|space| &space.trays);
+            if trays.is_some_and(|trays| !trays.filling.is_empty() || !trays.dropping.is_empty()) {
+                owner.with_space(id, |owner, space| {
                     owner.absorb(space);
                     owner.serve_waiters(space);
                 });
             }
-        }
+        });
     }
 
     fn retry(&mut self) {
         let due = self.retry_at.is_some_and(|at| at <= Instant::now());
         if due {
             self.retry_at = None;
+            during(Growth::AddressSpaces, || {
+                self.open_lobby();
+                self.greet_late_children();
+            });
         }
-        for id in self.ids() {
-            let space = &self.spaces[&id];
+        self.for_each_id(|owner, id| {
+            let space = &owner.spaces[&id];
             let stalled = !space.stalled.is_empty();
             let pending = space.gate_pending || !space.window.is_empty() || !space.waiters.is_empty();
-            if stalled || (due && pending) {
-                self.with_space(id, |owner, space| {
+            let held = !space.held.is_empty();
+            if stalled || held || (due && pending) {
+                owner.with_space(id, |owner, space| {
                     if due {
                         owner.serve(space);
                         owner.serve_waiters(space);
                     }
                     owner.serve_stalled(space);
+                    owner.serve_held(space);
                 });
             }
-        }
+        });
     }
 
     /// Now and then: spaces whose process is gone without an agent to tell, and lists full of stale entries.
@@ -225,28 +274,36 @@ impl Owner {
             return;
         }
         self.last_sweep = Instant::now();
-        self.placement.sweep();
-        for id in self.ids() {
-            let space = &self.spaces[&id];
-            if space.agent.is_none() && !space.is_alive() {
-                self.bury(id);
-            } else {
-                self.with_space(id, |owner, space| {
-                    owner.bind_account(space);
-                    space.working_set.purge(&space.table);
-                    owner.look_whether_stopped(space);
-                    if space.orphaned.is_some() {
-                        owner.find_process(space, None);
-                    }
-                    owner.publish(space);
-                    if owner.shared.faults.hits(owner.shared.faults.broken) {
-                        owner.shared.condemn(Verdict::Broken("a fault point says so".into()));
-                    }
-                    if owner.shared.faults.audit {
-                        owner.audit(space);
-                    }
-                });
-            }
+        during(Growth::Telling, || {
+            self.tell_load(true);
+            self.placement.sweep();
+        });
+        self.for_each_id(|owner, id| during(Growth::Telling, || owner.sweep_space(id)));
+    }
+
+    fn sweep_space(&mut self, id: SpaceId) {
+        let space = &self.spaces[&id];
+        if space.agent.is_none() && !space.is_alive() {
+            self.bury(id);
+        } else {
+            self.with_space(id, |owner, space| {
+                owner.bind_account(space);
+                space.working_set.purge(&space.table);
+                owner.look_whether_stopped(space);
+                if space.orphaned.is_some() {
+                    owner.find_process(space, None);
+                }
+                owner.publish(space);
+                owner.drop_untouched(space);
+                let waiters = &space.waiters;
+                space.throttle.forget(|page| waiters.contains(page));
+                if owner.shared.faults.hits(owner.shared.faults.broken) {
+                    owner.shared.condemn(Verdict::Broken("a fault point says so".into()));
+                }
+                if owner.shared.faults.audit {
+                    owner.audit(space);
+                }
+            });
         }
     }
 
@@ -262,45 +319,53 @@ impl Owner {
 
     /// Reclaims when a group or the budget wants it.
     fn balance(&mut self) {
+        if self.shared.leaving.is_under_way() {
+            return self.set_helpless(true);
+        }
         let asked = self.balance_groups();
         let wanted = self.shared.budget.wanted();
         if wanted <= 0 {
             return self.set_helpless(false);
         }
-        let all = self.ids();
         let weight = |space: &Space| if space.can_evict() { space.weight() as i64 } else { 0 };
         let manageable = self.spaces.values().map(|space| weight(space)).sum();
         self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
         let left = (wanted as u64).saturating_sub(asked.values().sum());
-        self.reclaim_from(&all, left);
+        let suspended = self.suspended(left);
+        if !suspended.is_empty() {
+            self.reclaim_from(|space| suspended.contains(&space.id), left, |_, _| {});
+        } else if !self.others_give() {
+            self.reclaim_from(|_| true, left, |_, _| {});
+        }
         let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
         if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(URGENT) {
-            self.press(&all, wanted as usize);
+            self.press(|_| true, wanted as usize);
         }
         self.set_helpless(!filling(self));
     }
 
-    /// Takes `wanted` pages from these spaces, from each by what it has, in turn. Returns what was asked of whom.
-    pub fn reclaim_from(&mut self, spaces: &[SpaceId], wanted: u64) -> Vec<(SpaceId, u64)> {
-        let spaces = spaces.iter().map(|id| &self.spaces[id]);
-        let mut candidates: Vec<(SpaceId, u64)> =
-            spaces.filter(|space| space.can_evict()).map(|space| (space.id, space.weight())).collect();
-        candidates.sort_by_key(|(id, _)| (*id <= self.next_victim, *id));
+    /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of whom.
+    pub fn reclaim_from(&mut self, is_one: impl Fn(&Space) -> bool, wanted: u64, mut asked: impl FnMut(SpaceId, u64)) {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        candidates.clear();
+        let spaces = self.spaces.values().filter(|space| space.can_evict() && is_one(space));
+        during(Growth::AddressSpaces, || candidates.extend(spaces.map(|space| (space.id, space.weight()))));
+        candidates.sort_unstable_by_key(|(id, _)| (*id <= self.next_victim, *id));
         let total: u64 = candidates.iter().map(|(_, resident)| resident).sum();
-        let (mut left, mut asked) = (wanted, Vec::new());
+        let mut left = wanted;
         if total > 0 && wanted > 0 {
             self.retry_soon();
         }
-        for (id, resident) in candidates {
+        for &(id, resident) in &candidates {
             let share = (wanted * resident).div_ceil(total.max(1)).min(left);
             if share > 0 {
                 self.with_space(id, |owner, space| owner.reclaim(space, share));
                 left -= share;
                 self.next_victim = id;
-                asked.push((id, share));
+                asked(id, share);
             }
         }
-        asked
+        self.candidates = candidates;
     }
 
     /// Tells all owners whether this one has evictions under way.
@@ -309,17 +374,21 @@ impl Owner {
     }
 
     /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.
-    pub fn press(&mut self, spaces: &[SpaceId], wanted: usize) {
-        let spaces = spaces.iter().map(|id| &self.spaces[id]);
-        let sharing: Vec<SpaceId> =
-            spaces.filter(|s| s.can_evict() && !s.shared_parked.is_empty()).map(|s| s.id).collect();
-        let share = wanted.div_ceil(sharing.len().max(1));
-        for id in sharing {
-            self.with_space(id, |owner, space| {
-                let pressed = owner.press_shared(space, share);
-                owner.reclaim(space, pressed as u64);
-            });
+    pub fn press(&mut self, is_one: impl Fn(&Space) -> bool, wanted: usize) {
+        let shares = |space: &Space| space.can_evict() && !space.shared_parked.is_empty() && is_one(space);
+        let sharing = self.spaces.values().filter(|space| shares(space)).count();
+        if sharing == 0 {
+            return;
         }
+        let share = wanted.div_ceil(sharing);
+        self.for_each_id(|owner, id| {
+            if shares(&owner.spaces[&id]) {
+                owner.with_space(id, |owner, space| {
+                    let pressed = owner.press_shared(space, share);
+                    owner.reclaim(space, pressed as u64);
+                });
+            }
+        });
     }
 
     /// Takes a new space over.
@@ -327,6 +396,9 @@ impl Owner {
         if self.poller.add(&space.events, events_token(space.id)).is_err() {
             return false;
         }
+        let mut space = space;
+        space.record = Arc::new(Record::new(self.number, space.id));
+        self.shared.load.begin(&space.record);
         self.spaces.insert(space.id, Box::new(space));
         true
     }
@@ -342,8 +414,17 @@ impl Owner {
         space.agent.as_ref().is_some_and(|agent| self.poller.add(&agent.socket, socket_token(space.id)).is_ok())
     }
 
+    /// Watches it no more.
+    pub fn unwatch(&self, agent: &crate::space::AgentLink) {
+        self.poller.remove(&agent.socket);
+    }
+
     /// The agent's socket has input: only its end is possible.
     fn agent_hung_up(&mut self, space: &mut Space) {
+        during(Growth::AddressSpaces, || self.look_after_hang_up(space));
+    }
+
+    fn look_after_hang_up(&mut self, space: &mut Space) {
         let Some(agent) = space.agent.as_ref() else { return };
         let mut byte = [0u8; 64];
         match agent.socket.receive(&mut byte) {
@@ -359,10 +440,12 @@ impl Owner {
     /// Takes a dead space apart.
     pub fn bury(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
+        self.shared.load.end(&space.record);
         self.poller.remove(&space.events);
         if let Some(agent) = &space.agent {
             self.poller.remove(&agent.socket);
         }
+        self.drop_ahead(&mut space);
         self.release_range(&mut space, 0, u64::MAX);
         if let Some(pid) = space.pid {
             let mut managed = self.shared.managed.lock().expect("managed");

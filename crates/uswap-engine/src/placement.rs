@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::affinity::Processors;
 
-use crate::procfs;
+use crate::procfs::WhereThread;
 use crate::shared::Mailbox;
 
 /// Faults in a window, and in one that tries another way.
@@ -62,6 +62,8 @@ pub struct Placement {
     /// How many of the ways are open to us: the last one needs a permission.
     ways: usize,
     thread: u32,
+    /// Tells where that thread is.
+    seen: Option<WhereThread>,
     several: bool,
     faults: u32,
     begun: Instant,
@@ -88,6 +90,7 @@ impl Placement {
             mailbox,
             ways,
             thread: 0,
+            seen: None,
             several: false,
             faults: 0,
             begun: Instant::now(),
@@ -123,7 +126,7 @@ impl Placement {
         let took = self.looked.elapsed();
         self.quickest = self.quickest.min(took);
         if took > self.usual.mul_f64(SLOW) {
-            if let Some(processor) = procfs::processor_of(pid, self.thread) {
+            if let Some(processor) = self.processor_of_thread(pid) {
                 self.confine(processor, agent);
             }
             let others = self.costs[..Way::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
@@ -150,6 +153,11 @@ impl Placement {
         }
     }
 
+    /// The processor of the one thread that faults, if it is waited for there.
+    pub fn processor(&self) -> Option<u32> {
+        self.confined
+    }
+
     fn is_trial(&self) -> bool {
         self.windows.is_multiple_of(TRIAL_EVERY)
     }
@@ -158,12 +166,14 @@ impl Placement {
         if !self.several {
             let cost = self.begun.elapsed().as_nanos() as f64 / f64::from(self.faults);
             let known = &mut self.costs[self.way as usize];
-            *known = if *known == 0.0 { cost } else { (*known + cost) / 2.0 };
+            // One window in which faults waited for room says nothing of the way: a better one counts at once, or the way
+            // would be left alone for the five trials that an average takes to forget.
+            *known = if *known == 0.0 || cost < *known { cost } else { (*known + cost) / 2.0 };
         }
         self.learn_usual();
         self.windows = self.windows.wrapping_add(1);
         self.way = if self.several { Way::Free } else { self.next_way() };
-        let processor = procfs::processor_of(pid, self.thread);
+        let processor = self.processor_of_thread(pid);
         match processor {
             Some(processor) if self.way != Way::Free => self.confine(processor, agent),
             _ => {
@@ -178,6 +188,19 @@ impl Placement {
         }
         (self.faults, self.several, self.begun) = (0, false, Instant::now());
         self.looked = self.begun;
+    }
+
+    /// Where the thread that faults ran last.
+    fn processor_of_thread(&mut self, pid: u32) -> Option<u32> {
+        if self.seen.as_ref().is_none_or(|seen| seen.thread() != self.thread) {
+            self.seen = WhereThread::open(pid, self.thread);
+        }
+        let processor = self.seen.as_ref()?.processor();
+        if processor.is_none() {
+            // It has ended, and its number may be another thread's.
+            self.seen = None;
+        }
+        processor
     }
 
     /// What was never tried comes first, then the cheapest, and in a trial one of the others.
@@ -217,6 +240,7 @@ impl Placement {
     pub fn sweep(&mut self) {
         if self.confined.is_some() && self.begun.elapsed() > STALE {
             self.let_go();
+            self.seen = None;
             self.mailbox.lowered.end();
             self.way = Way::Free;
             (self.faults, self.several, self.begun) = (0, false, Instant::now());
@@ -306,6 +330,26 @@ mod tests {
         placement.mailbox.lowered.end();
         placement.let_go();
     }
+
+    #[test]
+    fn a_way_that_was_tried_at_a_bad_moment_is_found_again() {
+        let Some(mut placement) = placement() else { return };
+        let me = this_thread();
+        placement.costs = [40_000.0, 9.0e8, 8.0e8];
+        let taken = |placement: &mut Placement| {
+            placement.begun = Instant::now() - if placement.way == Way::Free { SLOW_WINDOW } else { Duration::ZERO };
+            window(placement, me);
+            placement.way
+        };
+        let found = (0..2 * TRIAL_EVERY).position(|_| taken(&mut placement) != Way::Free && !placement.is_trial());
+        assert!(found.is_some(), "{:?}", placement.costs);
+        assert!((0..8).all(|_| taken(&mut placement) != Way::Free), "{:?}", placement.costs);
+        placement.mailbox.lowered.end();
+        placement.let_go();
+    }
+
+    /// What a window takes when nothing is done about the thread.
+    const SLOW_WINDOW: Duration = Duration::from_millis(100);
 
     #[test]
     fn without_faults_it_lets_go() {

@@ -43,12 +43,14 @@ impl Statm {
     }
 }
 
-/// Proportional share of anonymous memory in pages: pages shared by a fork count by halves, thirds and so on.
-pub fn proportional_pages(pid: u32) -> Option<i64> {
+/// Anonymous pages less their proportional share: what is counted in relatives as well. A page of two counts half in each.
+pub fn shared_pages(pid: u32) -> Option<i64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-    let kib: i64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib / 4)
+    let kib = |name: &str| -> Option<i64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    Some((kib("Anonymous:")? - kib("Pss_Anon:")?).max(0) / 4)
 }
 
 /// For each of these flags the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them walks all page tables.
@@ -88,10 +90,113 @@ pub fn agent_thread(pid: u32, named: u32) -> u32 {
     threads(pid).into_iter().find(|tid| is_agent(*tid)).unwrap_or(pid)
 }
 
+/// Where a thread is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// In no system call: what it waits for it met in user mode, and it holds no lock of the kernel's.
+    User,
+    /// In a system call, or a thread of the kernel's that works for one.
+    Call,
+    /// It has not gone to sleep yet.
+    Running,
+}
+
+/// Whether thread `tid` of process `pid` is in a system call; `None`: it is not one of its threads, or may not be looked at.
+/// Waits until a thread that is about to sleep has gone to sleep. Source: `proc_pid_syscall` in fs/proc/base.c: -1, stack and
+/// instruction for a thread that is in no call; the latter two are 0 for workers of io_uring.
+pub fn mode(pid: u32, tid: u32) -> Option<Mode> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let mut words = text.split_whitespace();
+    match words.next()? {
+        "running" => Some(Mode::Running),
+        "-1" if words.next() != Some("0x0") => Some(Mode::User),
+        _ => Some(Mode::Call),
+    }
+}
+
+/// Whether a thread of the process, other than `agent`, is runnable.
+pub fn is_runnable(pid: u32, agent: u32) -> bool {
+    let runs = |tid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+        text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+    };
+    threads(pid).iter().filter(|tid| **tid != agent).any(runs)
+}
+
+/// How long all processors together were idle since the machine began (proc_stat(5), in hundredths of a second).
+pub fn idle_time() -> Option<std::time::Duration> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let fields = text.lines().next()?.split_whitespace().skip(4).take(2);
+    Some(std::time::Duration::from_millis(10 * fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>()))
+}
+
+/// The parent of a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a thread is an agent, or one that waits to be fetched.
+pub fn is_agent(pid: u32, tid: u32) -> bool {
+    name_of_thread(pid, tid).is_some_and(|name| name.as_bytes() == AGENT_NAME.to_bytes() || name.starts_with(CALL_NAME))
+}
+
+/// What tells the program that a process executes from one that it executes later: where code and stack begin (fields 26
+/// to 28 of proc_pid_stat(5)).
+pub fn image_signature(pid: u32) -> Option<[u64; 3]> {
+    stat_words(pid, 26).filter(|words| words[2] != 0)
+}
+
+/// Where the program's static data begins, and where its heap does (fields 45 to 47 of proc_pid_stat(5)).
+pub fn static_data(pid: u32) -> Option<(u64, u64)> {
+    stat_words(pid, 45).map(|[start, _, heap]| (start, heap)).filter(|(start, heap)| *start != 0 && start <= heap)
+}
+
+/// When a process began, in clock ticks since the machine did (field 22 of proc_pid_stat(5)): a process id that comes again
+/// comes with another one. `None`: it has ended, also if nobody has asked for its status yet.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(") ")?;
+    let mut fields = after_name.split_whitespace();
+    let state = fields.next()?;
+    // The others can outlive the first thread.
+    let ended = matches!(state, "Z" | "X") && threads(pid).len() < 2;
+    if ended { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// All processes that can be seen.
+pub fn everybody() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Three fields of /proc/PID/stat from `first` on, which is above 2.
+fn stat_words(pid: u32, first: usize) -> Option<[u64; 3]> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = text.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(first - 3).map(|field| field.parse().ok());
+    Some([fields.next()??, fields.next()??, fields.next()??])
+}
+
 /// Whether a thread is stopped, by a signal or a tracer.
 pub fn is_stopped(tid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+/// Whether a thread has ended, or is about to (proc_pid_stat(5): its state, or PF_EXITING among its flags).
+pub fn has_ended(tid: u32) -> bool {
+    const EXITING: u64 = 4;
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    let Some((_, after_name)) = text.rsplit_once(") ") else { return true };
+    let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    after_name.starts_with(['Z', 'X']) || flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
+/// Whether a thread that sleeps does so inside a system call; also when that cannot be read.
+pub fn is_in_system_call(tid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
+    !text.starts_with("-1 ")
 }
 
 /// The threads of a process.
@@ -155,12 +260,33 @@ pub fn locked_pages(pid: u32) -> Option<i64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()? / 4)
 }
 
-/// The processor that a thread of process `pid` ran on last (field 39 of proc_pid_stat(5)); `None`: it is not one of
-/// its threads.
-pub fn processor_of(pid: u32, tid: u32) -> Option<u32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    let (_, after_name) = text.rsplit_once(')')?;
-    after_name.split_whitespace().nth(36)?.parse().ok()
+/// Where a thread runs, asked again and again (with the file kept open half of what it costs otherwise).
+#[derive(Debug)]
+pub struct WhereThread {
+    thread: u32,
+    stat: File,
+}
+
+impl WhereThread {
+    /// Opens the stat of a thread of process `pid`; it stays with that thread. `None`: it is not one of its threads.
+    pub fn open(pid: u32, thread: u32) -> Option<Self> {
+        let stat = File::open(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+        Some(Self { thread, stat })
+    }
+
+    /// Whose.
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// The processor that it ran on last (field 39 of proc_pid_stat(5)); `None`: it has ended.
+    pub fn processor(&self) -> Option<u32> {
+        let mut text = [0u8; 512];
+        let length = self.stat.read_at(&mut text, 0).ok()?;
+        let after_name = text[..length].rsplit(|byte| *byte == b')').next()?;
+        let field = after_name.split(|byte| *byte == b' ').filter(|field| !field.is_empty()).nth(36)?;
+        std::str::from_utf8(field).ok()?.trim().parse().ok()
+    }
 }
 
 /// The process a thread belongs to.
@@ -174,13 +300,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_has_ended_is_known() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let begun = std::time::Instant::now();
+        while !has_ended(child.id()) {
+            assert!(begun.elapsed().as_secs() < 10, "true goes on");
+            std::thread::yield_now();
+        }
+        child.wait().expect("its status");
+        assert!(has_ended(child.id()) && !has_ended(std::process::id()));
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_in_a_call_is_in_a_call() {
+        let (say, hear) = std::sync::mpsc::channel();
+        let (end, wait) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            say.send(uswap_sys::process::this_thread()).expect("somebody listens");
+            wait.recv().expect_err("nothing is ever said");
+        });
+        let tid = hear.recv().expect("a thread");
+        let me = std::process::id();
+        let asleep = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            mode(me, tid) == Some(Mode::Call)
+        });
+        assert!(asleep, "{:?}", mode(me, tid));
+        assert_eq!(mode(me, 1), None, "not one of ours");
+        assert!(is_runnable(me, 0));
+        drop(end);
+        sleeper.join().expect("it ends");
+    }
+
+    #[test]
     fn reads_this_process() {
         let me = std::process::id();
         let memory = Statm::open(me).and_then(|statm| statm.read()).expect("statm");
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
-        assert!(proportional_pages(me).is_some_and(|pages| pages > 0));
+        assert!(shared_pages(me).is_some_and(|pages| pages < memory.anonymous));
         assert_eq!(process_of_thread(me), Some(me));
-        assert!(processor_of(me, uswap_sys::process::this_thread()).is_some_and(|number| number < 4096));
+        let thread = WhereThread::open(me, uswap_sys::process::this_thread()).expect("a thread of ours");
+        assert!((0..3).all(|_| thread.processor().is_some_and(|number| number < 4096)));
+        let thread = uswap_sys::process::processor_time_of_thread(uswap_sys::process::this_thread()).expect("a clock");
+        let all = uswap_sys::process::processor_time(me).expect("a clock");
+        assert!(!thread.is_zero() && thread <= all, "{thread:?} of {all:?}");
+        assert!(idle_time().is_some() && parent(me) == Some(std::os::unix::process::parent_id()));
         assert!(name(me).is_some_and(|name| !name.is_empty()));
     }
 }

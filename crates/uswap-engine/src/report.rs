@@ -1,7 +1,9 @@
 //! What a run tells: the figures as JSON, and the summary line for people.
 
 use serde_json::{Map, Value, json};
+use uswap_core::growth;
 use uswap_core::size::human;
+use uswap_store::StoreStats;
 
 use crate::census::{self, Unmanaged};
 use crate::latency::Latencies;
@@ -24,9 +26,18 @@ pub fn figures(shared: &Shared) -> Value {
         ("pool_stored_bytes", store.stored_bytes),
         ("stored_pages", store.stored_pages),
         ("same_filled_pages", store.same_filled_pages),
+        ("stored_incompressible_pages", store.stored_incompressible_pages),
+        ("pool_total_size", store.pool_bytes),
+        ("pool_hole_bytes", store.hole_bytes),
         ("reject_compress_poor", store.reject_compress_poor),
+        ("reject_compress_fail", store.reject_compress_fail),
+        ("reject_alloc_fail", store.reject_alloc_fail),
+        ("reject_kmemcache_fail", store.reject_kmemcache_fail),
+        ("decompress_fail", store.decompress_fail),
         ("pool_limit_hit", store.pool_limit_hit),
         ("written_back_pages", store.written_back_pages),
+        ("spilled_pages", store.spilled_pages),
+        ("repacked_pages", store.repacked_pages),
         ("reject_reclaim_fail", store.reject_reclaim_fail),
         ("put_full", store.put_full),
         ("zswpin", store.zswpin),
@@ -37,13 +48,23 @@ pub fn figures(shared: &Shared) -> Value {
     ] {
         all.insert(name.into(), value.into());
     }
+    all.insert("mm_stat".into(), mm_stat(&store));
+    all.insert("pool_allocator".into(), store.allocator.clone().into());
+    all.insert("compressor".into(), store.compressor.clone().into());
     all.insert("devices".into(), store.devices.iter().map(device).collect());
+    all.insert("reserve".into(), reserve(shared));
+    all.insert("readers".into(), readers(shared));
+    all.insert("growth".into(), Value::Object(growth::figures().map(|(name, n)| (name.into(), n.into())).collect()));
     all.insert("groups".into(), crate::group_orders::figures(shared));
     all.insert("swapoff".into(), shared.orders.swapoff_figures());
+    all.insert("detach".into(), shared.leaving.figures());
+    all.insert("load_control".into(), shared.load.figures());
     all.insert("fault_latency".into(), latencies(&shared.latencies));
-    let processes = shared.managed.lock().expect("managed");
+    all.insert("attach_stop".into(), histogram(&shared.attach_stops));
+    let processes = shared.managed.lock().expect("managed").clone();
     let list = processes.iter().map(|(pid, process)| {
-        json!({ "pid": pid, "name": process.name, "managed": process.active, "forked": process.forked,
+        let (held, waiting, waited) = shared.load.figures_of(process.owner, process.space);
+        json!({ "pid": pid, "held": held, "waiting_ms": waiting, "waited_ms": waited, "name": process.name, "managed": process.active, "forked": process.forked,
             "resident_pages": process.resident, "staged_pages": process.staged, "queues": process.queues,
             "unmovable_pages": process.set_aside[0], "shared_pages": process.set_aside[1] })
     });
@@ -51,6 +72,34 @@ pub fn figures(shared: &Shared) -> Value {
     let unmanaged = shared.unmanaged.lock().expect("unmanaged");
     all.insert("unmanaged".into(), unmanaged.iter().map(unmanaged_program).collect());
     Value::Object(all)
+}
+
+/// What is in memory, by the names of zram's mm_stat (Documentation/admin-guide/blockdev/zram.rst).
+fn mm_stat(store: &StoreStats) -> Value {
+    json!({
+        "orig_data_size": store.stored_pages << 12,
+        "compr_data_size": store.stored_bytes,
+        "mem_used_total": store.pool_bytes,
+        "mem_limit": store.pool_limit_bytes,
+        "mem_used_max": store.pool_max_bytes,
+        "same_pages": store.same_filled_pages,
+        "pages_compacted": store.pages_compacted,
+        "huge_pages": store.stored_incompressible_pages,
+    })
+}
+
+fn reserve(shared: &Shared) -> Value {
+    let reserve = shared.readers.reserve().usage();
+    let bytes = |pages: u32| u64::from(pages) << 12;
+    json!({ "size_bytes": bytes(reserve.total), "used_bytes": bytes(reserve.used), "peak_bytes": bytes(reserve.peak),
+        "refused": reserve.refused })
+}
+
+/// One for each device that there ever was, in order.
+fn readers(shared: &Shared) -> Value {
+    let lanes = shared.readers.in_flight();
+    let lane = |(in_flight, waiting, latency): (u32, usize, std::time::Duration)| json!({ "in_flight": in_flight, "waiting": waiting, "latency_us": latency.as_micros() as u64 });
+    lanes.map(lane).collect()
 }
 
 fn unmanaged_program(program: &Unmanaged) -> Value {
@@ -75,19 +124,27 @@ fn device(device: &uswap_store::DeviceStatus) -> Value {
         "latched_off": device.latched_off,
         "read_errors": device.read_errors,
         "write_errors": device.write_errors,
+        "packed_pages": device.packed_objects,
+        "packed_bytes": device.packed_bytes,
+        "packed_slots_bytes": device.packed_slots << 12,
+        "read_bytes": device.read_bytes,
+        "written_bytes": device.written_bytes,
+        "note": device.note,
+        "connections": device.connections,
     })
 }
 
 fn latencies(latencies: &Latencies) -> Value {
-    let tiers = latencies.all().map(|(name, histogram)| {
-        let s = histogram.snapshot();
-        let figures = json!({
-            "count": s.count, "mean_ns": s.mean_ns, "p50_ns": s.p50_ns, "p99_ns": s.p99_ns, "p999_ns": s.p999_ns,
-            "max_ns": s.max_ns,
-        });
-        (name.to_string(), figures)
-    });
+    let tiers = latencies.all().map(|(name, histogram)| (name.to_string(), self::histogram(histogram)));
     Value::Object(tiers.collect())
+}
+
+fn histogram(histogram: &uswap_core::Histogram) -> Value {
+    let s = histogram.snapshot();
+    json!({
+        "count": s.count, "mean_ns": s.mean_ns, "p50_ns": s.p50_ns, "p99_ns": s.p99_ns, "p999_ns": s.p999_ns,
+        "max_ns": s.max_ns,
+    })
 }
 
 /// One line for people.
@@ -102,7 +159,8 @@ pub fn summary(shared: &Shared) -> String {
         0 => "memory was never short, nothing was managed".into(),
         _ => traffic(shared),
     };
-    format!("{begin}; {middle}{unmanaged}")
+    let turns = shared.load.in_words().map(|words| format!("; {words}")).unwrap_or_default();
+    format!("{begin}; {middle}{turns}{unmanaged}")
 }
 
 /// What went out and came back.

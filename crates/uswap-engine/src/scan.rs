@@ -4,7 +4,7 @@
 //! and the agent's own. A thread stack is recognised by its guard (a small mapping without access directly below)
 //! or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::word::State;
@@ -24,7 +24,8 @@ const MOST_STACK: u64 = 1 << 30;
 impl Owner {
     /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
     pub fn scan(&mut self, space: &mut Space) {
-        if space.pid.is_none() || space.agent.is_none() || !self.activate(space) {
+        let leaving = self.shared.leaving.is_under_way();
+        if leaving || space.pid.is_none() || space.agent.is_none() || !self.activate(space) {
             return;
         }
         space.needs_scan = !space.window.is_empty();
@@ -45,13 +46,18 @@ impl Owner {
             self.settle_notes(space);
         }
         // Mostly no event is pending, and the list stays short.
-        space.is_settled();
+        self.is_settled(space);
     }
 
     /// Registers the staging halves, once.
     fn activate(&mut self, space: &mut Space) -> bool {
         if space.active {
             return true;
+        }
+        if let Err(error) = crate::reader::prepare(&self.shared) {
+            let text = format!("nothing to read pages with: {error}");
+            self.shared.condemn(crate::shared::Verdict::Broken(text));
+            return false;
         }
         let Some(staging) = &space.staging else { return false };
         let sa = space.events.register(space.area + SA, NOTICE - SA + PAGE);
@@ -76,6 +82,12 @@ impl Owner {
         true
     }
 
+    /// Whether every fork child to come has all that is registered here registered too.
+    pub fn is_settled(&self, space: &mut Space) -> bool {
+        let (events, area) = (&space.events, space.area);
+        space.fresh.settle(|| events.is_quiet(area), Duration::from_micros(self.shared.faults.delay_settle))
+    }
+
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
         mapping.end - mapping.start >= LEAST_MAPPING && self.is_ours_to_manage(space, maps, mapping)
     }
@@ -86,7 +98,10 @@ impl Owner {
         let kind =
             mapping.plain_anonymous && (mapping.name.is_empty() || mapping.name == "[heap]" || is_named(mapping));
         kind && !(mapping.start < area.end && area.start < mapping.end)
-            && (self.shared.faults.manage_stacks || !is_stack(maps, mapping))
+            && !may_hold_thread_words(space, mapping)
+            && (self.shared.faults.manage_stacks
+                || space.attached.is_some_and(|attached| attached.free_stacks)
+                || !is_stack(space, maps, mapping))
     }
 
     /// Registers what of the mapping is not registered yet and takes its pages in. Whether anything was.
@@ -107,7 +122,7 @@ impl Owner {
         space.add_registered(mapping.start, mapping.end);
         space.notes.registered(mapping.start, mapping.end);
         // Only these: from the rest of the mapping pages may have been evicted.
-        space.fresh.extend_from_slice(&missing);
+        space.fresh.add(&missing);
         for (start, end) in missing {
             self.take_present(space, start, end);
         }
@@ -153,18 +168,34 @@ impl Owner {
     }
 }
 
+/// A program of which it is not known where the kernel clears the words of threads that end may have them in its static data
+/// (musl does, and a child that it forked does not tell): that stays where it is.
+fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
+    let wordless = space.attached.is_some_and(|attached| attached.wordless);
+    if !wordless || mapping.name == "[heap]" {
+        return false;
+    }
+    let statics = space.pid.and_then(crate::procfs::static_data);
+    statics.is_none_or(|(start, end)| mapping.start < end && start < mapping.end)
+}
+
 /// Names that prctl(PR_SET_VMA_ANON_NAME) gives.
 fn is_named(mapping: &Mapping) -> bool {
     mapping.name.starts_with("[anon:")
 }
 
-/// Whether the mapping looks like a thread's stack.
-fn is_stack(maps: &Maps, mapping: &Mapping) -> bool {
+/// Whether the mapping looks like a thread's stack. (The agent's own guard can lie directly below anything.)
+fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
     if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MOST_STACK {
         return false;
     }
     match maps.covering_or_next(mapping.start - 1) {
-        Ok(Some(below)) => below.end == mapping.start && below.no_access && below.end - below.start <= MOST_GUARD,
+        Ok(Some(below)) => {
+            !space.in_area(below.start)
+                && below.end == mapping.start
+                && below.no_access
+                && below.end - below.start <= MOST_GUARD
+        }
         _ => false,
     }
 }

@@ -7,8 +7,8 @@
 //! * `c_device` and `c_pool`, what such a fault costs (the medians of the fault latencies),
 //!
 //! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds `d_pool * c_pool`, and less while
-//! it is the other way round. The share goes in small steps towards where both are equal, within its limits; it stays
-//! while they differ by less than a quarter, or while too little happens to judge by. Memory that is touched at random
+//! it is the other way round. The share goes in small steps towards where both are equal, within its limits, in larger ones
+//! while they are far apart; it stays while they differ by less than a quarter, or while too little happens to judge by. Memory that is touched at random
 //! and compresses ends with a large pool (nearly everything fits in RAM somehow); a small hot set above much cold
 //! memory ends with a small one.
 //!
@@ -29,8 +29,10 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LEAST: f64 = 20.0;
 const MOST: f64 = 90.0;
 const BEGIN: f64 = 50.0;
-/// One step, in percent of the budget.
+/// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
 const STEP: f64 = 2.0;
+const FAR: f64 = 3.0;
+const STRIDE: f64 = 3.0;
 /// Faults in a period that are enough to judge by.
 const ENOUGH: u64 = 50;
 /// Gain and loss that differ by less than this factor are equal.
@@ -87,10 +89,11 @@ impl Share {
         let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
         let gain = ratio * density(1) * (device_cost - pool_cost).max(0.0);
         let loss = density(0) * pool_cost;
+        let step = |more: f64, less: f64| if more > FAR * less { STRIDE * STEP } else { STEP };
         if gain > MARGIN * loss {
-            self.percent = (self.percent + STEP).min(MOST);
+            self.percent = (self.percent + step(gain, loss)).min(MOST);
         } else if loss > MARGIN * gain {
-            self.percent = (self.percent - STEP).max(LEAST);
+            self.percent = (self.percent - step(loss, gain)).max(LEAST);
         }
     }
 }

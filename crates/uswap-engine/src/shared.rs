@@ -1,11 +1,11 @@
 //! What the threads of the engine share: the store, the budget, the counters, and the mailboxes of the owners.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 
-use uswap_core::{PageBuf, PageHasher};
-use uswap_store::{LoadError, ObjectId, Store};
+use uswap_core::growth::{Growth, during};
+use uswap_core::{Lease, PageHasher, Reserve};
+use uswap_store::{ObjectId, Store};
 use uswap_sys::events::EventFd;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
@@ -13,8 +13,10 @@ use uswap_sys::userfaultfd::Userfaultfd;
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::fault_points::FaultPoints;
+use crate::jobs::Jobs;
 use crate::latency::Latencies;
 use crate::lowered::Lowered;
+use crate::reader::{Read, Readers};
 use crate::space::{AgentLink, SpaceId};
 
 /// Known to every thread.
@@ -25,6 +27,8 @@ pub struct Shared {
     pub budget: Budget,
     /// The groups.
     pub groups: crate::groups::Groups,
+    /// Load control.
+    pub load: crate::load::Load,
     /// The counters.
     pub counters: Counters,
     /// Fault latencies by tier.
@@ -36,9 +40,13 @@ pub struct Shared {
     /// The owners' mailboxes, by owner number.
     pub mailboxes: Vec<Arc<Mailbox>>,
     /// Jobs for the workers that store trays.
-    pub evictions: SyncSender<EvictJob>,
-    /// Jobs for the threads that read devices.
-    pub reads: SyncSender<ReadJob>,
+    pub evictions: Jobs<EvictJob>,
+    /// Lists of pages for them.
+    pub tray_lists: Reserve<TrayList>,
+    /// The threads that read devices.
+    pub readers: Readers,
+    /// Tells whose memory is behind a userfaultfd.
+    pub prover: crate::proof::Prover,
     /// Fork children to be matched with their processes.
     pub matches: std::sync::mpsc::Sender<crate::matcher::MatchJob>,
     /// Why the tree must end, said once.
@@ -46,7 +54,17 @@ pub struct Shared {
     /// What the user should know, in the order it happened.
     pub notices: Mutex<Vec<Notice>>,
     /// Connections of agents that could not come to the door, with their processes.
-    pub fetched: Mutex<Vec<(MessageSocket, u32)>>,
+    pub fetched: Mutex<Vec<Fetched>>,
+    /// Held while a thread is traced: the news of it belong to the attacher.
+    pub tracing: Mutex<()>,
+    /// Why processes cannot be attached to.
+    pub refused: Mutex<std::collections::BTreeMap<u32, crate::unmanaged::Why>>,
+    /// How long threads were stopped for an agent to be brought, in nanoseconds.
+    pub attach_stops: uswap_core::Histogram,
+    /// Whose memory this is about.
+    pub tree: crate::tree::Tree,
+    /// Letting go of a program that was attached to.
+    pub leaving: crate::leaving::Leaving,
     /// What was ordered while the tree runs.
     pub orders: crate::swaps::Orders,
     /// Wakes the engine's main thread.
@@ -59,6 +77,8 @@ pub struct Shared {
     pub idle: Vec<std::sync::atomic::AtomicBool>,
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
     pub managed: Mutex<std::collections::BTreeMap<u32, ManagedProcess>>,
+    /// What is touched, if the run is recorded.
+    pub recorder: Option<crate::record::Recorder>,
     /// Programs that no agent speaks for, noted by the census.
     pub unmanaged: Mutex<Vec<crate::census::Unmanaged>>,
 }
@@ -111,6 +131,13 @@ pub enum Verdict {
 }
 
 impl Shared {
+    /// A page was touched that was not mapped.
+    pub fn touched(&self, space: SpaceId, address: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.touch(space, address);
+        }
+    }
+
     /// Ends the tree with a reason; the first one counts.
     pub fn condemn(&self, verdict: Verdict) {
         self.verdict.lock().expect("verdict").get_or_insert(verdict);
@@ -119,7 +146,7 @@ impl Shared {
 
     /// A job will not be done: its kept copies are given back.
     pub fn release_kept(&self, job: &EvictJob) {
-        for kept in job.pages.iter().filter_map(|page| page.kept) {
+        for kept in job.pages.pages.iter().filter_map(|page| page.kept) {
             self.store.release_cached(kept);
         }
     }
@@ -135,10 +162,13 @@ impl Shared {
     }
 
     fn tell(&self, notice: Notice) {
-        self.notices.lock().expect("notices").push(notice);
+        during(Growth::Telling, || self.notices.lock().expect("notices").push(notice));
         self.main_bell.ring();
     }
 }
+
+/// Messages that a mailbox has room for from the start: more than all reads and trays that can be under way.
+const ROOM: usize = 1024;
 
 /// Where an owner gets its messages.
 #[derive(Debug)]
@@ -156,13 +186,22 @@ impl Mailbox {
     /// # Errors
     /// EMFILE.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { queue: Mutex::default(), bell: EventFd::new()?, lowered: Lowered::default() })
+        Ok(Self {
+            queue: Mutex::new(VecDeque::with_capacity(ROOM)),
+            bell: EventFd::new()?,
+            lowered: Lowered::default(),
+        })
     }
 
     /// Puts a message in and wakes the owner.
     pub fn post(&self, message: Message) {
         self.lowered.raise();
-        self.queue.lock().expect("mailbox").push_back(message);
+        let mut queue = self.queue.lock().expect("mailbox");
+        if queue.len() == queue.capacity() {
+            during(Growth::Lists, || queue.reserve(1));
+        }
+        queue.push_back(message);
+        drop(queue);
         self.bell.ring();
     }
 
@@ -170,6 +209,26 @@ impl Mailbox {
     pub fn take(&self) -> Option<Message> {
         self.queue.lock().expect("mailbox").pop_front()
     }
+}
+
+/// The connection of an agent that did not come to the door.
+#[derive(Debug)]
+pub struct Fetched {
+    /// Our end.
+    pub socket: MessageSocket,
+    /// Its process.
+    pub pid: u32,
+    /// It was brought to a program that had none. (A fork child of one that is managed goes by what is known of its parent.)
+    pub attached: Option<Attached>,
+}
+
+/// What is known of a program that the agent was brought to. It has no hooks: advice that it gives sends no note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// It is not known which words the kernel clears when threads end: they may lie in its static data.
+    pub wordless: bool,
+    /// The kernel clears one known word for all its threads, which the agent leaves alone: stacks need no care.
+    pub free_stacks: bool,
 }
 
 /// An agent that has said hello.
@@ -191,6 +250,15 @@ pub struct Greeting {
     pub staging: Userfaultfd,
     /// The agent cannot see its own files in /proc.
     pub blind: bool,
+    /// It was brought to a program that had none.
+    pub attached: Option<Attached>,
+}
+
+impl Greeting {
+    /// Whether the agent still is in its process: it goes when that executes another program.
+    pub fn is_current(&self) -> bool {
+        crate::procfs::process_of_thread(self.thread) == Some(self.pid)
+    }
 }
 
 /// What an owner is told.
@@ -201,17 +269,24 @@ pub enum Message {
     /// A worker has stored a tray.
     Evicted(EvictDone),
     /// A device read is done.
-    Read(ReadDone),
+    Read(Read),
     /// The matcher found the process of a space and a thread of it, or did not.
     Matched {
         /// Whose.
         space: SpaceId,
-        /// Process, and the thread by whose id it can be read.
-        found: Option<(u32, u32)>,
+        /// Its process, proven a moment ago.
+        found: Option<crate::matcher::Found>,
     },
     /// The governor wants the space's mappings looked at; memory is to be registered from now on.
     Scan(SpaceId),
-    /// Look at the budget.
+    /// A fault that was put aside may not wait: its thread is in a system call.
+    ServeAtOnce {
+        /// Whose.
+        space: SpaceId,
+        /// Its page.
+        address: u64,
+    },
+    /// Look at the budget, and at who is held.
     Balance,
     /// The run is over.
     Stop,
@@ -236,8 +311,23 @@ pub struct EvictJob {
     pub nonce: [u64; 2],
     /// Relatives by fork may have the same pages.
     pub forked: bool,
-    /// Slot, address to read from, kept copy.
+    /// Its pages.
+    pub pages: Lease<TrayList>,
+}
+
+/// The pages of a tray on their way to a worker, and back with what became of them.
+#[derive(Debug)]
+pub struct TrayList {
+    /// At most a tray.
     pub pages: Vec<EvictPage>,
+}
+
+impl TrayList {
+    /// So many lists, each with room for a tray.
+    pub fn reserve(lists: usize) -> Reserve<Self> {
+        let list = || Self { pages: Vec::with_capacity(uswap_abi::layout::TRAY_PAGES as usize) };
+        Reserve::new(vec![(1, std::iter::repeat_with(list).take(lists).collect())])
+    }
 }
 
 /// A page of a tray to be stored.
@@ -249,6 +339,8 @@ pub struct EvictPage {
     pub address: u64,
     /// Copy that may still be true.
     pub kept: Option<ObjectId>,
+    /// Once the tray was looked at.
+    pub fate: Stored,
 }
 
 /// What became of a page.
@@ -273,35 +365,6 @@ pub struct EvictDone {
     pub tray: u32,
     /// The tray's generation.
     pub generation: u32,
-    /// Slot and what became of its page.
-    pub pages: Vec<(u32, Stored)>,
-}
-
-/// Pages to be read from a device.
-#[derive(Debug)]
-pub struct ReadJob {
-    /// Whose.
-    pub space: SpaceId,
-    /// Owner to be told.
-    pub owner: usize,
-    /// Page address and object, the page that faulted first.
-    pub pages: Vec<(u64, ObjectId)>,
-    /// When the fault was read.
-    pub since: std::time::Instant,
-}
-
-/// The answer to a [`ReadJob`].
-pub struct ReadDone {
-    /// Whose.
-    pub space: SpaceId,
-    /// Page address, object, and its bytes or why not.
-    pub pages: Vec<(u64, ObjectId, Result<Box<PageBuf>, LoadError>)>,
-    /// When the fault was read.
-    pub since: std::time::Instant,
-}
-
-impl std::fmt::Debug for ReadDone {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReadDone of {} pages for space {}", self.pages.len(), self.space)
-    }
+    /// What became of each page.
+    pub pages: Lease<TrayList>,
 }

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
 use uswap_abi::ring::Ring;
+use uswap_core::growth::{Growth, during};
+use uswap_core::locality::Locality;
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
 use uswap_core::working_set::WorkingSet;
@@ -16,9 +19,16 @@ use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
+use crate::ahead::Ahead;
+use crate::fresh::Fresh;
 use crate::group::Account;
+use crate::load::{HeldFault, Record};
+use crate::matcher::Found;
 use crate::notes::Notes;
+use crate::shared::Attached;
+use crate::throttle::Throttle;
 use crate::tray::Trays;
+use crate::waiters::Waiters;
 use crate::window::Window;
 
 /// Orders in a row that an agent may fail to execute before its process is left alone.
@@ -67,7 +77,9 @@ impl Exclusive {
             if pagemap.words(start, &mut words).is_err() {
                 return true;
             }
-            (self.block, self.words) = (Some((start, Instant::now())), words.to_vec());
+            self.block = Some((start, Instant::now()));
+            self.words.clear();
+            during(Growth::Lists, || self.words.extend(words));
         }
         self.words[((address - start) / PAGE) as usize] & EXCLUSIVE != 0
     }
@@ -88,7 +100,7 @@ pub struct Space {
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
     /// The event userfaultfd.
-    pub events: Userfaultfd,
+    pub events: Arc<Userfaultfd>,
     /// The staging userfaultfd: kept so that it outlives nobody but the space.
     pub staging: Option<Userfaultfd>,
     /// The agent, while it lives.
@@ -97,6 +109,10 @@ pub struct Space {
     pub nonce: Option<[u64; 2]>,
     /// When its process was looked for last.
     pub searched: Option<Instant>,
+    /// How its process was found last.
+    pub found: Option<Found>,
+    /// Who faulted there last while its process was not known.
+    pub faulted: Option<u32>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
     /// Presence of pages.
@@ -107,6 +123,8 @@ pub struct Space {
     pub memory: Option<Memory>,
     /// Memory is registered (or was inherited registered).
     pub active: bool,
+    /// The agent was brought to its program (or that of the parent), which has no hooks.
+    pub attached: Option<Attached>,
     /// What a fork child's identity page holds; 0 for an image that was not forked managed.
     pub identity: u64,
     /// Children it has forked while managed.
@@ -123,21 +141,30 @@ pub struct Space {
     pub working_set: WorkingSet,
     /// Readahead streams of swap-ins.
     pub streams: Streams,
+    /// Whether pages that come with others for nothing are wanted.
+    pub locality: Locality,
     /// Streams of first touches.
     pub first_touches: Streams,
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
     /// Changes that were read and not applied yet.
     pub window: Window,
-    /// Ranges registered since no event was pending: a fork child whose event is still to come may not have them
-    /// registered. Nothing is evicted until they are settled.
-    pub fresh: Vec<(u64, u64)>,
+    /// What fork children to come may not have registered.
+    pub fresh: Fresh,
     /// The staging slots.
     pub trays: Trays,
     /// Pages whose fault waits for something under way; the flag says write.
-    pub waiters: BTreeMap<u64, bool>,
+    pub waiters: Waiters,
+    /// Pages that were read ahead of their faults, and arrived.
+    pub ahead: Ahead,
+    /// Faults that are held.
+    pub throttle: Throttle,
     /// Pages whose fault waits for room, in order.
     pub stalled: VecDeque<(u64, bool, Instant)>,
+    /// Faults that wait for the turn of the process.
+    pub held: Vec<HeldFault>,
+    /// What load control knows of it.
+    pub record: Arc<Record>,
     /// What the program's hooks have told.
     pub notes: Notes,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
@@ -171,7 +198,7 @@ pub struct Space {
     /// Stored pages in the table.
     pub stored: u64,
     /// What its process is charged with, once there are groups.
-    pub account: Option<std::sync::Arc<Account>>,
+    pub account: Option<Arc<Account>>,
     /// Its pages on the way from order to drop.
     pub under_way: i64,
     /// Something came to pass that a scan of the mappings should look at.
@@ -193,16 +220,19 @@ impl Space {
             reader: 0,
             refusals: 0,
             failed_reads: 0,
-            events,
+            events: Arc::new(events),
             staging: None,
             agent: None,
             nonce: None,
             searched: None,
+            found: None,
+            faulted: None,
             area: 0,
             pagemap: None,
             maps: None,
             memory: None,
             active: false,
+            attached: None,
             identity: 0,
             forks: 0,
             parent: None,
@@ -211,13 +241,18 @@ impl Space {
             table: PageTable::default(),
             working_set: WorkingSet::default(),
             streams: Streams::with_strides(),
+            locality: Locality::default(),
             first_touches: Streams::default(),
             registered: BTreeMap::new(),
             window: Window::default(),
-            fresh: Vec::new(),
+            fresh: Fresh::default(),
             trays: Trays::default(),
-            waiters: BTreeMap::new(),
+            waiters: Waiters::default(),
+            ahead: Ahead::default(),
+            throttle: Throttle::default(),
             stalled: VecDeque::new(),
+            held: Vec::new(),
+            record: Arc::default(),
             notes: Notes::default(),
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
@@ -252,13 +287,6 @@ impl Space {
         true
     }
 
-    /// Whether the memory that was bound is that of the fork child: its identity page says so, until its agent has come.
-    pub fn is_bound_to_identity(&self) -> bool {
-        let mut word = [0; 8];
-        let read = self.memory.as_ref().is_some_and(|memory| memory.read(self.identity_page(), &mut word).is_ok());
-        read && u64::from_ne_bytes(word) == self.identity
-    }
-
     /// Whether the address space still exists. The area's first guard page is never registered.
     pub fn is_alive(&self) -> bool {
         self.events.is_alive(self.area)
@@ -281,14 +309,6 @@ impl Space {
 
     fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
         if self.window.is_empty() { install() } else { Install::Again(0) }
-    }
-
-    /// Whether every fork child to come has all that is registered here registered too.
-    pub fn is_settled(&mut self) -> bool {
-        if !self.fresh.is_empty() && self.events.is_quiet(self.area) {
-            self.fresh.clear();
-        }
-        self.fresh.is_empty()
     }
 
     /// Address of a staging slot in SA.

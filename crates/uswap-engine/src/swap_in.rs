@@ -2,26 +2,29 @@
 //!
 //! What comes along with the page that faulted is decided by the stream of faults it belongs to and by where it lies: a
 //! proven stream brings its window, of neighbours or in its stride; a lonely fault on a device brings only neighbours that
-//! cost nothing, because the same request reads them. Pages of a stride are installed before the page that faulted, whose
+//! the same request reads, as long as such neighbours are wanted (`locality.rs` of the core). Pages of a stride are installed before the page that faulted, whose
 //! thread wakes up when all are there.
 
 use std::time::Instant;
 
-use uswap_core::PAGE_SIZE;
 use uswap_core::readahead::Window;
 use uswap_core::word::State;
-use uswap_store::{Load, ObjectId};
+use uswap_core::{Lease, Need, PAGE_SIZE};
+use uswap_store::{Load, ObjectId, PageLoad};
+use uswap_sys::userfaultfd::Install;
 
 use crate::fault::{Served, installed_bytes, page_mut, shorten};
 use crate::latency::Tier;
 use crate::owner::{MOST_INSTALL, Owner};
-use crate::shared::{ReadDone, ReadJob};
+use crate::reader::{Read, ReadBuffer};
 use crate::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead windows in pages: pool, device.
 const MOST_POOL: u32 = 32;
 const MOST_DEVICE: u32 = 64;
+/// And the least that a window can be.
+const LEAST_WINDOW: u32 = 2;
 /// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
 const FREE_NEIGHBOURS: u32 = 4;
 
@@ -45,20 +48,35 @@ impl Owner {
         }
     }
 
+    /// Pages that may come with a fault, it included, at most: only itself while each touch is to be seen, and next to none
+    /// with a page of a process that waits for its turn.
+    pub fn most_along(&self, space: &Space, most: u32) -> u32 {
+        match space.record.is_held() {
+            _ if self.shared.recorder.is_some() => 1,
+            true => most.min(LEAST_WINDOW),
+            false => most,
+        }
+    }
+
     /// The page at `address` lies in the buffer; those that the stream of faults is going to want come along as far as
     /// they are in the pool.
     fn install_from_pool(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
-        let window = space.streams.window(address, MOST_POOL.min(MOST_INSTALL as u32));
+        let most = self.most_along(space, MOST_POOL.min(MOST_INSTALL as u32));
+        let passed = space.streams.passed(address, most);
+        let window = passed.unwrap_or_else(|| space.streams.window(address, most));
         let along = if window.is_run() { 0 } else { self.install_along(space, address, window) };
         let pages = if window.is_run() { self.load_run(space, address, window.pages) } else { 1 };
         self.shared.faults.pause(self.shared.faults.delay_install);
         let (served, done) = self.install_buffer(space, address, 0, pages);
         if done > 0 {
-            let next = address.wrapping_add_signed(window.stride * (done + along) as i64);
-            space.streams.advance(behind_held(space, next, window.stride));
+            if passed.is_none() {
+                let next = address.wrapping_add_signed(window.stride * (done + along) as i64);
+                space.streams.advance(behind_held(space, next, window.stride));
+            }
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
             self.shared.latencies.record(Tier::Pool, since);
+            space.record.waited(since);
         }
         served
     }
@@ -97,17 +115,18 @@ impl Owner {
     }
 
     /// Whether a stored page that need not lie in the faulting page's mapping may be brought with it.
-    fn may_come_along(&self, space: &Space, page: u64, others: i64) -> bool {
+    pub fn may_come_along(&self, space: &Space, page: u64, others: i64) -> bool {
         space.is_registered(page) && self.fits_beside(space, page, others, |state| matches!(state, State::Stored(_)))
     }
 
-    /// The pages to be read with the one at `address`, which is the first, and their objects: those that the stream of
-    /// faults is going to want as far as they lie on a device; of no stream, those that one request brings along.
-    fn choose_reads(&mut self, space: &mut Space, address: u64) -> Vec<(u64, ObjectId)> {
-        let window = space.streams.window(address, MOST_DEVICE);
-        let most = if window.is_run() { window.pages.max(FREE_NEIGHBOURS) } else { window.pages };
-        let mut pages: Vec<(u64, ObjectId)> = Vec::new();
-        let mut behind = None;
+    /// Chooses the pages to be read with the one at `address`, which is the first: those that the stream of faults is going
+    /// to want as far as they lie on a device and the buffer has room; of no stream, those that one request brings along.
+    fn choose_reads(&mut self, space: &mut Space, address: u64, buffer: &mut ReadBuffer) {
+        let window = self.window(space, address);
+        let alone = window.pages == 1 && !space.locality.fault(address, FREE_NEIGHBOURS);
+        let free = if alone || !window.is_run() { 1 } else { self.most_along(space, FREE_NEIGHBOURS) };
+        let most = window.pages.max(free);
+        let mut before = None;
         for step in 0..i64::from(most) {
             let page = address.wrapping_add_signed(window.stride * step);
             let object = match space.table.get(page).state() {
@@ -116,83 +135,156 @@ impl Owner {
                 _ => break,
             };
             let spot = self.shared.store.spot_of(object);
-            let wanted = step < i64::from(window.pages) || spot == behind;
-            if step > 0 && (spot.is_none() || !wanted || !self.may_come_along(space, page, step)) {
+            let behind = spot.zip(before).is_some_and(|(spot, before)| spot.is_read_with(&before));
+            let wanted = step < i64::from(window.pages) || behind;
+            if step > 0 && wanted && spot.is_none() {
+                // In the pool: its own fault is cheap.
+                continue;
+            }
+            let full = buffer.pages.len() == buffer.capacity();
+            if step > 0 && (full || !wanted || !self.may_come_along(space, page, step)) {
                 break;
             }
-            behind = spot.map(|(device, slot)| (device, slot + 1));
-            pages.push((page, object));
+            before = spot;
+            buffer.pages.push(PageLoad::new(page, object));
         }
-        let next = pages.last().map_or(address, |(last, _)| last.wrapping_add_signed(window.stride));
+        let next = buffer.pages.last().map_or(address, |last| last.address.wrapping_add_signed(window.stride));
         space.streams.advance(behind_held(space, next, window.stride));
-        pages
     }
 
-    /// Hands the page, and the neighbours that come with it, to the readers.
-    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
-        let pages = self.choose_reads(space, address);
-        for (page, object) in &pages {
-            self.shared.store.retain(*object);
-            space.table.set(*page, space.table.get(*page).set_in_flight(true));
+    fn window(&self, space: &mut Space, address: u64) -> Window {
+        if self.shared.faults.no_prefetch {
+            return Window { pages: 1, stride: PAGE as i64 };
         }
-        self.shared.counters.pgmajfault.add(1);
-        self.shared.counters.pgmajfault_device.add(1);
-        // Charged from now on, so that the reads under way have room when they arrive.
-        self.charge(space, pages.len() as i64);
-        let job = ReadJob { space: space.id, owner: self.number, pages, since };
-        if let Err(error) = self.shared.reads.try_send(job) {
-            let (std::sync::mpsc::TrySendError::Full(job) | std::sync::mpsc::TrySendError::Disconnected(job)) = error;
-            self.charge(space, -(job.pages.len() as i64));
-            for (page, object) in job.pages {
-                self.shared.store.release(object);
-                let word = space.table.get(page);
-                space.table.set(page, word.set_in_flight(false));
-            }
+        space.streams.window(address, self.most_along(space, MOST_DEVICE))
+    }
+
+    /// Hands the page, and the neighbours that come with it, to the readers of its device.
+    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+        let pages = space
+            .streams
+            .forecast(address, self.most_along(space, MOST_DEVICE))
+            .max(self.most_along(space, FREE_NEIGHBOURS));
+        let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
+        self.choose_reads(space, address, &mut buffer);
+        if let Some(device) = self.send_read(space, buffer, since, false) {
+            self.shared.counters.pgmajfault.add(1);
+            self.shared.counters.pgmajfault_device.add(1);
+            self.fill_lead(space, address, device);
         }
         Served::Wait
     }
 
-    /// A device read is done: install what is still wanted, neighbours together. The references taken for the read are
-    /// given back.
-    pub fn install_read(&mut self, space: &mut Space, done: ReadDone) {
-        self.placement.keep();
-        let (mut start, mut pages) = (0, 0);
-        for (address, object, result) in done.pages {
-            let word = space.table.get(address);
-            if word.in_flight() && word.state() == State::Stored(object.to_bits()) {
-                space.table.set(address, word.set_in_flight(false));
-                if pages > 0 && (address != start + pages as u64 * PAGE || pages == MOST_INSTALL || result.is_err()) {
-                    self.install_run(space, start, std::mem::take(&mut pages), done.since);
-                }
-                match result {
-                    Ok(page) => {
-                        start = if pages == 0 { address } else { start };
-                        *page_mut(&mut self.buffer, pages) = *page;
-                        pages += 1;
-                    }
-                    Err(error) => {
-                        self.lost_object(space, address, &error);
-                        space.waiters.remove(&address);
-                    }
-                }
+    /// Sends a read on its way, and marks its pages. `None`: it could not be sent, and nothing is changed. Else the device
+    /// that it went to.
+    pub fn send_read(
+        &mut self,
+        space: &mut Space,
+        buffer: Lease<ReadBuffer>,
+        since: Instant,
+        ahead: bool,
+    ) -> Option<u8> {
+        let first = buffer.pages.first()?.id;
+        // A page that left its device just now is found by any reader.
+        let device = self.shared.store.spot_of(first).map_or(0, |spot| spot.device());
+        for load in &buffer.pages {
+            self.shared.store.retain(load.id);
+            space.table.set(load.address, space.table.get(load.address).set_in_flight(true));
+        }
+        // Charged from now on, so that the reads under way have room when they arrive.
+        self.arriving(space, buffer.pages.len() as i64);
+        let beside = if ahead { None } else { self.placement.processor() };
+        let read = Read { space: space.id, owner: self.number, buffer, since, ahead, beside };
+        match self.shared.readers.push(device, read) {
+            Ok(()) => Some(device),
+            Err(read) => {
+                self.forgo(space, read);
+                None
             }
-            self.shared.store.release(object);
         }
-        if pages > 0 {
-            self.install_run(space, start, pages, done.since);
+    }
+
+    /// The pages of a read stay where they are stored.
+    pub fn forgo(&mut self, space: &mut Space, read: Read) {
+        self.arriving(space, -(read.buffer.pages.len() as i64));
+        for load in &read.buffer.pages {
+            let word = space.table.get(load.address);
+            if word.in_flight() && word.state() == State::Stored(load.id.to_bits()) {
+                space.table.set(load.address, word.set_in_flight(false));
+            }
+            self.shared.store.release(load.id);
         }
+    }
+
+    /// A device read is done: install what is still wanted, neighbours together, from where the reader put them. What was
+    /// charged when the read was ordered is charged anew for each page that is installed, and the references taken for the
+    /// read are given back.
+    pub fn install_read(&mut self, space: &mut Space, read: Read) {
+        self.place_read(space, read);
         self.serve_waiters(space);
     }
 
-    /// Installs pages that a device brought into the buffer. Those that the kernel puts off are read again.
-    fn install_run(&mut self, space: &mut Space, start: u64, pages: usize, since: Instant) {
-        let (served, done) = self.install_buffer(space, start, 0, pages as u64);
+    /// The same without looking after others that wait.
+    pub fn place_read(&mut self, space: &mut Space, read: Read) {
+        self.arriving(space, -(read.buffer.pages.len() as i64));
+        self.placement.keep();
+        self.shared.faults.pause(self.shared.faults.delay_install);
+        let pages = &read.buffer.pages;
+        let mut at = 0;
+        while at < pages.len() {
+            let count = self.accept_run(space, &pages[at..]);
+            if count == 0 {
+                self.leave_out(space, &pages[at]);
+                at += 1;
+                continue;
+            }
+            self.install_run(space, pages[at].address, read.buffer.bytes(at..at + count), read.since);
+            at += count;
+        }
+        for load in pages {
+            self.shared.store.release(load.id);
+        }
+    }
+
+    /// How many of these pages, from the first on, can be installed together. They are not in flight any more.
+    fn accept_run(&mut self, space: &mut Space, pages: &[PageLoad]) -> usize {
+        let mut count = 0;
+        for load in pages.iter().take(MOST_INSTALL) {
+            let word = space.table.get(load.address);
+            let follows = load.address == pages[0].address + count as u64 * PAGE;
+            let wanted = word.in_flight() && word.state() == State::Stored(load.id.to_bits());
+            if !(follows && wanted && load.result.is_ok()) {
+                break;
+            }
+            space.table.set(load.address, word.set_in_flight(false));
+            count += 1;
+        }
+        count
+    }
+
+    /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be had.
+    fn leave_out(&mut self, space: &mut Space, load: &PageLoad) {
+        let word = space.table.get(load.address);
+        if !word.in_flight() || word.state() != State::Stored(load.id.to_bits()) {
+            return;
+        }
+        space.table.set(load.address, word.set_in_flight(false));
+        if let Err(error) = &load.result {
+            self.lost_object(space, load.address, error);
+            space.waiters.remove(load.address);
+        }
+    }
+
+    /// Installs pages that a device brought. Those that the kernel puts off are read again.
+    fn install_run(&mut self, space: &mut Space, start: u64, bytes: &[u8], since: Instant) {
+        let (served, done) = self.install_bytes(space, start, bytes);
+        space.record.waited(since);
         for index in 0..done {
-            space.waiters.remove(&(start + index * PAGE));
+            space.waiters.remove(start + index * PAGE);
             self.shared.latencies.record(Tier::Device, since);
         }
         if served == Served::Done {
-            space.waiters.remove(&start);
+            space.waiters.remove(start);
         }
     }
 
@@ -201,9 +293,25 @@ impl Owner {
     fn install_buffer(&mut self, space: &mut Space, address: u64, place: usize, pages: u64) -> (Served, u64) {
         let bytes = &self.buffer[place * PAGE_SIZE..];
         let (result, length) = shorten(pages * PAGE, |length| space.copy(address, &bytes[..length as usize]));
+        self.book_install(space, address, (result, length), place == 0 && pages == 1)
+    }
+
+    /// Installs stored pages with these bytes, which a device brought.
+    fn install_bytes(&mut self, space: &mut Space, address: u64, bytes: &[u8]) -> (Served, u64) {
+        let result = shorten(bytes.len() as u64, |length| space.copy(address, &bytes[..length as usize]));
+        self.book_install(space, address, result, bytes.len() == PAGE_SIZE)
+    }
+
+    /// What follows from the kernel's answer for stored pages. Returns how the first fared and how many are in place.
+    fn book_install(
+        &mut self,
+        space: &mut Space,
+        address: u64,
+        (result, length): (Install, u64),
+        lonely: bool,
+    ) -> (Served, u64) {
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length) / PAGE;
-        let lonely = place == 0 && pages == 1;
         let ample = self.is_ample(space);
         for index in 0..done {
             self.came_back(space, address + index * PAGE, lonely, ample);
@@ -219,6 +327,7 @@ impl Owner {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
         space.stored = space.stored.saturating_sub(1);
+        self.shared.touched(space.id, address);
         let active = self.is_welcome(space, address, ample);
         let id = ObjectId::from_bits(object);
         if lonely && self.shared.store.spot_of(id).is_none() {

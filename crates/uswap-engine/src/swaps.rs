@@ -1,5 +1,5 @@
 //! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the budget is set anew
-//! (`uswap limit`). Every order comes through the control socket; a swapoff goes on in a thread of its own, and callers
+//! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket; a swapoff goes on in a thread of its own, and callers
 //! watch it in the figures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use uswap_core::size::human;
-use uswap_device::{Device, FileDevice, IoBackend, RamDevice};
-use uswap_store::{Drain, DrainRefusal};
+use uswap_device::nbd::{NbdDevice, NbdOptions};
+use uswap_device::{Delay, Device, FileDevice, IoBackend, Mirror, RamDevice};
+use uswap_store::{Compression, Drain, DrainRefusal};
 
 use crate::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use crate::config::{SwapPlace, SwapSpec};
+use crate::fault_points::FaultPoints;
 use crate::shared::Shared;
 
 /// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
@@ -67,13 +69,27 @@ impl Orders {
 /// # Errors
 /// For the user: why it cannot be swapped to.
 pub fn open_device(spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, String> {
+    let device = open_place(&spec.place, spec, usual)?;
+    match &spec.mirror {
+        None => Ok(device),
+        Some(place) => Ok(Box::new(Mirror::new(device, open_place(place, spec, usual)?))),
+    }
+}
+
+fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, String> {
     let size = spec.size.unwrap_or(usual);
-    Ok(match &spec.place {
+    Ok(match place {
         SwapPlace::UnnamedIn(directory) => {
             Box::new(FileDevice::unnamed(directory, size, IoBackend::Auto).map_err(|e| e.to_string())?)
         }
         SwapPlace::Path(path) => {
             Box::new(FileDevice::open(path, Some(size), IoBackend::Auto).map_err(|e| e.to_string())?)
+        }
+        SwapPlace::Nbd(uri) => {
+            let usual = NbdOptions::default();
+            let timeout = spec.timeout.unwrap_or(usual.timeout);
+            let options = NbdOptions { timeout, connections: spec.connections, size: spec.size };
+            Box::new(NbdDevice::open(uri, options).map_err(|e| e.to_string())?)
         }
         SwapPlace::Ram => {
             let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
@@ -82,15 +98,28 @@ pub fn open_device(spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, Strin
     })
 }
 
+/// The device as fault points make it.
+pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> {
+    let [read, write] = [faults.delay_read, faults.delay_write].map(Duration::from_micros);
+    if read.is_zero() && write.is_zero() {
+        device
+    } else {
+        Box::new(Delay::new(Arc::<dyn Device>::from(device), read, write))
+    }
+}
+
 /// `uswap swapon`: adds a device. Answers with its name and size.
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn swapon(shared: &Shared, spec: &str) -> Result<Value, String> {
+pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
     let spec: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
     let device = open_device(&spec, 4 * ((shared.budget.limit() as u64) << 12))?;
     let (name, size) = (device.name().to_owned(), u64::from(device.slots()) << 12);
-    shared.store.add_device(device, spec.priority).ok_or("this run has had 255 swap devices, which is the most")?;
+    let device = slowed(device, &shared.faults);
+    let added = shared.store.add_device(device, spec.priority);
+    let number = added.ok_or("this run has had 255 swap devices, which is the most")?;
+    crate::reader::open(shared, number).map_err(|error| format!("no threads to read from it: {error}"))?;
     shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority));
     Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority }))
 }
@@ -153,7 +182,7 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
 /// For the user: /proc/meminfo cannot be read.
 pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
-    let balance = Cgroup::of_this_process().map(Balance::new);
+    let balance = Cgroup::of_process(shared.tree.first()).map(Balance::new);
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
     let follows = balance.is_some();
     *shared.orders.balance.lock().expect("balance") = balance;
@@ -161,6 +190,18 @@ pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
     shared.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(json!({ "ram_limit_bytes": bytes, "auto": follows }))
+}
+
+/// `uswap compressor`: pages are stored by this one from now on.
+///
+/// # Errors
+/// For the user: there is none of that name or level, or no memory for it. Nothing is changed then.
+pub fn compressor(shared: &Shared, name: &str) -> Result<Value, String> {
+    let compression: Compression = name.parse()?;
+    let before = shared.store.compression().to_string();
+    shared.store.set_compression(compression)?;
+    shared.notice(format!("compressor {compression}"));
+    Ok(json!({ "compressor": compression.to_string(), "before": before }))
 }
 
 fn refused(device: &str, refusal: &DrainRefusal) -> String {
@@ -195,6 +236,7 @@ fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String>
         let left = store.left_to_drain(drain);
         job.left.store(left, SeqCst);
         if left == 0 && store.end_drain(drain) {
+            shared.readers.close(drain.device());
             return Ok(());
         }
         if job.stop.load(SeqCst) {

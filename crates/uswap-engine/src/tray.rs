@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 use uswap_abi::layout::{TRAY_PAGES, TRAYS};
 use uswap_abi::ring::Run;
+use uswap_core::growth::{Growth, during};
 
 /// How far a tray has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +106,7 @@ impl Tray {
             ordered: 0,
             live: 0,
             filled: 0,
-            runs: Vec::new(),
+            runs: Vec::with_capacity(TRAY_PAGES as usize),
             pushed: 0,
             inherited,
             charged: 0,
@@ -136,9 +137,25 @@ impl Trays {
         }
         let number = self.trays.len() as u32;
         (number < TRAYS).then(|| {
-            self.trays.push(Tray::new(self.born_inherited));
+            during(Growth::AddressSpaces, || self.add());
             number
         })
+    }
+
+    /// One more tray, and room for it wherever trays are listed.
+    fn add(&mut self) {
+        self.trays.push(Tray::new(self.born_inherited));
+        self.make_room();
+    }
+
+    fn make_room(&mut self) {
+        let most = self.trays.len();
+        for list in [&mut self.free, &mut self.staged] {
+            list.reserve(most - list.len());
+        }
+        for list in [&mut self.filling, &mut self.dropping] {
+            list.reserve(most - list.len());
+        }
     }
 
     /// Gives a tray back.
@@ -193,8 +210,8 @@ impl Trays {
         let mut child = Self { trays: self.trays.clone(), born_inherited: true, ..Self::default() };
         for (number, tray) in child.trays.iter_mut().enumerate() {
             tray.inherited = true;
+            tray.runs = Vec::with_capacity(TRAY_PAGES as usize);
             (tray.pushed, tray.ordered, tray.filled, tray.charged) = (0, 0, tray.live, 0);
-            tray.runs.clear();
             if tray.live == 0 {
                 tray.phase = Phase::Free;
                 child.free.push_back(number as u32);
@@ -203,6 +220,7 @@ impl Trays {
                 child.staged.push_back(number as u32);
             }
         }
+        child.make_room();
         child
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use uswap_core::PageHash;
+use uswap_core::{PageBuf, PageHash};
 use uswap_store::{ObjectId, Store};
 
 const SLOTS: usize = 1 << 17;
@@ -25,14 +25,14 @@ impl Twins {
     }
 
     fn slot(&self, hash: PageHash) -> &AtomicU32 {
-        &self.0[hash.0 as usize % SLOTS]
+        &self.0[hash.place() as usize % SLOTS]
     }
 
     /// An object with the same bytes, with one more authoritative reference.
-    pub fn find(&self, store: &Store, hash: PageHash) -> Option<ObjectId> {
+    pub fn find(&self, store: &Store, page: &PageBuf, hash: PageHash) -> Option<ObjectId> {
         let bits = !self.slot(hash).load(Relaxed);
         let object = ObjectId::from_bits(bits);
-        (bits != NONE && store.retain_if(object, hash)).then_some(object)
+        (bits != NONE && store.retain_if(object, page, hash)).then_some(object)
     }
 
     /// Remembers where the page went.

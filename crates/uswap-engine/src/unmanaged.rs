@@ -17,6 +17,16 @@ pub enum Why {
     Privileged,
     /// Somebody took LD_PRELOAD out of its environment.
     NoPreload,
+    /// This process traces it.
+    Traced(u32),
+    /// It has seccomp filters of its own, which might kill it for what an agent does.
+    Filtered,
+    /// Its threads wait in calls that an attach would disturb.
+    Busy,
+    /// It cannot be attached to.
+    Unfit(&'static str),
+    /// The kernel refused a step of attaching, with this errno.
+    Refused(&'static str, i32),
     /// LD_PRELOAD is there but the agent is not: another root directory or pid namespace, or its agent was refused.
     NotLoaded,
 }
@@ -29,6 +39,13 @@ impl fmt::Display for Why {
             Self::OtherUser(user) => write!(f, "runs as user {user}"),
             Self::Privileged => f.write_str("setuid or file capabilities"),
             Self::NoPreload => f.write_str("environment without LD_PRELOAD"),
+            Self::Traced(tracer) => write!(f, "traced by process {tracer}"),
+            Self::Filtered => f.write_str("seccomp filters of its own"),
+            Self::Busy => f.write_str("all threads wait in calls that must not be disturbed"),
+            Self::Unfit(why) => f.write_str(why),
+            Self::Refused(what, errno) => {
+                write!(f, "{what}: {}", std::io::Error::from_raw_os_error(*errno))
+            }
             Self::NotLoaded => f.write_str("agent not loaded"),
         }
     }
@@ -81,7 +98,8 @@ pub enum ProgramKind {
     OtherMachine,
 }
 
-fn program_kind(pid: u32) -> Option<ProgramKind> {
+/// What the program of a process is.
+pub fn program_kind(pid: u32) -> Option<ProgramKind> {
     let file = File::open(format!("/proc/{pid}/exe")).ok()?;
     let mut head = vec![0; 8192];
     let n = file.read_at(&mut head, 0).ok()?;

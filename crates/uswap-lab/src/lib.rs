@@ -11,12 +11,14 @@
 
 pub mod compact;
 pub mod generate;
+pub mod lackey;
 pub mod links;
 pub mod numbering;
 pub mod pager;
 pub mod plot;
 pub mod policies;
 pub mod policy;
+pub mod record;
 pub mod replay;
 pub mod report;
 pub mod size;

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHasher};
-use uswap_store::{Concurrency, Scratch, Store, StoreConfig};
+use uswap_store::{Concurrency, Scratch, Store, StoreConfig, Tier};
 
 /// A xorshift generator: the same pages every time.
 struct Random(u64);
@@ -51,6 +51,7 @@ fn measure(name: &str, pages: &[PageBuf]) {
         hasher,
         devices: vec![],
         concurrency: Concurrency::default(),
+        tier: Tier::default(),
     };
     let store = Store::new(config).expect("address space");
     let mut scratch = Scratch::new();
@@ -94,6 +95,7 @@ fn file_pages(path: &str) -> Vec<PageBuf> {
         hasher: PageHasher::new(1),
         devices: vec![],
         concurrency: Concurrency::default(),
+        tier: Tier::default(),
     };
     let (store, mut scratch) = (Store::new(config).expect("address space"), Scratch::new());
     let pages = bytes.as_chunks::<PAGE_SIZE>().0.iter().take(100_000);

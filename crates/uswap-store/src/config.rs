@@ -1,9 +1,12 @@
 //! What goes into a store and what can come out: configuration, object names, errors.
 
+use std::sync::Arc;
 use std::{error, fmt, io};
 
 use uswap_core::{Locking, PageHasher};
 use uswap_device::{Device, Errno};
+
+use crate::codec::Compression;
 
 /// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it is a tree by slot; this
 /// table is an array by object, and shards go by who stores: each worker has [`GROUP`] of its own.
@@ -14,7 +17,7 @@ pub(crate) const GROUP: u32 = 8;
 
 /// How a store is made.
 pub struct StoreConfig {
-    /// The most memory the pool may take, in bytes (rounded down to slabs of 64 KiB).
+    /// The most memory the pool may take, in bytes (rounded down to whole pages).
     pub pool_limit_bytes: u64,
     /// Address space reserved for the pool, in bytes: the highest limit that can be set later.
     pub pool_reserve_bytes: u64,
@@ -25,6 +28,39 @@ pub struct StoreConfig {
     pub devices: Vec<(Box<dyn Device>, i32)>,
     /// How threads are kept apart.
     pub concurrency: Concurrency,
+    /// How pages are kept in memory.
+    pub tier: Tier,
+}
+
+/// How the pool is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tier {
+    /// Whose memory.
+    pub allocator: AllocatorKind,
+    /// The compressor to begin with.
+    pub compression: Compression,
+}
+
+/// The pool's allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AllocatorKind {
+    /// Dense slabs of size classes.
+    #[default]
+    Slab,
+    /// Two objects a page, for comparison.
+    Zbud,
+}
+
+impl std::str::FromStr for AllocatorKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "slab" => Ok(Self::Slab),
+            "zbud" => Ok(Self::Zbud),
+            _ => Err(format!("there is no allocator {text:?}; there is: slab, zbud")),
+        }
+    }
 }
 
 /// How finely a store is locked. The default is what is used; the others are what it is measured against
@@ -35,11 +71,13 @@ pub struct Concurrency {
     pub slots: Locking,
     /// Shards of the table of objects: 1 to 256.
     pub shards: u32,
+    /// One lock around the pool.
+    pub one_pool_lock: bool,
 }
 
 impl Default for Concurrency {
     fn default() -> Self {
-        Self { slots: Locking::Caches, shards: SHARDS }
+        Self { slots: Locking::Caches, shards: SHARDS, one_pool_lock: false }
     }
 }
 
@@ -66,6 +104,8 @@ pub enum StoreError {
     Reserve(io::Error),
     /// More than 255 devices.
     TooManyDevices,
+    /// The compressor could not be set up.
+    Compressor(String),
 }
 
 impl fmt::Display for StoreError {
@@ -73,6 +113,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::Reserve(e) => write!(f, "address space for the pool could not be reserved: {e}"),
             Self::TooManyDevices => write!(f, "more than 255 swap devices"),
+            Self::Compressor(why) => write!(f, "the compressor cannot be set up: {why}"),
         }
     }
 }
@@ -109,7 +150,7 @@ pub enum LoadError {
     /// The device failed to read.
     Io {
         /// Name of the device.
-        device: String,
+        device: Arc<str>,
         /// Slot of the page.
         slot: u32,
         /// What the device said.
@@ -118,7 +159,7 @@ pub enum LoadError {
     /// What was read is not what was stored, also when read again.
     Checksum {
         /// Name of the device, `None` for the pool.
-        device: Option<String>,
+        device: Option<Arc<str>>,
         /// Slot of the page, 0 for the pool.
         slot: u32,
     },

@@ -5,12 +5,17 @@
 //! that has gone leaves its place empty.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use uswap_core::{Locking, PAGE_SIZE, Run, Slots, worker_number};
-use uswap_device::{Device, Errno, ReadRequest};
+use uswap_device::{Device, DeviceClass, Errno, News, ReadRequest};
 
+use crate::extent::{Extent, SLOT_UNITS, UNIT};
+use crate::outgoing::{BATCH_OBJECTS, Outgoing};
+use crate::packs::{Packed, Packs};
+use crate::put::IO_PAGES;
 use crate::stats::DeviceStatus;
 
 /// Write errors in a row after which a device gets no more writes.
@@ -27,11 +32,14 @@ pub(crate) const MOST_DEVICES: usize = 255;
 pub(crate) struct Bay {
     /// `None` once it has gone. Cloned for each transfer: it is closed when the last one has ended.
     device: RwLock<Option<Arc<dyn Device>>>,
-    pub name: String,
+    pub name: Arc<str>,
     pub priority: i32,
     /// No page goes to it any more.
     draining: AtomicBool,
     slots: Slots,
+    packs: Packs,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
     errors_in_a_row: AtomicU32,
     latched: AtomicBool,
     read_errors: AtomicU64,
@@ -45,12 +53,16 @@ pub(crate) type Spot = (u8, u32);
 impl Bay {
     pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking) -> Self {
         let slots = Slots::new(device.slots(), locking);
+        let packs = Packs::new(device.slots());
         Self {
-            name: device.name().to_owned(),
+            name: device.name().into(),
             device: RwLock::new(Some(device.into())),
             priority,
             draining: AtomicBool::new(false),
             slots,
+            packs,
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
             errors_in_a_row: AtomicU32::new(0),
             latched: AtomicBool::new(false),
             read_errors: AtomicU64::new(0),
@@ -63,39 +75,109 @@ impl Bay {
         self.device.read().expect("device").clone()
     }
 
+    /// Asks it something that takes no time.
+    fn look<T>(&self, ask: impl FnOnce(&dyn Device) -> T) -> Option<T> {
+        self.device.read().expect("device").as_deref().map(ask)
+    }
+
     /// Whether it still is there.
     pub fn is_open(&self) -> bool {
         self.device.read().expect("device").is_some()
     }
 
-    /// Reads one page.
-    pub fn read(&self, slot: u32, page: &mut [u8]) -> Result<(), Errno> {
+    /// Reads one object; its units are in `io` then. `again`: what came was wrong, and is read from another copy if there is
+    /// one.
+    ///
+    /// # Panics
+    /// When `io` is shorter than two pages.
+    pub fn read<'a>(&self, extent: &Extent, again: bool, io: &'a mut [u8]) -> Result<&'a [u8], Errno> {
         let Some(device) = self.device() else { return Err(Errno::IO) };
-        device.read(slot, page).inspect_err(|_| self.note_read_error())
+        let bytes = whole_sectors(extent, device.sector());
+        let (slot, skip) = slot_and_skip(bytes.start);
+        let io = &mut io[..(bytes.end - bytes.start) as usize];
+        self.read_bytes.fetch_add(io.len() as u64, Relaxed);
+        let read = if again { device.read_again(slot, skip, io) } else { device.read_part(slot, skip, io) };
+        read.inspect_err(|_| self.note_read_error())?;
+        let start = (extent.bytes().start - bytes.start) as usize;
+        Ok(&io[start..start + extent.units as usize * UNIT])
     }
 
-    /// Reads pages of rising slots into `io`, one after the other, contiguous ones in one request. Says which were read:
-    /// none of a device that has gone.
-    pub fn read_slots(&self, slots: &[u32], io: &mut [u8]) -> Vec<bool> {
-        let mut requests = Vec::with_capacity(slots.len());
-        let mut room = io;
-        for run in slots.chunk_by(|a, b| a + 1 == *b) {
-            let (part, rest) = room.split_at_mut(run.len() * PAGE_SIZE);
-            requests.push(ReadRequest::new(run[0], part));
+    /// Reads the first ones of several objects, sorted by where they lie, as many as `io` and `plan` have room for: one at
+    /// least, if that is two pages. What lies in the same or in neighbouring sectors is read by one request. `plan` says
+    /// then of each where in `io` its units are, `None` if they could not be read: of a device that has gone.
+    pub fn read_many(&self, extents: impl Iterator<Item = Extent>, plan: &mut ReadPlan, io: &mut [u8]) {
+        let device = self.device();
+        plan.make(extents, device.as_ref().map_or(PAGE_SIZE, |device| device.sector()), io.len());
+        let mut requests: [ReadRequest<'_>; IO_PAGES] = std::array::from_fn(|_| ReadRequest::new(0, &mut []));
+        let mut room = &mut *io;
+        for (bytes, request) in plan.requests.iter().zip(&mut requests) {
+            let (part, rest) = room.split_at_mut((bytes.end - bytes.start) as usize);
+            let (slot, skip) = slot_and_skip(bytes.start);
+            *request = ReadRequest::part(slot, skip, part);
             room = rest;
         }
-        if let Some(device) = self.device() {
-            device.read_many(&mut requests);
+        let requests = &mut requests[..plan.requests.len()];
+        self.serve(requests);
+        for (request, place) in &mut plan.places {
+            *place = place.take().filter(|_| requests[*request].result.is_ok());
         }
-        requests.iter().flat_map(|r| std::iter::repeat_n(r.result.is_ok(), r.buf.len() / PAGE_SIZE)).collect()
+    }
+
+    /// Serves these reads; those of a device that has gone keep their errors.
+    pub fn serve(&self, requests: &mut [ReadRequest<'_>]) {
+        if let Some(device) = self.device() {
+            device.read_many(requests);
+            self.read_bytes.fetch_add(requests.iter().map(|request| request.buf.len() as u64).sum(), Relaxed);
+        }
+    }
+
+    /// How fast it is; nothing of one that has gone.
+    pub fn class(&self) -> Option<DeviceClass> {
+        self.device().map(|device| device.class())
+    }
+
+    /// Whether it lies behind connections.
+    pub fn is_networked(&self) -> bool {
+        self.look(|device| !device.connections().is_empty()).unwrap_or(false)
     }
 
     pub fn note_read_error(&self) {
         self.read_errors.fetch_add(1, Relaxed);
     }
 
-    pub fn free(&self, slot: u32) {
+    /// Frees a page's slot.
+    pub fn free_slot(&self, slot: u32) {
         self.slots.free(worker_number(), Run { first: slot, count: 1 });
+    }
+
+    /// Frees an object, and the slots in which it was the last.
+    pub fn free(&self, extent: &Extent) {
+        match extent.is_page() {
+            true => self.free_slot(extent.slot),
+            false => self.packs.remove(extent, |slot| self.free_slot(slot)),
+        }
+    }
+
+    /// Whether slots are short and those with packs could do with half as many. Begins when less than a quarter of the
+    /// slots is left.
+    pub fn needs_repack(&self) -> bool {
+        let short = self.slots.is_frozen() || self.slots_free() < self.slots.total() / 4;
+        short && self.usable() && self.packs.figures().is_thin()
+    }
+
+    /// Whether it holds compressed objects.
+    pub fn has_packs(&self) -> bool {
+        self.packs.figures().objects > 0
+    }
+
+    /// Whether the object shares its slots.
+    pub fn is_packed(&self, extent: &Extent) -> bool {
+        !extent.is_page()
+    }
+
+    /// Whether moving the object helps to free a slot.
+    pub fn is_in_thin_slot(&self, extent: &Extent) -> bool {
+        !extent.is_page() && self.packs.is_in_thin_slot(extent)
     }
 
     pub fn usable(&self) -> bool {
@@ -127,7 +209,9 @@ impl Bay {
         // While it drains nothing is handed out: what is free now stays free.
         let empty = self.is_draining() && self.slots.used() == 0;
         if empty {
-            self.device.write().expect("device").take();
+            // Its end can take time, and nobody shall wait at the lock for that.
+            let gone = self.device.write().expect("device").take();
+            drop(gone);
         }
         empty
     }
@@ -154,12 +238,47 @@ impl Bay {
         }
     }
 
+    /// Writes the objects of a batch from the one at `first` on into slots of this device until all are written, the slots
+    /// had are full, or one write failed. Appends where each lies to `extents`.
+    fn write_objects(&self, index: u8, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
+        let first = extents.len();
+        lists.runs.clear();
+        if self.usable() {
+            self.slots.allocate(worker_number(), batch.slots_from(first), &mut lists.runs);
+        }
+        let mut failed = false;
+        for &run in &lists.runs {
+            if failed || extents.len() == batch.len() {
+                self.slots.free(worker_number(), run);
+                continue;
+            }
+            let part = batch.lay_out(extents.len(), run.count, &mut lists.places);
+            let count = (part.bytes.len() / PAGE_SIZE) as u32;
+            if count < run.count {
+                self.slots.free(worker_number(), Run { first: run.first + count, count: run.count - count });
+            }
+            failed = !self.write_run(Run { first: run.first, count }, part.bytes);
+            if !failed {
+                extents.extend(part.places.iter().map(|&(unit, units)| Extent {
+                    device: index,
+                    slot: run.first + unit / SLOT_UNITS as u32,
+                    offset: (unit % SLOT_UNITS as u32) as u8,
+                    units,
+                }));
+            }
+        }
+        extents[first..].iter().filter(|extent| !extent.is_page()).for_each(|extent| self.packs.add(extent));
+    }
+
     /// Writes one run; on failure its slots are given back or set aside.
     fn write_run(&self, run: Run, bytes: &[u8]) -> bool {
         let device = self.device().filter(|_| !self.latched.load(Relaxed));
         let result = device.map_or(Err(Errno::IO), |device| device.write(run.first, bytes));
         match result {
-            Ok(()) => self.errors_in_a_row.store(0, Relaxed),
+            Ok(()) => {
+                self.errors_in_a_row.store(0, Relaxed);
+                self.written_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            }
             Err(errno) if errno.is_no_room() => {
                 self.no_room.fetch_add(1, Relaxed);
                 self.slots.no_room(run);
@@ -190,8 +309,9 @@ impl Bay {
 
     fn status(&self) -> DeviceStatus {
         let slots = &self.slots;
+        let Packed { objects, units, slots: packed_slots } = self.packs.figures();
         DeviceStatus {
-            name: self.name.clone(),
+            name: self.name.to_string(),
             priority: self.priority,
             draining: self.is_draining(),
             slots_used: slots.used() as u64,
@@ -201,16 +321,93 @@ impl Bay {
             read_errors: self.read_errors.load(Relaxed),
             write_errors: self.write_errors.load(Relaxed),
             no_room: self.no_room.load(Relaxed),
+            packed_objects: objects,
+            packed_bytes: units * UNIT as u64,
+            packed_slots,
+            read_bytes: self.read_bytes.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            note: self.look(|device| device.note()).flatten(),
+            connections: self.look(|device| device.connections()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The bytes that must be read to have an object.
+fn whole_sectors(extent: &Extent, sector: usize) -> Range<u64> {
+    let bytes = extent.bytes();
+    bytes.start / sector as u64 * sector as u64..bytes.end.next_multiple_of(sector as u64)
+}
+
+fn slot_and_skip(byte: u64) -> (u32, usize) {
+    ((byte / PAGE_SIZE as u64) as u32, (byte % PAGE_SIZE as u64) as usize)
+}
+
+/// How several objects are read: at most as many as pages are read at once.
+pub(crate) struct ReadPlan {
+    /// What each request reads, in bytes of the device.
+    requests: Vec<Range<u64>>,
+    /// For each object the request that brings it, and where it is in the buffer then.
+    places: Vec<(usize, Option<Range<usize>>)>,
+}
+
+impl Default for ReadPlan {
+    fn default() -> Self {
+        Self { requests: Vec::with_capacity(IO_PAGES), places: Vec::with_capacity(IO_PAGES) }
+    }
+}
+
+impl ReadPlan {
+    /// Objects of the last read.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Where the units of the n-th object are, if they could be read.
+    pub fn place(&self, n: usize) -> Option<Range<usize>> {
+        self.places[n].1.clone()
+    }
+
+    /// Of the first extents, as many as fit into `room` bytes.
+    fn make(&mut self, extents: impl Iterator<Item = Extent>, sector: usize, room: usize) {
+        self.requests.clear();
+        self.places.clear();
+        let mut filled = 0;
+        for extent in extents.take(IO_PAGES) {
+            let bytes = whole_sectors(&extent, sector);
+            let last = self.requests.last_mut().filter(|last| last.start <= bytes.start && bytes.start <= last.end);
+            let added = match &last {
+                Some(last) => bytes.end.saturating_sub(last.end),
+                None => bytes.end - bytes.start,
+            };
+            if filled + added as usize > room {
+                break;
+            }
+            filled += added as usize;
+            match last {
+                Some(last) => last.end = last.end.max(bytes.end),
+                None => self.requests.push(bytes),
+            }
+            // The last request ends where the buffer is filled to.
+            let last = &self.requests[self.requests.len() - 1];
+            let start = filled - (last.end - extent.bytes().start) as usize;
+            self.places.push((self.requests.len() - 1, Some(start..start + extent.units as usize * UNIT)));
         }
     }
 }
 
 /// Buffers of a writing thread, so that writing does not allocate.
-#[derive(Default)]
 pub(crate) struct WriteLists {
     slots: Vec<u32>,
     runs: Vec<Run>,
     turns: Vec<u8>,
+    places: Vec<(u32, u8)>,
+}
+
+impl Default for WriteLists {
+    fn default() -> Self {
+        let (slots, runs) = (Vec::with_capacity(IO_PAGES), Vec::with_capacity(IO_PAGES));
+        Self { slots, runs, turns: Vec::with_capacity(MOST_DEVICES), places: Vec::with_capacity(BATCH_OBJECTS) }
+    }
 }
 
 /// All devices that ever were.
@@ -279,6 +476,24 @@ impl Devices {
         lists.turns = turns;
     }
 
+    /// Writes the objects of a batch in order to the first devices that take them, and appends where each went to
+    /// `extents`, which is empty: a prefix of the objects, all of them when there was room.
+    pub fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
+        let mut turns = std::mem::take(&mut lists.turns);
+        self.turns(&mut turns);
+        for &index in &turns {
+            let bay = self.bay(index);
+            // The second idle try is for a device that just found out that it has no new room: freed slots own theirs.
+            let mut idle = 0;
+            while idle < 2 && extents.len() < batch.len() && bay.usable() {
+                let before = extents.len();
+                bay.write_objects(index, batch, extents, lists);
+                idle += u32::from(extents.len() == before);
+            }
+        }
+        lists.turns = turns;
+    }
+
     /// Whether a device might take a page.
     pub fn has_room(&self) -> bool {
         self.open().any(|(_, bay)| bay.usable() && bay.slots.has_room())
@@ -288,13 +503,22 @@ impl Devices {
         self.open().for_each(|(_, bay)| bay.slots.thaw());
     }
 
-    pub fn free(&self, (device, slot): Spot) {
-        self.bay(device).free(slot);
+    pub fn free(&self, extent: &Extent) {
+        self.bay(extent.device).free(extent);
     }
 
     pub fn trim(&self) -> u32 {
         // What leaves is not trimmed: a reader may still be at a slot that was freed a moment ago.
         self.open().filter(|(_, bay)| !bay.is_draining()).map(|(_, bay)| bay.trim()).sum()
+    }
+
+    /// What the devices have to tell.
+    pub fn news(&self, mut tell: impl FnMut(News)) {
+        for (_, bay) in self.open() {
+            while let Some(news) = bay.look(|device| device.news()).flatten() {
+                tell(news);
+            }
+        }
     }
 
     pub fn status(&self) -> Vec<DeviceStatus> {

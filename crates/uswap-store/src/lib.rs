@@ -18,7 +18,8 @@
 //! | rank | lock | protects |
 //! |---|---|---|
 //! | 10 | shard (one at a time) | the entries of a part of the objects, and their LRU lists |
-//! | 20 | pool | the compressed bytes |
+//! | 20 | size class of the pool (one at a time) | the compressed bytes of one size |
+//! | 21 | supply of the pool | the memory that classes are given |
 //! | 31 to 33 | lane, lists, cluster of a device | which slots are in use (`uswap_core::Slots`) |
 //!
 //! No lock is held over device I/O, compression or decompression.
@@ -30,16 +31,29 @@ mod config;
 mod devices;
 mod drain;
 mod entry;
+mod extent;
+mod faults;
 mod load;
+mod load_pages;
+mod moving;
+mod outgoing;
+mod packs;
 mod put;
+mod repack;
 mod stats;
 mod store;
 mod table;
+mod unchanged;
 mod writeback;
 
-pub use config::{Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError};
+pub use codec::Compression;
+pub use config::{AllocatorKind, Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError, Tier};
 pub use drain::{Drain, DrainRefusal, DrainReport};
+pub use faults::{OneIn, StoreFaults};
+pub use load::{LoadScratch, Spot};
+pub use load_pages::PageLoad;
 pub use put::Scratch;
+pub use repack::RepackReport;
 pub use stats::{DeviceStatus, StoreStats};
-pub use store::Store;
+pub use store::{PoolMemory, Store, Tuning};
 pub use writeback::{WritebackReport, WritebackScratch};

@@ -1,17 +1,21 @@
-//! Storing pages: into memory if they compress and there is room, else straight to a device.
+//! Storing pages: into memory if they compress and there is room, else straight to a device. What compresses and finds no
+//! room in the pool goes there compressed and packed, as writeback would write it; what does not compress fills a slot.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
+use uswap_core::growth::{Growth, during};
+use uswap_core::{AllocError, PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_sys::AlignedBuf;
 
-use crate::codec::{Compressor, TAG};
+use crate::codec::{Compressor, Reject, TAG};
 use crate::config::{GROUP, ObjectId, PutError};
 use crate::devices::{Spot, WriteLists};
-use crate::load::Wanted;
+use crate::extent::Extent;
+use crate::load::LoadScratch;
+use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::stats::add;
 use crate::store::Store;
-use crate::table::{List, Place};
+use crate::table::{List, Place, Shard};
 
 /// Pages that the I/O buffer of a worker holds.
 pub(crate) const IO_PAGES: usize = 128;
@@ -22,15 +26,27 @@ const SHARD_STAY: u32 = 64;
 const GIVE_UP: u32 = 32;
 const GIVE_UP_ROUNDS: usize = 4;
 
-/// The working memory of one thread that puts and loads (about 530 KiB, the I/O buffer touched only when used).
+/// What keeps a page out of the memory tier.
+enum Leaves {
+    /// It does not compress, or the compressor failed.
+    Whole,
+    /// There is no room. It is compressed, and waits in [`Scratch::outgoing`] to be written in a pack.
+    Compressed,
+}
+
+/// The working memory of one thread that puts and loads (about a MiB, most of it touched only when used).
 pub struct Scratch {
     codec: Compressor,
     pub(crate) io: AlignedBuf,
-    /// Pages staged in `io` to be written: position in the batch, hash.
+    /// Pages staged in `io` to be written as they are: position in the batch, hash.
     staged: Vec<(usize, PageHash)>,
     spots: Vec<Spot>,
+    /// Compressed pages on their way to a device, and of each its position in the batch and its hash.
+    outgoing: Outgoing,
+    spilled: Vec<(usize, PageHash)>,
+    extents: Vec<Extent>,
     lists: WriteLists,
-    pub(crate) wanted: Vec<Wanted>,
+    load: LoadScratch,
     /// The worker's number, and where in its group of shards it is.
     worker: u32,
     turn: u32,
@@ -43,6 +59,12 @@ impl Default for Scratch {
     }
 }
 
+impl AsMut<LoadScratch> for Scratch {
+    fn as_mut(&mut self) -> &mut LoadScratch {
+        &mut self.load
+    }
+}
+
 impl Scratch {
     /// Working memory for a new thread.
     pub fn new() -> Self {
@@ -52,8 +74,11 @@ impl Scratch {
             io: AlignedBuf::zeroed(IO_PAGES * PAGE_SIZE),
             staged: Vec::with_capacity(IO_PAGES),
             spots: Vec::with_capacity(IO_PAGES),
+            outgoing: Outgoing::new(),
+            spilled: Vec::with_capacity(BATCH_OBJECTS),
+            extents: Vec::with_capacity(BATCH_OBJECTS),
             lists: WriteLists::default(),
-            wanted: Vec::with_capacity(IO_PAGES),
+            load: LoadScratch::default(),
             worker: WORKERS.fetch_add(1, Relaxed),
             turn: 0,
             stay: 0,
@@ -74,6 +99,13 @@ impl Scratch {
         self.io[at..at + PAGE_SIZE].copy_from_slice(page);
         self.staged.push((position, hash));
     }
+
+    /// What was compressed last, `length` bytes with the tag, is to be written in a pack.
+    fn spill(&mut self, position: usize, hash: PageHash, length: usize, packing: bool) {
+        self.outgoing.packing = packing;
+        self.outgoing.push(&self.codec.output()[..length - TAG]);
+        self.spilled.push((position, hash));
+    }
 }
 
 impl Store {
@@ -83,12 +115,15 @@ impl Store {
     /// # Errors
     /// [`PutError::Full`]: the page is stored nowhere.
     pub fn put(&self, page: &PageBuf, hash: PageHash, scratch: &mut Scratch) -> Result<ObjectId, PutError> {
-        if let Some(id) = self.put_in_memory(page, hash, scratch) {
-            return Ok(id);
-        }
         let mut result = Err(PutError::Full);
-        scratch.stage(0, page, hash);
-        self.write_staged(scratch, |_, id| result = Ok(id));
+        match self.put_in_memory(0, page, hash, scratch) {
+            Ok(id) => return Ok(id),
+            Err(Leaves::Compressed) => self.write_spilled(scratch, |_, id| result = Ok(id)),
+            Err(Leaves::Whole) => {
+                scratch.stage(0, page, hash);
+                self.write_staged(scratch, |_, id| result = Ok(id));
+            }
+        }
         result
     }
 
@@ -102,78 +137,133 @@ impl Store {
     ) {
         out.clear();
         for (position, &(page, hash)) in pages.iter().enumerate() {
-            let id = self.put_in_memory(page, hash, scratch);
-            out.push(id.ok_or(PutError::Full));
-            if id.is_none() {
-                scratch.stage(position, page, hash);
-            }
+            out.push(self.put_in_memory(position, page, hash, scratch).map_err(|leaves| {
+                if matches!(leaves, Leaves::Whole) {
+                    scratch.stage(position, page, hash);
+                }
+                PutError::Full
+            }));
             if scratch.staged.len() == IO_PAGES {
                 self.write_staged(scratch, |position, id| out[position] = Ok(id));
+            }
+            if scratch.outgoing.is_full() {
+                self.write_spilled(scratch, |position, id| out[position] = Ok(id));
             }
         }
         if !scratch.staged.is_empty() {
             self.write_staged(scratch, |position, id| out[position] = Ok(id));
         }
+        if !scratch.spilled.is_empty() {
+            self.write_spilled(scratch, |position, id| out[position] = Ok(id));
+        }
     }
 
-    fn put_in_memory(&self, page: &PageBuf, hash: PageHash, scratch: &mut Scratch) -> Option<ObjectId> {
+    fn put_in_memory(
+        &self,
+        position: usize,
+        page: &PageBuf,
+        hash: PageHash,
+        scratch: &mut Scratch,
+    ) -> Result<ObjectId, Leaves> {
         let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
-                let id = self.insert(shard, hash, Place::Filled(word))?;
+                let id = self.insert(shard, hash, Place::Filled(word)).ok_or(Leaves::Whole)?;
                 add(&self.counters.same_filled_pages, 1);
                 id
             }
-            None => match scratch.codec.compress(page) {
-                Some(bytes) => self.put_in_pool(shard, hash, bytes)?,
-                None => {
-                    add(&self.counters.reject_compress_poor, 1);
-                    return None;
+            None => {
+                let bytes = self.compress(page, scratch).ok_or(Leaves::Whole)?;
+                match self.put_in_pool(shard, hash, bytes) {
+                    Some(id) => id,
+                    None => {
+                        let length = bytes.len();
+                        scratch.spill(position, hash, length, self.packing());
+                        return Err(Leaves::Compressed);
+                    }
                 }
-            },
+            }
         };
         add(&self.counters.zswpout, 1);
-        Some(id)
+        Ok(id)
+    }
+
+    fn compress<'a>(&self, page: &PageBuf, scratch: &'a mut Scratch) -> Option<&'a mut [u8]> {
+        let compressed = match self.faults.compress.hits() {
+            true => Err(Reject::Fail),
+            false => scratch.codec.compress(page, self.compression()),
+        };
+        match compressed {
+            Ok(bytes) => {
+                if self.faults.flip.hits() {
+                    bytes[TAG + (bytes.len() - TAG) / 2] ^= 0x10;
+                }
+                Some(bytes)
+            }
+            Err(reject) => {
+                let poor = reject == Reject::Poor;
+                let counter =
+                    if poor { &self.counters.reject_compress_poor } else { &self.counters.reject_compress_fail };
+                add(counter, 1);
+                None
+            }
+        }
     }
 
     fn insert(&self, shard: usize, hash: PageHash, place: Place) -> Option<ObjectId> {
         self.note_in_use(shard);
-        let index = self.shards[shard].lock().insert(hash, place, self.most_of_a_shard())?;
+        let index = self.enter(&mut self.shards[shard].lock(), hash, place)?;
         Some(self.join(shard, index))
+    }
+
+    /// An entry for an object with one authoritative reference.
+    fn enter(&self, shard: &mut Shard, hash: PageHash, place: Place) -> Option<u32> {
+        let refused = self.faults.entry.hits();
+        let index = if refused { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
+        add(&self.counters.reject_kmemcache_fail, u64::from(index.is_none()));
+        index
     }
 
     /// `bytes` begins with room for the tag.
     fn put_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
-        if let Some(id) = self.insert_in_pool(shard, hash, bytes) {
-            return Some(id);
+        match self.insert_in_pool(shard, hash, bytes) {
+            Ok(id) => return Some(id),
+            Err(Some(AllocError::Limit)) => add(&self.counters.pool_limit_hit, 1),
+            Err(Some(AllocError::NoMemory)) => {
+                add(&self.counters.reject_alloc_fail, 1);
+                return None;
+            }
+            Err(None) => return None,
         }
-        add(&self.counters.pool_limit_hit, 1);
         self.writing_back.store(true, Relaxed);
         for _ in 0..GIVE_UP_ROUNDS {
             if self.give_up_cached(List::PoolCached, GIVE_UP) == 0 {
                 return None;
             }
-            if let Some(id) = self.insert_in_pool(shard, hash, bytes) {
+            if let Ok(id) = self.insert_in_pool(shard, hash, bytes) {
                 return Some(id);
             }
         }
         None
     }
 
-    fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
+    /// The error is that of the allocator, if it is its fault.
+    fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Result<ObjectId, Option<AllocError>> {
         self.note_in_use(shard);
         let mut guard = self.shards[shard].lock();
-        let index = guard.insert(hash, Place::Gone, self.most_of_a_shard())?;
+        let index = self.enter(&mut guard, hash, Place::Gone).ok_or(None)?;
         let id = self.join(shard, index);
         bytes[..TAG].copy_from_slice(&id.to_bits().to_ne_bytes());
-        match self.with_pool(|pool| pool.alloc(bytes)) {
-            Some(handle) => {
-                guard.set_place(index, Place::pool(handle));
-                Some(id)
+        let refused = self.faults.memory.hits();
+        match if refused { Err(AllocError::NoMemory) } else { during(Growth::Pool, || self.pool.alloc(bytes)) } {
+            Ok(handle) => {
+                let referenced = guard.is_among_older();
+                guard.set_place(index, Place::Pool { handle, referenced, writing: false });
+                Ok(id)
             }
-            None => {
+            Err(error) => {
                 guard.vacate(index);
-                None
+                Err(Some(error))
             }
         }
     }
@@ -186,15 +276,50 @@ impl Store {
         let staged = std::mem::take(&mut scratch.staged);
         let spots = std::mem::take(&mut scratch.spots);
         for (&(position, hash), &(device, slot)) in staged.iter().zip(&spots) {
-            let place = Place::Device { device, length: PAGE_SIZE as u16, slot };
-            match self.insert(scratch.next_shard(self.shards.len()), hash, place) {
+            let extent = Extent::page(device, slot);
+            self.note_whole(&extent);
+            match self.insert(scratch.next_shard(self.shards.len()), hash, Place::Device(extent)) {
                 Some(id) => done(position, id),
-                None => self.devices.free((device, slot)),
+                None => self.free_copy(Some(Place::Device(extent))),
             }
         }
         add(&self.counters.put_full, (staged.len() - spots.len()) as u64);
         (scratch.staged, scratch.spots) = (staged, spots);
         scratch.staged.clear();
+    }
+
+    /// Writes the compressed pages that found no room in the pool to devices, calls `done` for each that got there, and
+    /// forgets all.
+    fn write_spilled(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
+        scratch.extents.clear();
+        self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists);
+        scratch.outgoing.clear();
+        let spilled = std::mem::take(&mut scratch.spilled);
+        let extents = std::mem::take(&mut scratch.extents);
+        for (&(position, hash), extent) in spilled.iter().zip(&extents) {
+            match self.insert(scratch.next_shard(self.shards.len()), hash, Place::Device(*extent)) {
+                Some(id) => done(position, id),
+                None => self.devices.free(extent),
+            }
+        }
+        add(&self.counters.spilled_pages, extents.len() as u64);
+        add(&self.counters.put_full, (spilled.len() - extents.len()) as u64);
+        (scratch.spilled, scratch.extents) = (spilled, extents);
+        scratch.spilled.clear();
+    }
+
+    /// Writes a prefix of the objects of a batch to devices and appends where they lie to `extents`, which is empty; cached
+    /// copies there are given up before objects are left.
+    pub(crate) fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
+        self.devices.write_objects(batch, extents, lists);
+        let left = batch.len() - extents.len();
+        if left > 0 && self.give_up_cached(List::DeviceCached, left as u32) > 0 {
+            self.devices.write_objects(batch, extents, lists);
+        }
+        add(&self.counters.pswpout, extents.len() as u64);
+        if !extents.is_empty() {
+            self.unstall();
+        }
     }
 
     /// Writes a prefix of the pages of `bytes` to devices; cached copies there are given up before pages are left.

@@ -1,20 +1,30 @@
 //! The store itself: what it is made of, references, and the pool's limit.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-use uswap_core::{Backing, PageHash, PageHasher, Pool, RankedMutex, ranks};
+use uswap_core::growth::{Growth, during};
+use uswap_core::{
+    Allocator, Handle, OneLock, PAGE_SIZE, PageHasher, Piece, RankedMutex, SLAB_SIZE, Slabs, Supply, Zbud, ranks,
+};
 use uswap_sys::Reservation;
 
-use crate::config::{GROUP, ObjectId, StoreConfig, StoreError};
+use crate::codec::{Compression, TAG};
+use crate::config::{AllocatorKind, GROUP, ObjectId, StoreConfig, StoreError};
 use crate::devices::Devices;
+use crate::extent::Extent;
+use crate::faults::StoreFaults;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
 
-/// The reserved range below the pool.
-pub(crate) struct PoolMemory(Reservation);
+/// Copies given up for each lock of a shard.
+const FREED_AT_ONCE: usize = 16;
 
-impl Backing for PoolMemory {
+/// A piece of the reserved range below the pool.
+pub struct PoolMemory(pub Reservation);
+
+impl Piece for PoolMemory {
     fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -26,16 +36,34 @@ impl Backing for PoolMemory {
     }
 }
 
+/// The pool's allocator on memory of its own: `reserve` bytes, or `limit` where address space is rationed (RLIMIT_AS, strict
+/// overcommit).
+fn make_pool(config: &StoreConfig) -> Result<Box<dyn Allocator>, StoreError> {
+    let (limit, reserve) = (config.pool_limit_bytes, config.pool_reserve_bytes);
+    let (piece, more) = match config.tier.allocator {
+        AllocatorKind::Slab => (SLAB_SIZE, Slabs::<PoolMemory>::CLASSES * SLAB_SIZE),
+        AllocatorKind::Zbud => (PAGE_SIZE, 0),
+    };
+    let pieces = |bytes: u64| Reservation::in_pieces((bytes as usize).next_multiple_of(piece) + more, piece);
+    let pieces = pieces(reserve).or_else(|_| pieces(limit)).map_err(StoreError::Reserve)?;
+    let supply = Supply::new(pieces.into_iter().map(PoolMemory).collect(), limit);
+    Ok(match config.tier.allocator {
+        AllocatorKind::Slab if config.concurrency.one_pool_lock => Box::new(OneLock::new(Slabs::new(supply))),
+        AllocatorKind::Slab => Box::new(Slabs::new(supply)),
+        AllocatorKind::Zbud => Box::new(Zbud::new(supply)),
+    })
+}
+
 /// Stored pages in a compressed pool and on devices. Shared by all threads of an engine.
 ///
 /// ```
 /// use uswap_core::PageHasher;
-/// use uswap_store::{Concurrency, Load, Scratch, Store, StoreConfig};
+/// use uswap_store::{Concurrency, Load, Scratch, Store, StoreConfig, Tier};
 ///
 /// let hasher = PageHasher::new(42);
 /// let (pool_limit_bytes, pool_reserve_bytes) = (1 << 20, 1 << 30);
-/// let (devices, concurrency) = (vec![], Concurrency::default());
-/// let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher, devices, concurrency };
+/// let (devices, concurrency, tier) = (vec![], Concurrency::default(), Tier::default());
+/// let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher, devices, concurrency, tier };
 /// let store = Store::new(config).unwrap();
 /// let (mut scratch, page) = (Scratch::new(), [7; 4096]);
 /// let id = store.put(&page, hasher.hash(&page), &mut scratch).unwrap();
@@ -47,48 +75,99 @@ impl Backing for PoolMemory {
 pub struct Store {
     pub(crate) hasher: PageHasher,
     pub(crate) shards: Box<[RankedMutex<Shard>]>,
-    pub(crate) pool: RankedMutex<Pool<PoolMemory>>,
+    pub(crate) pool: Box<dyn Allocator>,
     pub(crate) devices: Devices,
     pub(crate) counters: Counters,
-    /// Mirror of the pool's used bytes, to be read without its lock.
-    pub(crate) pool_used: AtomicU64,
+    /// Fault points for tests.
+    pub faults: StoreFaults,
+    compression: AtomicU8,
     pub(crate) pool_limit: AtomicU64,
     /// Writeback has started and goes on until the low mark.
     pub(crate) writing_back: AtomicBool,
     /// Writeback found no device with room; cleared when something may have changed that.
     pub(crate) stalled: AtomicBool,
+    /// How it behaves where that can be chosen.
+    tuning: AtomicU8,
+    delay: AtomicU64,
     /// The shard whose tail is looked at next.
     pub(crate) next_shard: AtomicU32,
     /// Bit n: the nth group of shards may have objects.
     groups: AtomicU64,
 }
 
+/// What tests and measurements change. The default is what is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tuning {
+    /// Writeback gives each object a slot of its own.
+    pub no_packing: bool,
+    /// Writeback goes on until the pool is empty.
+    pub eager_writeback: bool,
+    /// All packed objects are moved again and again.
+    pub eager_repack: bool,
+    /// Writeback waits so long before and after each write, with what it writes marked.
+    pub delay: Duration,
+}
+
+const NO_PACKING: u8 = 1;
+const EAGER_WRITEBACK: u8 = 2;
+const EAGER_REPACK: u8 = 4;
+
 impl Store {
+    /// Changes how the store behaves, for tests and measurements.
+    pub fn tune(&self, tuning: Tuning) {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        let bits = bit(tuning.no_packing, NO_PACKING)
+            | bit(tuning.eager_writeback, EAGER_WRITEBACK)
+            | bit(tuning.eager_repack, EAGER_REPACK);
+        self.tuning.store(bits, Relaxed);
+        self.delay.store(tuning.delay.as_micros() as u64, Relaxed);
+    }
+
+    pub(crate) fn packing(&self) -> bool {
+        self.tuning.load(Relaxed) & NO_PACKING == 0
+    }
+
+    pub(crate) fn eager_writeback(&self) -> bool {
+        self.tuning.load(Relaxed) & EAGER_WRITEBACK != 0
+    }
+
+    pub(crate) fn eager_repack(&self) -> bool {
+        self.tuning.load(Relaxed) & EAGER_REPACK != 0
+    }
+
+    /// Waits, if a test wants it.
+    pub(crate) fn pause(&self) {
+        let delay = self.delay.load(Relaxed);
+        if delay != 0 {
+            std::thread::sleep(Duration::from_micros(delay));
+        }
+    }
+
     /// An empty store.
     ///
     /// # Errors
-    /// [`StoreError::Reserve`] when the address space is not to be had.
+    /// [`StoreError::Reserve`] when the address space is not to be had, [`StoreError::Compressor`] without memory for it.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
+        let pool = make_pool(&config)?;
         let devices = Devices::new(config.concurrency.slots);
         for (device, priority) in config.devices {
             devices.add(device, priority).ok_or(StoreError::TooManyDevices)?;
         }
-        // Where address space is rationed (RLIMIT_AS, strict overcommit), as much as the limit needs will do.
-        let reservation = Reservation::new(config.pool_reserve_bytes as usize)
-            .or_else(|_| Reservation::new(config.pool_limit_bytes as usize))
-            .map_err(StoreError::Reserve)?;
+        config.tier.compression.prepare().map_err(StoreError::Compressor)?;
         let shards = config.concurrency.shards.clamp(1, 256);
-        let pool = Pool::new(PoolMemory(reservation), config.pool_limit_bytes);
         Ok(Self {
             hasher: config.hasher,
             shards: (0..shards).map(|_| RankedMutex::new(ranks::SHARD, Shard::new())).collect(),
-            pool_limit: AtomicU64::new(pool.limit_bytes()),
-            pool: RankedMutex::new(ranks::POOL, pool),
+            pool_limit: AtomicU64::new(pool.usage().limit_bytes),
+            pool,
+            faults: StoreFaults::default(),
+            compression: AtomicU8::new(config.tier.compression.to_bits()),
             devices,
             counters: Counters::default(),
-            pool_used: AtomicU64::new(0),
             writing_back: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            tuning: AtomicU8::new(0),
+            delay: AtomicU64::new(0),
             next_shard: AtomicU32::new(0),
             groups: AtomicU64::new(0),
         })
@@ -158,40 +237,6 @@ impl Store {
         self.add_refs(id, 1, 1);
     }
 
-    /// The page of a cached reference is evicted again with this hash. True: the copy is there and equal, and the
-    /// reference is authoritative again. False: the reference was dropped, and the page must be `put`.
-    pub fn reuse_cached(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = self.split(id);
-        let mut guard = self.shards[shard].lock();
-        let entry = guard.entry(index);
-        let equal = entry.place != Place::Gone && entry.hash == hash;
-        let freed = match equal {
-            true => guard.add_refs(index, 0, -1),
-            false => guard.add_refs(index, -1, -1),
-        };
-        if equal {
-            // As recent as a page just stored.
-            guard.move_to_head(index);
-        }
-        drop(guard);
-        add(if equal { &self.counters.cache_reused } else { &self.counters.cache_stale }, 1);
-        self.free_copy(freed);
-        equal
-    }
-
-    /// One more authoritative reference to an object the caller has none of, if it still is there with this hash.
-    pub fn retain_if(&self, id: ObjectId, hash: PageHash) -> bool {
-        let (shard, index) = self.split(id);
-        let mut guard = self.shards[shard].lock();
-        let entry = guard.entry(index);
-        let there = entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant { .. }) && entry.hash == hash;
-        if there {
-            let freed = guard.add_refs(index, 1, 0);
-            debug_assert!(freed.is_none());
-        }
-        there
-    }
-
     /// Slots in use on the devices of this name.
     pub fn device_pages(&self, name: &str) -> u64 {
         self.devices.status().iter().filter(|device| device.name == name).map(|device| device.slots_used).sum()
@@ -206,45 +251,82 @@ impl Store {
     /// Frees a copy that no entry names any more.
     pub(crate) fn free_copy(&self, copy: Option<Place>) {
         match copy {
-            None | Some(Place::Gone | Place::Vacant { .. }) => {}
+            None | Some(Place::Gone | Place::Vacant) => {}
             Some(Place::Filled(_)) => {
                 self.counters.same_filled_pages.fetch_sub(1, Relaxed);
             }
             Some(Place::Pool { handle, .. }) => {
-                self.with_pool(|pool| pool.free(handle));
+                self.free_in_pool(handle);
                 self.unstall();
             }
-            Some(Place::Device { device, slot, .. }) => {
-                self.devices.free((device, slot));
+            Some(Place::Device(extent)) => {
+                if extent.is_page() {
+                    self.counters.stored_incompressible_pages.fetch_sub(1, Relaxed);
+                }
+                self.devices.free(&extent);
                 self.unstall();
             }
         }
     }
 
-    /// Works on the pool under its lock and keeps the mirror of its size.
-    pub(crate) fn with_pool<R>(&self, work: impl FnOnce(&mut Pool<PoolMemory>) -> R) -> R {
-        let mut pool = self.pool.lock();
-        let result = work(&mut pool);
-        self.pool_used.store(pool.used_bytes(), Relaxed);
-        result
+    /// A copy lies on a device now. Said before its entry tells.
+    pub(crate) fn note_whole(&self, extent: &Extent) {
+        if extent.is_page() {
+            add(&self.counters.stored_incompressible_pages, 1);
+        }
+    }
+
+    /// The compressor of pages that are stored now.
+    pub fn compression(&self) -> Compression {
+        Compression::from_bits(self.compression.load(Relaxed))
+    }
+
+    /// Another compressor from now on. What is stored stays as it is, and is expanded by its own.
+    ///
+    /// # Errors
+    /// For the user: no memory. Nothing is changed then.
+    pub fn set_compression(&self, compression: Compression) -> Result<(), String> {
+        compression.prepare()?;
+        self.compression.store(compression.to_bits(), Relaxed);
+        Ok(())
     }
 
     /// Gives up to `count` copies up whose references are all cached; returns how many went. `list` says which tier.
     pub(crate) fn give_up_cached(&self, list: List, count: u32) -> u32 {
         let mut given = 0;
         for shard in self.shards_in_turn(1) {
-            let mut shard = self.shards[shard].lock();
-            while given < count
-                && let Some(index) = shard.tail(list)
-            {
-                let copy = shard.entry(index).place;
-                shard.set_place(index, Place::Gone);
-                self.free_copy(Some(copy));
-                given += 1;
+            while given < count {
+                let taken = self.give_up_some(shard, list, count - given);
+                given += taken;
+                if taken < FREED_AT_ONCE as u32 {
+                    break;
+                }
             }
         }
         add(&self.counters.cache_given_up, given as u64);
         given
+    }
+
+    /// The same for some of one shard, whose lock is free again when their memory goes back.
+    fn give_up_some(&self, shard: usize, list: List, count: u32) -> u32 {
+        let mut copies = [Place::Gone; FREED_AT_ONCE];
+        let mut shard = self.shards[shard].lock();
+        let mut taken = 0;
+        while taken < FREED_AT_ONCE.min(count as usize)
+            && let Some(index) = shard.tail(list)
+        {
+            copies[taken] = shard.entry(index).place;
+            shard.set_place(index, Place::Gone);
+            taken += 1;
+        }
+        drop(shard);
+        copies[..taken].iter().for_each(|copy| self.free_copy(Some(*copy)));
+        taken as u32
+    }
+
+    /// Frees a copy in the pool. The lists of what is free may grow.
+    pub(crate) fn free_in_pool(&self, handle: Handle) {
+        during(Growth::Pool, || self.pool.free(handle));
     }
 
     pub(crate) fn unstall(&self) {
@@ -255,16 +337,13 @@ impl Store {
 
     /// Memory taken by the pool, in bytes.
     pub fn pool_bytes(&self) -> u64 {
-        self.pool_used.load(Relaxed)
+        self.pool.used_bytes()
     }
 
     /// Changes the most memory the pool may take. What is above it goes by writeback.
     pub fn set_pool_limit(&self, bytes: u64) {
-        let limit = self.with_pool(|pool| {
-            pool.set_limit(bytes);
-            pool.limit_bytes()
-        });
-        self.pool_limit.store(limit, Relaxed);
+        during(Growth::Pool, || self.pool.set_limit(bytes));
+        self.pool_limit.store(self.pool.usage().limit_bytes, Relaxed);
         self.unstall();
     }
 
@@ -272,11 +351,16 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         let table_bytes = self.shards.iter().map(|s| s.lock().bytes()).sum();
         let mut stats = StoreStats { table_bytes, devices: self.devices.status(), ..self.counters.snapshot() };
-        let pool = self.pool.lock();
-        stats.stored_pages = pool.objects() + stats.same_filled_pages;
-        stats.pool_bytes = pool.used_bytes();
-        stats.pool_limit_bytes = pool.limit_bytes();
-        stats.stored_bytes = pool.stored_bytes();
+        let pool = self.pool.usage();
+        stats.stored_pages = pool.objects + stats.same_filled_pages;
+        stats.pool_bytes = pool.used_bytes;
+        stats.pool_max_bytes = pool.used_max_bytes;
+        stats.pool_limit_bytes = pool.limit_bytes;
+        stats.stored_bytes = pool.stored_bytes - pool.objects * TAG as u64;
+        stats.hole_bytes = pool.hole_bytes;
+        stats.pages_compacted = pool.compacted_pages;
+        stats.allocator = self.pool.name().into();
+        stats.compressor = self.compression().to_string();
         stats
     }
 }

@@ -1,31 +1,39 @@
 //! Writeback: from the tail of the pool's LRU to a device, in batches of contiguous slots.
 //!
 //! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %. A step does the
-//! cheapest thing that makes room: give up cached copies, else empty thin slabs by moving what is in them, else write
-//! one batch. Pages are written as they are compressed, each at the start of its own slot.
+//! cheapest thing that makes room: give up cached copies, else empty thin slabs by moving what is in them while holes take
+//! more than an eighth of the pool, else write one batch. Pages are written as they are compressed, packed one behind the other
+//! ([`crate::outgoing`]) in the order in which they were stored: what was evicted together lies together, and one read brings
+//! several.
 //!
 //! During the write an object stays in the pool and readable, marked `writing` so that nobody else frees or moves its
 //! copy. Who releases the last reference meanwhile leaves the entry with `refs == 0`; the writer then frees both
-//! copies. A loaded object gets a second chance: it goes to the head of the LRU once before it is written.
+//! copies. A loaded object gets a second chance: it is passed by once before it is written.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use uswap_core::{Handle, PAGE_SIZE};
-use uswap_sys::AlignedBuf;
+use uswap_core::Handle;
 
 use crate::codec::TAG;
 use crate::config::ObjectId;
-use crate::devices::{Spot, WriteLists};
+use crate::devices::WriteLists;
+use crate::extent::Extent;
+use crate::outgoing::{BATCH_OBJECTS, Outgoing};
+use crate::repack::Repacker;
 use crate::stats::add;
 use crate::store::Store;
 use crate::table::{List, Place, Shard};
 
-/// Pages per batch: 512 KiB.
-const BATCH: usize = 128;
+/// Cached copies given up at a time.
+const GIVE_UP: u32 = 128;
 /// Objects looked at per lock of a shard, so that a reader waits for microseconds only.
 const PER_LOCK: usize = 16;
-/// Objects taken from one shard in a row: neighbours in it were mostly stored together.
-const PER_SHARD: usize = 32;
+/// Objects taken from one shard in a row: so many were stored there in a row.
+const PER_SHARD: usize = 64;
+/// Shards that a batch empties, roughly.
+const SHARDS: u32 = 3;
+/// Objects of a slab, at most.
+const MOST_MOVES: usize = 2048;
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
@@ -56,15 +64,15 @@ impl WritebackReport {
 struct Victim {
     id: ObjectId,
     handle: Handle,
-    length: u16,
 }
 
-/// The working memory of a writeback thread (512 KiB and lists).
+/// The working memory of a writeback thread (512 KiB and lists; as much again and a half once something is repacked).
 pub struct WritebackScratch {
-    io: AlignedBuf,
+    batch: Outgoing,
     victims: Vec<Victim>,
-    spots: Vec<Spot>,
+    extents: Vec<Extent>,
     lists: WriteLists,
+    pub(crate) repacker: Repacker,
     pub(crate) handles: Vec<Handle>,
     pub(crate) moves: Vec<(ObjectId, Handle)>,
     pub(crate) turn: usize,
@@ -80,12 +88,13 @@ impl WritebackScratch {
     /// Working memory for a new thread.
     pub fn new() -> Self {
         Self {
-            io: AlignedBuf::zeroed(BATCH * PAGE_SIZE),
-            victims: Vec::with_capacity(BATCH),
-            spots: Vec::with_capacity(BATCH),
+            batch: Outgoing::new(),
+            victims: Vec::with_capacity(BATCH_OBJECTS),
+            extents: Vec::with_capacity(BATCH_OBJECTS),
             lists: WriteLists::default(),
-            handles: Vec::new(),
-            moves: Vec::new(),
+            repacker: Repacker::new(),
+            handles: Vec::with_capacity(BATCH_OBJECTS),
+            moves: Vec::with_capacity(MOST_MOVES),
             turn: 0,
         }
     }
@@ -99,7 +108,8 @@ impl Store {
     }
 
     fn above(&self, percent: u64) -> bool {
-        self.pool_used.load(Relaxed) * 100 > self.pool_limit.load(Relaxed) * percent
+        let limit = if self.eager_writeback() { 0 } else { self.pool_limit.load(Relaxed) };
+        self.pool_bytes() * 100 > limit * percent
     }
 
     /// One step of making room in the pool, down to 90 % of its limit. May wait for a device write. Several threads
@@ -109,9 +119,9 @@ impl Store {
         let before = self.pool_bytes();
         if self.above(LOW_PERCENT) {
             self.writing_back.store(true, Relaxed);
-            report.given_up = self.give_up_cached(List::PoolCached, BATCH as u32);
+            report.given_up = self.give_up_cached(List::PoolCached, GIVE_UP);
         }
-        if self.above(LOW_PERCENT) && !report.progressed() {
+        if self.above(LOW_PERCENT) && !report.progressed() && self.is_worth_compacting() {
             report.moved = self.compact(scratch);
         }
         if self.above(LOW_PERCENT) && !report.progressed() {
@@ -140,32 +150,35 @@ impl Store {
 
     fn write_batch(&self, scratch: &mut WritebackScratch, report: &mut WritebackReport) {
         scratch.victims.clear();
-        scratch.spots.clear();
-        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, BATCH as u32) > 0 {
+        scratch.extents.clear();
+        scratch.batch.clear();
+        scratch.batch.packing = self.packing();
+        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, GIVE_UP) > 0 {
             self.select(scratch);
-            let bytes = scratch.victims.len() * PAGE_SIZE;
-            self.write_pages(&scratch.io[..bytes], &mut scratch.spots, &mut scratch.lists);
+            self.pause();
+            self.write_objects(&mut scratch.batch, &mut scratch.extents, &mut scratch.lists);
+            self.pause();
         } else {
             add(&self.counters.reject_reclaim_fail, 1);
             return;
         }
-        report.written = scratch.spots.len() as u32;
-        report.refused = (scratch.victims.len() - scratch.spots.len()) as u32;
+        report.written = scratch.extents.len() as u32;
+        report.refused = (scratch.victims.len() - scratch.extents.len()) as u32;
         add(&self.counters.written_back_pages, report.written as u64);
         add(&self.counters.reject_reclaim_fail, (report.refused > 0) as u64);
         self.settle(scratch);
     }
 
-    /// Collects a batch from the tails of the shards and copies it, one page per slot. A second round is for when
-    /// everything had been loaded since the last look.
+    /// Collects a batch from the tails of the shards and copies it. A second round is for when everything had been loaded
+    /// since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
-        let shards = self.shards_in_turn((BATCH / PER_SHARD) as u32);
+        let shards = self.shards_in_turn(SHARDS);
         for round in 0..2 {
             if round == 1 && !scratch.victims.is_empty() {
                 break;
             }
             for shard in shards.clone() {
-                if scratch.victims.len() == BATCH {
+                if scratch.batch.is_full() {
                     return;
                 }
                 (0..PER_SHARD / PER_LOCK).for_each(|_| self.select_some(shard, scratch));
@@ -176,64 +189,44 @@ impl Store {
     fn select_some(&self, shard_number: usize, scratch: &mut WritebackScratch) {
         let mut guard = self.shards[shard_number].lock();
         let shard: &mut Shard = &mut guard;
-        for _ in 0..PER_LOCK.min(BATCH - scratch.victims.len()) {
-            let Some(index) = next_victim(shard) else { break };
+        for _ in 0..PER_LOCK {
+            if scratch.batch.is_full() {
+                break;
+            }
+            let Some(index) = shard.next_victim(4 * PER_LOCK) else { break };
             let Place::Pool { handle, .. } = shard.entry(index).place else {
                 unreachable!("the LRU holds pool objects")
             };
-            let at = scratch.victims.len() * PAGE_SIZE;
-            let slot = &mut scratch.io[at..at + PAGE_SIZE];
-            let pool = self.pool.lock();
-            let bytes = &pool.read(handle)[TAG..];
-            slot[..bytes.len()].copy_from_slice(bytes);
-            slot[bytes.len()..].fill(0);
-            let length = bytes.len() as u16;
-            drop(pool);
+            let batch = &mut scratch.batch;
+            self.pool.read(handle, &mut |bytes| batch.push(&bytes[TAG..]));
             shard.set_place(index, Place::Pool { handle, referenced: false, writing: true });
-            scratch.victims.push(Victim { id: self.join(shard_number, index), handle, length });
+            scratch.victims.push(Victim { id: self.join(shard_number, index), handle });
         }
     }
 
-    /// After the write: objects that were written move to their slots, the others go back into the LRU.
+    /// After the write: objects that were written move to their places, the others go back into the LRU.
     fn settle(&self, scratch: &mut WritebackScratch) {
         scratch.handles.clear();
         for (i, victim) in scratch.victims.iter().enumerate() {
-            let spot = scratch.spots.get(i).copied();
+            let extent = scratch.extents.get(i).copied();
             let (shard, index) = self.split(victim.id);
             let mut guard = self.shards[shard].lock();
             let released = guard.entry(index).refs == 0;
-            match spot {
+            match extent {
                 _ if released => {
                     guard.vacate(index);
                 }
-                Some((device, slot)) => {
-                    guard.set_place(index, Place::Device { device, length: victim.length, slot });
-                }
+                Some(extent) => guard.set_place(index, Place::Device(extent)),
                 None => guard.set_place(index, Place::pool(victim.handle)),
             }
             drop(guard);
-            if released && let Some(spot) = spot {
-                self.devices.free(spot);
+            if released && let Some(extent) = extent {
+                self.devices.free(&extent);
             }
-            if released || spot.is_some() {
+            if released || extent.is_some() {
                 scratch.handles.push(victim.handle);
             }
         }
-        self.with_pool(|pool| scratch.handles.drain(..).for_each(|handle| pool.free(handle)));
+        scratch.handles.drain(..).for_each(|handle| self.free_in_pool(handle));
     }
-}
-
-/// The object at the LRU's tail that was not loaded since it was last looked at; `None` also when many were.
-fn next_victim(shard: &mut Shard) -> Option<u32> {
-    for _ in 0..4 * PER_LOCK {
-        let index = shard.tail(List::Lru)?;
-        match shard.entry(index).place {
-            Place::Pool { handle, referenced: true, .. } => {
-                shard.set_place(index, Place::pool(handle));
-                shard.move_to_head(index);
-            }
-            _ => return Some(index),
-        }
-    }
-    None
 }

@@ -76,7 +76,7 @@ impl Worker<'_> {
             self.store.make_cached(held.id);
             held.cached = true;
             self.held.push(held);
-        } else if self.store.reuse_cached(held.id, hasher().hash(&held.page())) {
+        } else if self.store.reuse_cached(held.id, &held.page(), hasher().hash(&held.page())) {
             held.cached = false;
             self.held.push(held);
         } else if let Ok(id) = put(self.store, &held.page(), &mut self.scratch) {

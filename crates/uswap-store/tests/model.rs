@@ -131,7 +131,7 @@ impl Model {
 
     fn reuse(&mut self, id: ObjectId, equal: bool) {
         let page = if equal { self.objects[&id].page } else { page(5000, 33) };
-        let reused = self.store.reuse_cached(id, hasher().hash(&page));
+        let reused = self.store.reuse_cached(id, &page, hasher().hash(&page));
         assert!(!reused || equal);
         assert!(reused || !equal || self.objects[&id].authoritative == 0, "a copy in use cannot be gone");
         self.change(id, reused as i32, -1);

@@ -14,10 +14,10 @@ use uswap_store::{Concurrency, ObjectId, Scratch, Store};
 
 const WORKERS: u64 = 6;
 const KINDS: [Concurrency; 4] = [
-    Concurrency { slots: Locking::Whole, shards: 1 },
-    Concurrency { slots: Locking::Clusters, shards: 1 },
-    Concurrency { slots: Locking::Clusters, shards: 256 },
-    Concurrency { slots: Locking::Caches, shards: 256 },
+    Concurrency { slots: Locking::Whole, shards: 1, one_pool_lock: false },
+    Concurrency { slots: Locking::Clusters, shards: 1, one_pool_lock: false },
+    Concurrency { slots: Locking::Clusters, shards: 256, one_pool_lock: false },
+    Concurrency { slots: Locking::Caches, shards: 256, one_pool_lock: false },
 ];
 
 fn store_on(slots: u32, concurrency: Concurrency) -> Store {
@@ -141,7 +141,7 @@ fn a_page_has_more_references_than_its_entry_counts() {
 
 /// What a swapped page costs beside its page word, measured with many of them.
 #[test]
-fn a_stored_page_costs_33_bytes_of_tables() {
+fn a_stored_page_costs_18_bytes_of_tables() {
     let store = store(0, vec![Box::new(RamDevice::new("ram", 32 * 1024))]);
     let mut scratch = Scratch::new();
     let pages = 20_000u64;
@@ -149,7 +149,7 @@ fn a_stored_page_costs_33_bytes_of_tables() {
         put(&store, &hard(seed), &mut scratch).expect("room");
     }
     let bytes = store.stats().table_bytes as f64 / pages as f64;
-    assert!((32.0..34.0).contains(&bytes), "{bytes} bytes for each page");
+    assert!((16.0..18.5).contains(&bytes), "{bytes} bytes for each page");
 }
 
 /// Workers store and free while the disk is full now and then; afterwards every slot can be had.

@@ -32,6 +32,26 @@ pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC)
 }
 
+/// What buffers, offsets and lengths of direct transfers of `file` must be multiples of, in bytes; `None` when the kernel
+/// (before 6.1) or the file system does not tell.
+///
+/// # Errors
+/// What statx(2) says.
+pub fn direct_alignment(file: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut answer = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is an empty C string, `answer` has room for the structure that the call fills, the descriptor is open.
+    let rc = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, answer.as_mut_ptr())
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed is a valid value of this structure of integers, and the call succeeded.
+    let answer = unsafe { answer.assume_init() };
+    let told = answer.stx_mask & libc::STATX_DIOALIGN != 0 && answer.stx_dio_offset_align != 0;
+    Ok(told.then_some(answer.stx_dio_offset_align.max(answer.stx_dio_mem_align)))
+}
+
 /// Bytes that an ordinary user can still write on the file system of `file`.
 ///
 /// # Errors

@@ -6,9 +6,12 @@ pub mod affinity;
 mod aligned;
 pub mod events;
 mod file;
+mod guard;
 pub mod interrupt;
+pub mod loan;
 pub mod maps;
 pub mod memory;
+pub mod net;
 pub mod pagemap;
 pub mod process;
 mod reservation;
@@ -17,11 +20,13 @@ pub mod shared;
 pub mod signal;
 pub mod socket;
 pub mod terminal;
+pub mod trace;
 pub mod userfaultfd;
 pub mod vmread;
 
 pub use aligned::AlignedBuf;
-pub use file::{free_bytes, is_memory_file_system, punch_hole};
+pub use file::{direct_alignment, free_bytes, is_memory_file_system, punch_hole};
+pub use guard::GuardedAllocator;
 pub use reservation::Reservation;
 pub use ring::{Ring, RingOp};
 

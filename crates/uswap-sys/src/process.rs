@@ -63,6 +63,25 @@ fn assert_single_threaded() {
     assert!(threads == 1, "fork with {threads} threads");
 }
 
+/// Leaves the terminal: a session of its own.
+pub fn leave_session() {
+    // SAFETY: no pointers. It fails for the leader of a process group, which a fork child is not.
+    unsafe { libc::setsid() };
+}
+
+/// Tells whoever waits at the other end that all is well, then speaks to nobody any more: the standard streams lead
+/// nowhere.
+pub fn report_and_fall_silent(ready: &OwnedFd) {
+    let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
+    // SAFETY: one byte of ours; descriptors that are ours.
+    unsafe {
+        libc::write(ready.as_raw_fd(), b"k".as_ptr().cast(), 1);
+        for stream in 0..3 {
+            libc::dup2(nowhere.as_raw_fd(), stream);
+        }
+    }
+}
+
 /// Replaces this process by the program; returns only on failure.
 pub fn exec(program: &CString, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
@@ -168,6 +187,30 @@ pub fn descriptor_of_thread(tid: u32, fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
 
+/// Processor time that all threads of a process have used, those that have ended too. Source: `CPUCLOCK_SCHED` of a
+/// process, as clock_getcpuclockid(3) makes it.
+///
+/// # Errors
+/// EINVAL: no such process.
+pub fn processor_time(pid: u32) -> io::Result<std::time::Duration> {
+    clock(!(pid as libc::clockid_t) << 3 | 2)
+}
+
+/// The same of one thread.
+///
+/// # Errors
+/// EINVAL: no such thread.
+pub fn processor_time_of_thread(tid: u32) -> io::Result<std::time::Duration> {
+    clock(!(tid as libc::clockid_t) << 3 | 6)
+}
+
+fn clock(clock: libc::clockid_t) -> io::Result<std::time::Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid structure to be written.
+    check_int(unsafe { libc::clock_gettime(clock, &raw mut time) })?;
+    Ok(std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
 /// Raises the soft limit of open files to the hard one: each process of a tree costs three.
 pub fn raise_open_files() -> Option<Limit> {
     let before = limit(libc::RLIMIT_NOFILE)?;
@@ -175,6 +218,19 @@ pub fn raise_open_files() -> Option<Limit> {
     // SAFETY: a valid structure.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
     Some(before)
+}
+
+/// Makes the table of descriptors large enough for `count` of them, or for as many as the limit allows. It is to be called
+/// before the table is shared: to grow a shared one the kernel waits until no processor can read the old one any more
+/// (`expand_files` in fs/file.c, 8 to 17 ms seen), and whoever opens anything meanwhile waits along.
+pub fn reserve_descriptors(count: u64) {
+    let most = limit(libc::RLIMIT_NOFILE).map_or(0, |limit| limit.soft.min(count)) as libc::c_int;
+    // SAFETY: no pointers. Standard error is only copied; if there is none nothing happens.
+    let last = unsafe { libc::fcntl(2, libc::F_DUPFD_CLOEXEC, most - 1) };
+    if last >= 0 {
+        // SAFETY: the copy was made here and is known to nobody else.
+        drop(unsafe { OwnedFd::from_raw_fd(last) });
+    }
 }
 
 /// A resource limit.
@@ -295,6 +351,26 @@ pub fn run_first() -> bool {
     let parameter = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives for the call; 0 is this thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const parameter) == 0 }
+}
+
+/// How a thread was scheduled before it was hurried.
+#[derive(Clone, Copy)]
+pub struct Scheduling(SchedulingAttributes);
+
+/// Lets another thread run before all ordinary ones, until it is put back; `None` where it is no ordinary thread or that
+/// is not allowed. Threads that it makes meanwhile are ordinary.
+pub fn hurry_thread(thread: u32) -> Option<Scheduling> {
+    const RESET_ON_FORK: u64 = 1;
+    let before = scheduling_of(thread).filter(|now| now.policy == libc::SCHED_OTHER as u32)?;
+    let (policy, priority, flags) = (libc::SCHED_RR as u32, 1, RESET_ON_FORK);
+    let first = SchedulingAttributes { policy, priority, flags, ..SchedulingAttributes::default() };
+    set_scheduling(thread, &first).then_some(Scheduling(before))
+}
+
+/// Schedules a thread as before.
+pub fn put_back(thread: u32, before: &Scheduling) {
+    // A thread that has ended needs nothing.
+    set_scheduling(thread, &before.0);
 }
 
 /// Keeps the pages of this process in RAM, those that come as well, each from its first touch on (MCL_ONFAULT). Memory

@@ -95,8 +95,11 @@ pub struct ControlPage {
     pub status: std::sync::atomic::AtomicU32,
     /// 1 while the command is stopped.
     pub stopped: std::sync::atomic::AtomicU32,
-    /// Signal by which the user asked the run to end after its command had ended already.
+    /// Signal by which the user asked the run to end after its command had ended already, or to let go of the program that
+    /// was attached to.
     pub end_requested: std::sync::atomic::AtomicU32,
+    /// 1 while a program that was attached to may have memory with the engine.
+    pub holds: std::sync::atomic::AtomicU32,
 }
 
 // SAFETY: repr(C), atomics only, zero means "not yet".

@@ -30,6 +30,14 @@ impl Group {
         fs::write(self.folder.join(file), value)
     }
 
+    /// Another limit.
+    pub fn limit(&self, bytes: u64) -> io::Result<()> {
+        let files = ["memory.limit_in_bytes", "memory.max"];
+        // Version 1 wants the limit with swap to be the larger one at all times.
+        let _ = self.set("memory.memsw.limit_in_bytes", "-1");
+        self.set(files[usize::from(self.unified)], &bytes.to_string())
+    }
+
     /// A wrapper that joins the group and goes on as the command.
     pub fn wrapper(&self) -> [String; 4] {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.folder.display());

@@ -9,8 +9,10 @@
 #![allow(dead_code)]
 
 pub mod cgroup;
+pub mod nbd;
 pub mod procs;
 pub mod terminal;
+pub mod torture_cases;
 pub mod victims;
 
 use std::ffi::{OsStr, OsString};
@@ -32,6 +34,7 @@ const TAG: &str = "USWAP_TEST_TAG";
 
 /// A program about to be started.
 pub struct Launch {
+    verb: &'static str,
     under: Option<Vec<OsString>>,
     wrapper: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -44,6 +47,7 @@ pub struct Launch {
 /// To be run without uswap.
 pub fn plain() -> Launch {
     Launch {
+        verb: "run",
         under: None,
         wrapper: Vec::new(),
         env: Vec::new(),
@@ -52,6 +56,11 @@ pub fn plain() -> Launch {
         folder: None,
         swap_size: None,
     }
+}
+
+/// `uswap attach --ram RAM PID`.
+pub fn attach(ram: &str) -> Launch {
+    Launch { verb: "attach", ..under(ram) }
 }
 
 /// To be run under `uswap run --ram RAM`.
@@ -125,7 +134,7 @@ impl Launch {
         let stats = scratch.path("stats.json");
         let mut line = self.wrapper;
         if let Some(options) = self.under {
-            line.extend([USWAP.into(), "run".into(), "--stats".into(), stats.into_os_string()]);
+            line.extend([USWAP.into(), self.verb.into(), "--stats".into(), stats.into_os_string()]);
             line.extend(options);
             if let Some(size) = self.swap_size {
                 let mut spec = scratch.path("swap").into_os_string();

@@ -66,7 +66,7 @@ impl Uswap {
 impl FaultPolicy for Uswap {
     fn fault(&mut self, page: u32, pages: &mut Pages) {
         if pages.is_full() {
-            let target = WorkingSet::staging_target(pages.mapped() as u64) as usize;
+            let target = self.working_set.staging_target(pages.mapped() as u64) as usize;
             while pages.staged() <= target && self.stage_one(pages) {}
             self.evict_one(pages);
         }
@@ -79,6 +79,7 @@ impl FaultPolicy for Uswap {
 
     fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
         self.staged.remove(&mut self.links, page);
+        self.working_set.soft_fault();
         self.map(page, true);
     }
 

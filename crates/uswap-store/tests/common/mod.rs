@@ -3,7 +3,7 @@
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHasher};
 use uswap_device::Device;
-use uswap_store::{Concurrency, ObjectId, PutError, Scratch, Store, StoreConfig};
+use uswap_store::{Concurrency, ObjectId, PutError, Scratch, Store, StoreConfig, Tier};
 
 pub const HASHER_SECRET: u64 = 0x5eed;
 /// Bytes in a slab of the pool.
@@ -25,8 +25,17 @@ type Devices = Vec<(Box<dyn Device>, i32)>;
 
 /// The same with locks of another kind.
 pub fn store_with(slabs: u64, devices: Devices, concurrency: Concurrency) -> Store {
-    let (pool_limit_bytes, pool_reserve_bytes) = (slabs * SLAB, 1 << 30);
-    let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher: hasher(), devices, concurrency };
+    make(slabs, devices, concurrency, Tier::default())
+}
+
+/// The same with another tier in memory.
+pub fn store_in(slabs: u64, tier: Tier, devices: Devices) -> Store {
+    make(slabs, devices, Concurrency::default(), tier)
+}
+
+fn make(slabs: u64, devices: Devices, concurrency: Concurrency, tier: Tier) -> Store {
+    let (pool_limit_bytes, pool_reserve_bytes) = (slabs * SLAB, 64 << 20);
+    let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher: hasher(), devices, concurrency, tier };
     Store::new(config).expect("address space")
 }
 

@@ -10,6 +10,7 @@ mod pattern;
 mod pft;
 mod redis;
 mod sequence;
+mod turns;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,8 @@ enum Workload {
     Fill(fill::FillArguments),
     /// Page-fault test: threads touch fresh memory, give it back, and again
     Pft(pft::PftArguments),
+    /// Processes that each go over their own memory again and again
+    Turns(turns::TurnsArguments),
     /// Load on a Redis server: SET and GET of keys by a zipf distribution
     Redis(redis::RedisArguments),
 }
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().workload {
         Workload::Memory(arguments) => memory::run(&arguments),
         Workload::Fill(arguments) => fill::run(&arguments),
+        Workload::Turns(arguments) => turns::run(&arguments),
         Workload::Pft(arguments) => pft::run(&arguments),
         Workload::Redis(arguments) => redis::run(&arguments),
     };

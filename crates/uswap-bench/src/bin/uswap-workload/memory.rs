@@ -80,7 +80,8 @@ pub fn run(arguments: &MemoryArguments) -> Result<Value, String> {
     if pages < threads {
         return Err(format!("{} MiB are fewer pages than {threads} threads", arguments.mib));
     }
-    let mut memory = vec![0u64; pages * WORDS];
+    let mut room = vec![0u64; (pages + 1) * WORDS];
+    let memory = whole_pages(&mut room, pages);
     let (all, slow) = (Histogram::new(), Histogram::new());
     let barrier = std::sync::Barrier::new(threads);
     let share = pages.div_ceil(threads);
@@ -96,6 +97,13 @@ pub fn run(arguments: &MemoryArguments) -> Result<Value, String> {
     });
     let shares = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(tell(arguments, pages, &shares, &all, &slow))
+}
+
+/// The part of `room` that begins where a page of the machine does: what an allocator gives begins some bytes behind, and
+/// each page of ours would lie in two of the machine's.
+fn whole_pages(room: &mut [u64], pages: usize) -> &mut [u64] {
+    let skip = room.as_ptr().align_offset(WORDS * 8);
+    &mut room[skip..skip + pages * WORDS]
 }
 
 impl Part<'_> {

@@ -1,0 +1,129 @@
+//! What comes in from outside is what `deny.toml` allows: licences, registries, unwanted packages, one version each.
+//!
+//! cargo-deny judges the same and more (`make lint`, where it is installed); building it takes minutes, so CI has this.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// A package from outside that is built, with what it is there from.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Package {
+    name: String,
+    version: String,
+    licence: String,
+    /// Empty: the registry.
+    place: String,
+}
+
+/// What is built on Linux, tests included.
+fn packages() -> BTreeSet<Package> {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+    let told = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+        .args(["tree", "--workspace", "--locked", "--target", "x86_64-unknown-linux-gnu"])
+        .args(["--prefix", "none", "--format", "{p}|{l}|", "--manifest-path", manifest])
+        .output()
+        .expect("cargo");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let text = String::from_utf8(told.stdout).expect("text");
+    text.lines().filter(|line| !line.is_empty()).filter_map(package).collect()
+}
+
+/// A line of the tree: `name v1.2.3 (proc-macro) (place)|licence|`. `None`: one of our own.
+fn package(line: &str) -> Option<Package> {
+    let mut fields = line.split('|');
+    let (what, licence) = (fields.next()?, fields.next()?.to_string());
+    let mut words = what.splitn(3, ' ');
+    let (name, version) = (words.next()?.to_string(), words.next()?.to_string());
+    let place = words.next().unwrap_or("").replace("(proc-macro)", "").trim().to_string();
+    (!place.starts_with("(/")).then_some(Package { name, version, licence, place })
+}
+
+/// The strings of `key = [...]` in deny.toml, comments aside; in a list of tables those of `crate`.
+fn listed(key: &str) -> Vec<String> {
+    let text = include_str!("../../../deny.toml");
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
+    let text: String = lines.collect::<Vec<_>>().join("\n");
+    let start = format!("\n{key} = [");
+    let (_, rest) = text.split_once(&start).unwrap_or_else(|| panic!("deny.toml has no {key}"));
+    let list = rest.split(']').next().unwrap_or("");
+    list.split('"').skip(1).step_by(2).map(str::to_string).collect()
+}
+
+/// Whether an SPDX expression can be satisfied by allowed licences: OR binds less than AND; `/` is an old OR.
+fn is_allowed(expression: &str, allowed: &[String]) -> bool {
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let words: Vec<&str> = spaced.split_whitespace().collect();
+    let mut at = 0;
+    let fits = alternatives(&words, &mut at, allowed);
+    fits && at == words.len()
+}
+
+fn alternatives(words: &[&str], at: &mut usize, allowed: &[String]) -> bool {
+    let mut fits = all_of(words, at, allowed);
+    while words.get(*at) == Some(&"OR") {
+        *at += 1;
+        fits |= all_of(words, at, allowed);
+    }
+    fits
+}
+
+fn all_of(words: &[&str], at: &mut usize, allowed: &[String]) -> bool {
+    let mut fits = one(words, at, allowed);
+    while words.get(*at) == Some(&"AND") {
+        *at += 1;
+        fits &= one(words, at, allowed);
+    }
+    fits
+}
+
+fn one(words: &[&str], at: &mut usize, allowed: &[String]) -> bool {
+    let word = words.get(*at).copied().unwrap_or("");
+    *at += 1;
+    if word != "(" {
+        return allowed.iter().any(|licence| licence == word);
+    }
+    let fits = alternatives(words, at, allowed);
+    *at += 1;
+    fits
+}
+
+#[test]
+fn expressions_are_read_as_spdx_says() {
+    let allowed = ["MIT".to_string(), "Unicode-3.0".to_string()];
+    for yes in ["MIT", "GPL-3.0 OR MIT", "Zlib/MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        assert!(is_allowed(yes, &allowed), "{yes}");
+    }
+    for no in ["", "Zlib", "MIT AND Zlib", "Zlib OR (MIT AND GPL-3.0)", "MIT Zlib", "(Zlib OR GPL-3.0) AND MIT"] {
+        assert!(!is_allowed(no, &allowed), "{no}");
+    }
+}
+
+#[test]
+fn packages_from_outside_are_what_deny_toml_allows() {
+    let (allowed, unwanted) = (listed("allow"), listed("deny"));
+    assert!(allowed.contains(&"MIT".to_string()) && unwanted.contains(&"tokio".to_string()), "deny.toml is read");
+    let packages = packages();
+    assert!(packages.len() > 10, "{} packages", packages.len());
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for Package { name, version, licence, place } in &packages {
+        versions.entry(name).or_default().push(version);
+        if !is_allowed(licence, &allowed) {
+            wrong.push(format!("{name} has the licence {licence:?}"));
+        }
+        if unwanted.contains(name) {
+            wrong.push(format!("{name} is not wanted"));
+        }
+        if !place.is_empty() {
+            wrong.push(format!("{name} comes from {place}"));
+        }
+    }
+    let skipped = listed("skip");
+    for (name, mut all) in versions {
+        all.retain(|version| !skipped.iter().any(|skip| format!("{name}@{}", &version[1..]).starts_with(skip)));
+        if all.len() > 1 {
+            wrong.push(format!("{name} is there as {all:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,110 @@
+//! Who stays in memory, in runs: the tests of the thrash detection document (Weiner 2013) for anonymous memory, over a swap
+//! file as slow as a disk. What the policy does without an engine around it the lab tests.
+
+mod common;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::victims::victim;
+use common::{Running, Scratch, USWAP, under};
+use serde_json::Value;
+
+/// Pages of a MiB.
+const PAGES: u64 = 256;
+/// A slow disk: microseconds of a read.
+const DISK: &str = "delay-read=500";
+
+/// A process with sets of pages that reads those it is told to.
+struct Sets {
+    running: Running,
+    folder: Scratch,
+    name: String,
+    told: usize,
+}
+
+impl Sets {
+    /// Sets of so many MiB, under a budget of 96 MiB.
+    fn new(test: &str, sizes: &[u64]) -> Self {
+        let (name, folder) = (format!("sets-{test}-{}", std::process::id()), Scratch::new());
+        let place = folder.path("orders");
+        std::fs::create_dir(&place).expect("a folder");
+        let launch =
+            under("96M").swap_file("1G").deadline(150).option("--name", &name).option("--pool", "5").faults(DISK);
+        let mut words: Vec<String> = vec![victim("working_sets").display().to_string(), "--folder".into()];
+        words.extend([place.display().to_string(), "--timeout".into(), "140".into(), "--sets".into()]);
+        words.push(sizes.len().to_string());
+        for (number, size) in (1..).zip(sizes) {
+            words.extend([format!("--mib-{number}"), size.to_string()]);
+        }
+        let sets = Self { running: launch.start(words), folder, name, told: 0 };
+        sets.running.says("1 is ");
+        sets
+    }
+
+    fn pipe(&self) -> PathBuf {
+        self.folder.path("orders").join("1")
+    }
+
+    fn send(&self, order: u32) {
+        let mut pipe = std::fs::OpenOptions::new().write(true).open(self.pipe()).expect("the process's pipe");
+        writeln!(pipe, "{order}").expect("room");
+    }
+
+    /// Has a set read; returns how many of its pages were brought from the pool or a device for that.
+    fn read(&mut self, set: u32) -> u64 {
+        let before = self.brought();
+        self.told += 1;
+        self.send(set);
+        self.running.until("a set to be read", || {
+            let read = self.running.stdout().lines().filter(|line| line.starts_with("set ")).count();
+            (read == self.told).then_some(())
+        });
+        self.brought() - before
+    }
+
+    fn brought(&self) -> u64 {
+        let output = Command::new(USWAP).args(["status", &self.name, "--json"]).output().expect("uswap runs");
+        let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        told["figures"]["workingset_refault_anon"].as_u64().unwrap_or(0)
+    }
+
+    /// Every page was right.
+    fn end(self) {
+        self.send(0);
+        self.running.wait().expect(0).paged();
+    }
+}
+
+/// wschange: an old set that was read again and again gives way to a new one of three quarters of the budget, which is in
+/// memory after three passes (the kernel with the document's patches needed five to eight).
+#[test]
+fn a_new_working_set_is_resident_after_three_passes() {
+    need_userfaultfd!();
+    let mut sets = Sets::new("change", &[72, 72]);
+    for _ in 0..6 {
+        sets.read(1);
+    }
+    let passes: Vec<u64> = (0..4).map(|_| sets.read(2)).collect();
+    assert!(passes[0] > 36 * PAGES, "the new set was not out: {passes:?}");
+    assert!(passes[3] <= 72 * PAGES / 100, "pages brought in each pass: {passes:?}");
+    sets.end();
+}
+
+/// wsprotect: a set of a quarter of the budget loses less than 2 % while a stream of 17/16 of the budget passes five times.
+#[test]
+#[ignore = "not held yet: half of the set is displaced"]
+fn a_stream_does_not_displace_an_established_set() {
+    need_userfaultfd!();
+    let mut sets = Sets::new("protect", &[24, 102]);
+    for _ in 0..6 {
+        sets.read(1);
+    }
+    for _ in 0..5 {
+        sets.read(2);
+    }
+    let last = sets.read(1);
+    assert!(last < 24 * PAGES / 50, "{last} pages of the set were displaced");
+    sets.end();
+}

@@ -1,0 +1,166 @@
+//! Each page on two devices, so that one of them may be lost.
+//!
+//! **The rule.** A write counts when every half that is *in* has taken it. A half that did not take what the other took is
+//! *out* before the write returns, and it stays out: it is never read or written again, because nobody keeps a list of the
+//! pages that it missed. So every half that is in has every page that counts. The last half is never put out; its errors
+//! are the device's. A half that has no room is not put out: then the write does not count, and nobody reads those slots.
+//!
+//! Reads go to the faster half. A read that fails there is made at the other one, and if that has the page, the first is
+//! out: a server that is gone would otherwise cost each read its whole time. A page whose bytes turn out to be wrong is read
+//! from the other half ([`Device::read_again`]).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+
+use uswap_core::growth::{Growth, during};
+
+use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest};
+
+/// Which halves are in.
+const BOTH: u8 = 2;
+
+/// Two devices as one.
+pub struct Mirror {
+    name: String,
+    halves: [Box<dyn Device>; 2],
+    /// The half that is read.
+    faster: usize,
+    /// [`BOTH`], or the number of the one that is left.
+    left: AtomicU8,
+    told: Mutex<Told>,
+}
+
+#[derive(Default)]
+struct Told {
+    note: Option<String>,
+    news: Option<News>,
+}
+
+impl Mirror {
+    /// Mirrors `first` and `second`; the smaller one counts.
+    pub fn new(first: Box<dyn Device>, second: Box<dyn Device>) -> Self {
+        let name = format!("{},mirror={}", first.name(), second.name());
+        let faster = usize::from(second.class().latency < first.class().latency);
+        Self { name, halves: [first, second], faster, left: AtomicU8::new(BOTH), told: Mutex::default() }
+    }
+
+    /// Puts a half out that did not do what the other did. `false`: it is the last one.
+    fn put_out(&self, half: usize, errno: Errno) -> bool {
+        let other = 1 - half;
+        match self.left.compare_exchange(BOTH, other as u8, SeqCst, SeqCst) {
+            Ok(_) => {
+                during(Growth::Telling, || self.tell(self.halves[half].name(), self.halves[other].name(), errno));
+                true
+            }
+            Err(left) => left == other as u8,
+        }
+    }
+
+    fn tell(&self, lost: &str, stays: &str, errno: Errno) {
+        let text = format!("{lost} is out of the mirror for good ({errno}); pages are on {stays} only");
+        let mut told = self.told.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        told.note = Some(format!("{lost} is out ({errno})"));
+        told.news = Some(News { grave: true, text });
+    }
+
+    /// What a write came to that one half took and the other did not.
+    fn half_written(&self, failed: usize, errno: Errno) -> Result<(), Errno> {
+        if errno.is_no_room() || !self.put_out(failed, errno) { Err(errno) } else { Ok(()) }
+    }
+
+    /// Reads at the half that is left, or first at `first`, then at the other.
+    fn read_from(&self, first: usize, slot: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        match self.left.load(SeqCst) {
+            BOTH => self.halves[first].read(slot, bytes).or_else(|errno| self.read_other(first, errno, slot, bytes)),
+            left => self.halves[left as usize].read(slot, bytes),
+        }
+    }
+
+    /// A read that failed at one half.
+    fn read_other(&self, failed: usize, errno: Errno, slot: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        // Asked for what cannot be, both say so.
+        if errno == Errno::INVALID || self.left.load(SeqCst) == failed as u8 {
+            return Err(errno);
+        }
+        self.halves[1 - failed].read(slot, bytes)?;
+        // The other may have been put out meanwhile: then what it gave does not count.
+        if self.put_out(failed, errno) { Ok(()) } else { Err(errno) }
+    }
+}
+
+impl Device for Mirror {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn slots(&self) -> u32 {
+        self.halves[0].slots().min(self.halves[1].slots())
+    }
+
+    fn class(&self) -> DeviceClass {
+        self.halves[self.faster].class()
+    }
+
+    fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
+        match self.left.load(SeqCst) {
+            BOTH => match [0, 1].map(|half: usize| self.halves[half].write(first, bytes)) {
+                [Ok(()), Ok(())] => Ok(()),
+                [Err(errno), Ok(())] => self.half_written(0, errno),
+                [Ok(()), Err(errno)] => self.half_written(1, errno),
+                [Err(one), Err(other)] => Err(if one.is_no_room() { one } else { other }),
+            },
+            left => self.halves[left as usize].write(first, bytes),
+        }
+    }
+
+    fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.read_from(self.faster, first, bytes)
+    }
+
+    fn read_again(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        // Its sectors are pages.
+        if skip == 0 { self.read_from(1 - self.faster, first, bytes) } else { Err(Errno::INVALID) }
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        match self.left.load(SeqCst) {
+            BOTH => {
+                self.halves[self.faster].read_many(requests);
+                for request in requests {
+                    if let Err(errno) = request.result {
+                        request.result = self.read_other(self.faster, errno, request.slot, request.buf);
+                    }
+                }
+            }
+            left => self.halves[left as usize].read_many(requests),
+        }
+    }
+
+    fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
+        match self.left.load(SeqCst) {
+            BOTH => {
+                let [one, other] = [0, 1].map(|half: usize| self.halves[half].discard(first, count));
+                one.and(other)
+            }
+            left => self.halves[left as usize].discard(first, count),
+        }
+    }
+
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        self.halves.iter().flat_map(|half| half.connections()).collect()
+    }
+
+    fn note(&self) -> Option<String> {
+        let own = self.told.lock().ok()?.note.clone();
+        own.or_else(|| self.halves.iter().find_map(|half| half.note()))
+    }
+
+    fn news(&self) -> Option<News> {
+        let own = self.told.lock().ok()?.news.take();
+        own.or_else(|| self.halves.iter().find_map(|half| half.news()))
+    }
+}
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+mod tests;

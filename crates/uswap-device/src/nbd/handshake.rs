@@ -1,0 +1,261 @@
+//! The handshake: fixed newstyle, structured replies where the server has them, NBD_OPT_GO.
+//!
+//! What a server says is parsed by functions over bytes that believe nothing; the rest of the file sends and waits,
+//! everything until one deadline.
+
+use std::fmt;
+use std::io;
+use std::time::Instant;
+
+use super::stream::{Stream, read_exact, write_all};
+use super::wire::{self, be16, be32, be64, flag, info, option, reply};
+
+/// Longest reply to an option that is read: the longest name or text of the protocol and some.
+const LONGEST_REPLY: u32 = 8192;
+/// Replies to one option, at most.
+const MOST_REPLIES: u32 = 64;
+
+/// What an export is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Export {
+    /// Bytes.
+    pub size: u64,
+    /// Transmission flags.
+    pub flags: u16,
+    /// Smallest request and alignment in bytes.
+    pub smallest: u32,
+    /// Most bytes of a request.
+    pub largest: u32,
+    /// Structured replies were agreed upon.
+    pub structured: bool,
+}
+
+impl Export {
+    /// Whether the server gives several connections the same view.
+    pub fn allows_several(&self) -> bool {
+        self.flags & flag::CAN_MULTI_CONN != 0
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// The connection ended, or time was over.
+    Io(io::Error),
+    /// No NBD server: its first bytes.
+    NoServer(u64),
+    /// It speaks only a protocol of before 2011.
+    Old,
+    /// It does not know NBD_OPT_GO.
+    NoGo,
+    /// It wants TLS.
+    TlsRequired,
+    /// It has no TLS.
+    NoTls(String),
+    /// There is no such export; what the server says.
+    NoExport(String),
+    /// It refuses; what it says.
+    Refused(u32, String),
+    /// The export cannot be written.
+    ReadOnly,
+    /// Its smallest block, which is more than a page.
+    BlockTooLarge(u32),
+    /// Its largest request, which is less than a page.
+    RequestTooSmall(u32),
+    /// A reply that cannot be believed.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let says = |text: &String| if text.is_empty() { String::new() } else { format!(": {text:?}") };
+        match self {
+            Self::Io(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("the server ended the connection during the handshake")
+            }
+            Self::Io(e) if e.kind() == io::ErrorKind::TimedOut => f.write_str("no answer in time"),
+            Self::Io(e) => e.fmt(f),
+            Self::NoServer(n) => write!(f, "no NBD server: it begins with {n:#018x}"),
+            Self::Old => f.write_str("the server speaks only the oldstyle protocol"),
+            Self::NoGo => f.write_str("the server does not know NBD_OPT_GO"),
+            Self::TlsRequired => f.write_str("the server wants TLS: name it nbds:// or nbds+unix://"),
+            Self::NoTls(text) => write!(f, "the server has no TLS{}", says(text)),
+            Self::NoExport(text) => write!(f, "there is no such export{}", says(text)),
+            Self::Refused(n, text) => write!(f, "the server refuses with error {:#x}{}", n & !reply::ERROR, says(text)),
+            Self::ReadOnly => f.write_str("the export is read-only"),
+            Self::BlockTooLarge(n) => write!(f, "the export's smallest block is {n} bytes; a page has 4096"),
+            Self::RequestTooSmall(n) => write!(f, "the export takes {n} bytes at most; a page has 4096"),
+            Self::Malformed(what) => write!(f, "the handshake is malformed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// The server's first 18 bytes: its handshake flags.
+///
+/// # Errors
+/// It is no server that we can talk to.
+pub fn parse_greeting(bytes: &[u8; 18]) -> Result<u16, HandshakeError> {
+    match (be64(bytes), be64(&bytes[8..]), be16(&bytes[16..])) {
+        (wire::GREETING, wire::OPTION, flags) if flags & wire::FIXED_NEWSTYLE != 0 => Ok(flags),
+        (wire::GREETING, wire::OPTION | wire::OLD_STYLE, _) => Err(HandshakeError::Old),
+        (wire::GREETING, ..) => Err(HandshakeError::Malformed("the greeting's second magic")),
+        (other, ..) => Err(HandshakeError::NoServer(other)),
+    }
+}
+
+/// The head of a reply to `option`: its type and the length of what follows.
+///
+/// # Errors
+/// It belongs to another option, or is too long.
+pub fn parse_option_reply(bytes: &[u8; 20], option: u32) -> Result<(u32, u32), HandshakeError> {
+    if be64(bytes) != wire::OPTION_REPLY {
+        return Err(HandshakeError::Malformed("an option reply's magic"));
+    }
+    if be32(&bytes[8..]) != option {
+        return Err(HandshakeError::Malformed("a reply to an option that was not sent"));
+    }
+    let (kind, length) = (be32(&bytes[12..]), be32(&bytes[16..]));
+    if length > LONGEST_REPLY {
+        return Err(HandshakeError::Malformed("an option reply of enormous length"));
+    }
+    Ok((kind, length))
+}
+
+/// What NBD_REP_INFO tells, gathered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    export: Option<(u64, u16)>,
+    blocks: Option<(u32, u32)>,
+}
+
+impl Told {
+    /// Adds one reply's data. Kinds that were not asked for are passed over, as the protocol wants it.
+    ///
+    /// # Errors
+    /// Lengths or block sizes that cannot be.
+    pub fn add(&mut self, data: &[u8]) -> Result<(), HandshakeError> {
+        if data.len() < 2 {
+            return Err(HandshakeError::Malformed("information without a kind"));
+        }
+        let (kind, data) = (be16(data), &data[2..]);
+        match kind {
+            info::EXPORT if data.len() == 10 => self.export = Some((be64(data), be16(&data[8..]))),
+            info::BLOCK_SIZE if data.len() == 12 => {
+                let (smallest, largest) = (be32(data), be32(&data[8..]));
+                if !smallest.is_power_of_two() || largest < smallest {
+                    return Err(HandshakeError::Malformed("block sizes that cannot be"));
+                }
+                self.blocks = Some((smallest, largest));
+            }
+            info::EXPORT | info::BLOCK_SIZE => return Err(HandshakeError::Malformed("information of a wrong length")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The export, if it is one that pages can be swapped to.
+    ///
+    /// # Errors
+    /// Read-only; block sizes that do not suit pages; nothing was told.
+    pub fn export(&self, structured: bool) -> Result<Export, HandshakeError> {
+        let (size, flags) = self.export.ok_or(HandshakeError::Malformed("no size of the export"))?;
+        // Without a word the protocol's defaults hold.
+        let (smallest, largest) = self.blocks.unwrap_or((512, 32 << 20));
+        if flags & flag::READ_ONLY != 0 {
+            return Err(HandshakeError::ReadOnly);
+        }
+        if smallest > 4096 {
+            return Err(HandshakeError::BlockTooLarge(smallest));
+        }
+        if largest < 4096 {
+            return Err(HandshakeError::RequestTooSmall(largest));
+        }
+        Ok(Export { size, flags, smallest, largest: largest.min(32 << 20) & !4095, structured })
+    }
+}
+
+/// The reason in a server's error reply.
+pub fn refusal(kind: u32, text: &[u8]) -> HandshakeError {
+    let text: String = String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();
+    match kind {
+        reply::UNKNOWN => HandshakeError::NoExport(text),
+        reply::TLS_REQUIRED => HandshakeError::TlsRequired,
+        _ => HandshakeError::Refused(kind, text),
+    }
+}
+
+/// Reads the greeting and answers it.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub fn greet(stream: &dyn Stream, deadline: Instant) -> Result<(), HandshakeError> {
+    let mut greeting = [0; 18];
+    // The first magic alone: who is no NBD server may say less than 18 bytes.
+    read_exact(stream, &mut greeting[..8], deadline)?;
+    if be64(&greeting) != wire::GREETING {
+        return Err(HandshakeError::NoServer(be64(&greeting)));
+    }
+    read_exact(stream, &mut greeting[8..], deadline)?;
+    let flags = parse_greeting(&greeting)?;
+    let ours = u32::from(flags & (wire::FIXED_NEWSTYLE | wire::NO_ZEROES));
+    Ok(write_all(stream, &ours.to_be_bytes(), deadline)?)
+}
+
+/// Asks for TLS; after that the stream carries it.
+///
+/// # Errors
+/// [`HandshakeError::NoTls`] and others.
+pub fn start_tls(stream: &dyn Stream, deadline: Instant) -> Result<(), HandshakeError> {
+    write_all(stream, &wire::option_request(option::STARTTLS, &[]), deadline)?;
+    match read_reply(stream, option::STARTTLS, deadline)? {
+        (reply::ACK, _) => Ok(()),
+        (kind, text) if kind & reply::ERROR != 0 => match refusal(kind, &text) {
+            HandshakeError::Refused(reply::UNSUPPORTED | reply::POLICY, text) => Err(HandshakeError::NoTls(text)),
+            other => Err(other),
+        },
+        _ => Err(HandshakeError::Malformed("an unexpected reply to NBD_OPT_STARTTLS")),
+    }
+}
+
+/// From the options to the transmission phase.
+///
+/// # Errors
+/// [`HandshakeError`].
+pub fn negotiate(stream: &dyn Stream, export: &str, deadline: Instant) -> Result<Export, HandshakeError> {
+    write_all(stream, &wire::option_request(option::STRUCTURED_REPLY, &[]), deadline)?;
+    let structured = match read_reply(stream, option::STRUCTURED_REPLY, deadline)? {
+        (reply::ACK, _) => true,
+        (reply::TLS_REQUIRED, _) => return Err(HandshakeError::TlsRequired),
+        (kind, _) if kind & reply::ERROR != 0 => false,
+        _ => return Err(HandshakeError::Malformed("an unexpected reply to NBD_OPT_STRUCTURED_REPLY")),
+    };
+    write_all(stream, &wire::option_request(option::GO, &wire::go(export)), deadline)?;
+    let mut told = Told::default();
+    for _ in 0..MOST_REPLIES {
+        match read_reply(stream, option::GO, deadline)? {
+            (reply::ACK, _) => return told.export(structured),
+            (reply::INFO, data) => told.add(&data)?,
+            (reply::UNSUPPORTED, _) => return Err(HandshakeError::NoGo),
+            (kind, text) if kind & reply::ERROR != 0 => return Err(refusal(kind, &text)),
+            _ => return Err(HandshakeError::Malformed("an unexpected reply to NBD_OPT_GO")),
+        }
+    }
+    Err(HandshakeError::Malformed("NBD_OPT_GO is answered without end"))
+}
+
+fn read_reply(stream: &dyn Stream, option: u32, deadline: Instant) -> Result<(u32, Vec<u8>), HandshakeError> {
+    let mut head = [0; 20];
+    read_exact(stream, &mut head, deadline)?;
+    let (kind, length) = parse_option_reply(&head, option)?;
+    let mut data = vec![0; length as usize];
+    read_exact(stream, &mut data, deadline)?;
+    Ok((kind, data))
+}

@@ -1,0 +1,519 @@
+//! One connection and the requests in flight on it.
+//!
+//! There is no thread of its own. Who has sent a request waits for its reply; one of those who wait is the *leader*: it
+//! reads the socket, puts what comes straight into the buffers that the others have lent, and wakes those whose
+//! replies are complete. When its own has come it leaves the lead to another. A single fault thus costs no change of
+//! threads, and where nobody waits nothing runs.
+//!
+//! Requests in flight have a place in a fixed table. A cookie is the place's number and how often it was used, so that a
+//! reply that comes twice, or to nothing, is known. A request is given up only with its whole connection: so no
+//! reply can ever come late, and no buffer is lent longer than its owner waits.
+//!
+//! Locks, in the order in which they are taken: sender, receiver, a place, its desk. The receiver is only ever tried
+//! by who holds a place.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::{Duration, Instant};
+
+use uswap_sys::loan::Desk;
+use uswap_sys::net::{Ready, wait_ready};
+
+use super::reply::{Decoder, Malformed, Progress, Table};
+use super::stream::{Stream, is_later};
+use super::wire::{self, Command};
+use crate::device::Errno;
+
+/// Requests in flight on one connection.
+pub const DEPTH: usize = 64;
+const INDEX_BITS: u32 = DEPTH.trailing_zeros();
+/// Bytes read at once where they do not go straight to a buffer: a reply with one page fits.
+const INBOX: usize = 8192;
+/// How long a wait lasts before its time is looked at again.
+const GLANCE: Duration = Duration::from_millis(50);
+/// A server that shuts down says so (ESHUTDOWN of the protocol).
+const SHUTS_DOWN: u32 = 108;
+
+/// Why a connection is of no use any more.
+#[derive(Clone, Debug)]
+pub enum Breakage {
+    /// The server ended it.
+    Closed,
+    /// The system says so.
+    Io(String),
+    /// A reply cannot be believed.
+    Malformed(Malformed),
+    /// A request's time was over, and nothing at all was heard in it.
+    Silent(Duration),
+    /// A request's time was over.
+    TimedOut,
+    /// The server said that it shuts down.
+    ShutsDown,
+    /// We ended it.
+    Left,
+}
+
+impl fmt::Display for Breakage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the server ended the connection"),
+            Self::Io(text) => f.write_str(text),
+            Self::Malformed(reason) => write!(f, "the server sent {reason}"),
+            Self::Silent(time) => write!(f, "nothing was heard for {time:.1?}"),
+            Self::TimedOut => f.write_str("a request was not answered in time"),
+            Self::ShutsDown => f.write_str("the server shuts down"),
+            Self::Left => f.write_str("closed"),
+        }
+    }
+}
+
+/// The connection broke while a request was in flight: whether the server has executed it is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+/// What is to be done, without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    pub command: Command,
+    pub offset: u64,
+    pub length: u32,
+}
+
+/// The places taken for a batch.
+pub struct Tickets {
+    indices: [u8; DEPTH],
+    count: usize,
+}
+
+impl Tickets {
+    /// Their numbers.
+    pub fn indices(&self) -> &[u8] {
+        &self.indices[..self.count]
+    }
+}
+
+#[derive(Default)]
+struct Place {
+    desk: Desk,
+    state: Mutex<PlaceState>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct PlaceState {
+    uses: u64,
+    waiting: bool,
+    progress: Progress,
+    outcome: Option<Result<(), Errno>>,
+}
+
+struct FreePlaces {
+    stack: [u8; DEPTH],
+    count: usize,
+}
+
+struct Receiver {
+    decoder: Decoder,
+    inbox: Box<[u8; INBOX]>,
+}
+
+/// A connection in its transmission phase.
+pub struct Line {
+    stream: Box<dyn Stream>,
+    sender: Mutex<()>,
+    receiver: Mutex<Receiver>,
+    places: [Place; DEPTH],
+    free: Mutex<FreePlaces>,
+    room: Condvar,
+    /// Bit N: who waits at place N sleeps and can be given the lead.
+    sleepers: AtomicU64,
+    in_flight: AtomicU32,
+    broken: OnceLock<Breakage>,
+    born: Instant,
+    /// Bytes came since the server was last told so.
+    came: AtomicBool,
+    /// Milliseconds after `born` at which bytes came last.
+    heard: AtomicU64,
+}
+
+impl Line {
+    /// For a stream whose handshake is done.
+    pub fn new(stream: Box<dyn Stream>, structured: bool) -> Self {
+        let receiver = Receiver { decoder: Decoder::new(structured), inbox: Box::new([0; INBOX]) };
+        let stack = std::array::from_fn(|index| index as u8);
+        Self {
+            stream,
+            sender: Mutex::new(()),
+            receiver: Mutex::new(receiver),
+            places: std::array::from_fn(|_| Place::default()),
+            free: Mutex::new(FreePlaces { stack, count: DEPTH }),
+            room: Condvar::new(),
+            sleepers: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            broken: OnceLock::new(),
+            born: Instant::now(),
+            came: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+        }
+    }
+
+    /// Why it is of no use any more, if so.
+    pub fn breakage(&self) -> Option<&Breakage> {
+        self.broken.get()
+    }
+
+    /// How long ago it was made.
+    pub fn age(&self) -> Duration {
+        self.born.elapsed()
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Gives the connection up: everybody who waits learns of it.
+    pub fn give_up(&self, why: Breakage) {
+        // The first reason is the one that counts.
+        let _ = self.broken.set(why);
+        self.stream.shut();
+        for place in &self.places {
+            drop(lock(&place.state));
+            place.bell.notify_all();
+        }
+        drop(lock(&self.free));
+        self.room.notify_all();
+    }
+
+    /// Takes up to `most` places, at least one.
+    ///
+    /// # Errors
+    /// The connection is broken, or no place became free until `deadline`, which breaks it.
+    pub fn take(&self, most: usize, deadline: Instant) -> Result<Tickets, Broken> {
+        let begun = Instant::now();
+        let mut free = lock(&self.free);
+        while free.count == 0 {
+            drop(free);
+            self.check_time(begun, deadline)?;
+            free = lock(&self.free);
+            if free.count > 0 {
+                break;
+            }
+            free = self.room.wait_timeout(free, GLANCE).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        let count = free.count.min(most).max(1);
+        let mut tickets = Tickets { indices: [0; DEPTH], count };
+        free.count -= count;
+        tickets.indices[..count].copy_from_slice(&free.stack[free.count..free.count + count]);
+        self.in_flight.fetch_add(count as u32, Relaxed);
+        Ok(tickets)
+    }
+
+    /// Gives places back. Those of a broken connection stay taken: a reply may still be on its way to them.
+    pub fn give_back(&self, tickets: &Tickets) {
+        self.in_flight.fetch_sub(tickets.count as u32, Relaxed);
+        if self.broken.get().is_some() {
+            return;
+        }
+        let mut free = lock(&self.free);
+        let at = free.count;
+        free.stack[at..at + tickets.count].copy_from_slice(tickets.indices());
+        free.count += tickets.count;
+        drop(free);
+        if at == 0 {
+            self.room.notify_all();
+        }
+    }
+
+    /// The desk of a place, on which what is read will lie.
+    pub fn desk(&self, index: u8) -> &Desk {
+        &self.places[index as usize].desk
+    }
+
+    /// Sends a request from a place that was taken.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn send(&self, index: u8, order: Order, payload: &[u8], deadline: Instant) -> Result<(), Broken> {
+        let length = if order.command == Command::Read { order.length } else { 0 };
+        let cookie = {
+            let mut state = lock(&self.places[index as usize].state);
+            state.uses += 1;
+            state.waiting = true;
+            state.outcome = None;
+            state.progress = Progress { offset: order.offset, length, got: 0, error: 0 };
+            state.uses << INDEX_BITS | u64::from(index)
+        };
+        let head = wire::request(order.command, cookie, order.offset, order.length);
+        self.transmit(&head, payload, deadline)
+    }
+
+    /// Tells the server that we go; nothing is waited for.
+    pub fn say_goodbye(&self) {
+        if let Ok(_turn) = self.sender.try_lock() {
+            let head = wire::request(Command::Disconnect, 0, 0, 0);
+            let _ = self.stream.try_write(&[IoSlice::new(&head)]).and_then(|_| self.stream.try_flush());
+        }
+        self.give_up(Breakage::Left);
+    }
+
+    fn transmit(&self, head: &[u8], payload: &[u8], deadline: Instant) -> Result<(), Broken> {
+        let begun = Instant::now();
+        let _turn = lock(&self.sender);
+        let (mut done, whole) = (0, head.len() + payload.len());
+        loop {
+            if self.broken.get().is_some() {
+                return Err(Broken);
+            }
+            let step = if done < whole {
+                let (head, payload) = (&head[done.min(head.len())..], &payload[done.saturating_sub(head.len())..]);
+                self.stream.try_write(&[IoSlice::new(head), IoSlice::new(payload)]).map(|n| done += n)
+            } else {
+                match self.stream.try_flush() {
+                    Ok(()) => return Ok(()),
+                    later => later,
+                }
+            };
+            match step {
+                Ok(()) => {}
+                Err(error) if is_later(&error) => self.wait_for_room(begun, deadline)?,
+                Err(error) => return Err(self.broke(error)),
+            }
+        }
+    }
+
+    /// Waits until the socket takes more. A server that waits for its replies to be read reads no requests: so replies are
+    /// read meanwhile, if nobody else does.
+    fn wait_for_room(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {
+        self.check_time(begun, deadline)?;
+        let Ok(mut receiver) = self.receiver.try_lock() else {
+            let ready = wait_ready(self.stream.socket(), Ready { read: false, write: true }, GLANCE / 10);
+            return ready.map(drop).map_err(|error| self.broke(error));
+        };
+        let both = Ready { read: true, write: true };
+        let ready = wait_ready(self.stream.socket(), both, GLANCE).map_err(|error| self.broke(error))?;
+        let received = if ready.read { self.receive(&mut receiver).map(drop) } else { Ok(()) };
+        drop(receiver);
+        self.pass_the_lead_on();
+        received
+    }
+
+    /// Waits for the reply to what was sent from this place.
+    ///
+    /// # Errors
+    /// The connection broke; when `deadline` passes, that breaks it.
+    pub fn wait(&self, index: u8, deadline: Instant) -> Result<Result<(), Errno>, Broken> {
+        let begun = Instant::now();
+        let mut slept = false;
+        loop {
+            let outcome = lock(&self.places[index as usize].state).outcome.take();
+            if let Some(outcome) = outcome {
+                // Who was woken to lead and need not must wake another.
+                if slept && self.receiver.try_lock().is_ok() {
+                    self.pass_the_lead_on();
+                }
+                return Ok(outcome);
+            }
+            self.check_time(begun, deadline)?;
+            match self.receiver.try_lock() {
+                Ok(receiver) => {
+                    let led = self.lead(receiver, index, begun, deadline);
+                    self.pass_the_lead_on();
+                    led?;
+                }
+                Err(TryLockError::Poisoned(_)) => {
+                    self.give_up(Breakage::Left);
+                    return Err(Broken);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    self.follow(index);
+                    slept = true;
+                }
+            }
+        }
+    }
+
+    fn check_time(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {
+        if self.broken.get().is_some() {
+            return Err(Broken);
+        }
+        let now = Instant::now();
+        if now < deadline {
+            return Ok(());
+        }
+        let heard = self.born + Duration::from_millis(self.heard.load(Relaxed));
+        let silent = heard < begun;
+        self.give_up(if silent { Breakage::Silent(now - begun) } else { Breakage::TimedOut });
+        Err(Broken)
+    }
+
+    /// Sleeps until the reply has come or the lead is free.
+    fn follow(&self, index: u8) {
+        let place = &self.places[index as usize];
+        let state = lock(&place.state);
+        self.sleepers.fetch_or(1 << index, SeqCst);
+        fence(SeqCst);
+        // Either we find the lead free now, or who leaves it finds our bit.
+        let lead_is_free = self.receiver.try_lock().is_ok();
+        if state.outcome.is_none() && self.broken.get().is_none() && !lead_is_free {
+            drop(place.bell.wait_timeout(state, GLANCE));
+        }
+        self.sleepers.fetch_and(!(1 << index), SeqCst);
+    }
+
+    /// Wakes one who sleeps and still waits for a reply, to read the socket in our place.
+    fn pass_the_lead_on(&self) {
+        fence(SeqCst);
+        let mut sleepers = self.sleepers.load(SeqCst);
+        while sleepers != 0 {
+            let place = &self.places[sleepers.trailing_zeros() as usize];
+            sleepers &= sleepers - 1;
+            let answered = lock(&place.state).outcome.is_some();
+            if !answered {
+                return place.bell.notify_one();
+            }
+        }
+    }
+
+    /// Reads the socket until our own reply is complete.
+    fn lead(
+        &self,
+        mut receiver: MutexGuard<'_, Receiver>,
+        index: u8,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Result<(), Broken> {
+        let mut more = self.stream.has_buffered();
+        loop {
+            if lock(&self.places[index as usize].state).outcome.is_some() {
+                return Ok(());
+            }
+            self.check_time(begun, deadline)?;
+            if !more && self.came.swap(false, Relaxed) {
+                self.stream.acknowledge();
+            }
+            let ready = Ready { read: true, write: false };
+            let patience = GLANCE.min(deadline.saturating_duration_since(Instant::now()));
+            if more || wait_ready(self.stream.socket(), ready, patience).map_err(|error| self.broke(error))?.read {
+                more = self.receive(&mut receiver)? || self.stream.has_buffered();
+            }
+        }
+    }
+
+    /// One read of the socket. Says whether there may be more to read at once.
+    fn receive(&self, receiver: &mut Receiver) -> Result<bool, Broken> {
+        let Receiver { decoder, inbox } = receiver;
+        let direct = decoder.direct().filter(|direct| direct.left as usize >= INBOX / 2);
+        let (read, room) = match direct {
+            None => (self.stream.try_read(&mut inbox[..]), INBOX),
+            Some(direct) => {
+                let (from, to) = (direct.at as usize, (direct.at + direct.left) as usize);
+                let desk = &self.places[direct.index].desk;
+                let read = desk.fill(|buffer| self.stream.try_read(&mut buffer[from..to]));
+                // Nobody waits for these bytes only on a connection that was given up.
+                (read.ok_or(Broken)?, direct.left as usize)
+            }
+        };
+        let count = match read {
+            Ok(0) => {
+                self.give_up(Breakage::Closed);
+                return Err(Broken);
+            }
+            Ok(count) => count,
+            Err(error) if is_later(&error) => return Ok(false),
+            Err(error) => return Err(self.broke(error)),
+        };
+        self.came.store(true, Relaxed);
+        self.heard.store(self.born.elapsed().as_millis() as u64, Relaxed);
+        let mut board = Board(self);
+        let taken = match direct {
+            Some(_) => decoder.advanced(count as u32, &mut board),
+            None => decoder.feed(&inbox[..count], &mut board),
+        };
+        taken.map_err(|reason| {
+            self.give_up(Breakage::Malformed(reason));
+            Broken
+        })?;
+        Ok(count == room)
+    }
+
+    fn broke(&self, error: io::Error) -> Broken {
+        self.give_up(Breakage::Io(uswap_core::growth::during(uswap_core::growth::Growth::Devices, || {
+            error.to_string()
+        })));
+        Broken
+    }
+}
+
+/// The places of a line, for the decoder.
+struct Board<'a>(&'a Line);
+
+impl Board<'_> {
+    fn state(&self, index: usize) -> MutexGuard<'_, PlaceState> {
+        lock(&self.0.places[index].state)
+    }
+}
+
+impl Table for Board<'_> {
+    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+        let (index, uses) = ((cookie % DEPTH as u64) as usize, cookie >> INDEX_BITS);
+        let state = self.state(index);
+        match state.waiting && state.uses == uses {
+            true => Ok((index, state.progress)),
+            false if uses > 0 && uses <= state.uses => Err(Malformed::AnsweredTwice(cookie)),
+            false => Err(Malformed::UnknownCookie(cookie)),
+        }
+    }
+
+    fn progress(&self, index: usize) -> Progress {
+        self.state(index).progress
+    }
+
+    fn note(&mut self, index: usize, progress: Progress) {
+        self.state(index).progress = progress;
+    }
+
+    fn put(&mut self, index: usize, at: u32, bytes: &[u8]) {
+        let at = at as usize;
+        self.0.places[index].desk.fill(|buffer| buffer[at..at + bytes.len()].copy_from_slice(bytes));
+    }
+
+    fn zero(&mut self, index: usize, at: u32, length: u32) {
+        self.0.places[index].desk.fill(|buffer| buffer[at as usize..(at + length) as usize].fill(0));
+    }
+
+    fn finish(&mut self, index: usize, error: u32) {
+        let mut state = self.state(index);
+        state.waiting = false;
+        if error == SHUTS_DOWN {
+            drop(state);
+            return self.0.give_up(Breakage::ShutsDown);
+        }
+        state.outcome = Some(if error == 0 { Ok(()) } else { Err(errno(error)) });
+        // Who sleeps has set its bit under this lock.
+        let sleeps = self.0.sleepers.load(SeqCst) & 1 << index != 0;
+        drop(state);
+        if sleeps {
+            self.0.places[index].bell.notify_one();
+        }
+    }
+}
+
+/// An error number of the protocol as one of the system.
+fn errno(error: u32) -> Errno {
+    match error {
+        1 => Errno(libc::EPERM),
+        12 => Errno(libc::ENOMEM),
+        22 => Errno::INVALID,
+        28 => Errno::NO_SPACE,
+        75 => Errno(libc::EOVERFLOW),
+        95 => Errno(libc::ENOTSUP),
+        _ => Errno::IO,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

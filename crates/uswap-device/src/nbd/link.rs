@@ -1,0 +1,146 @@
+//! A connection that is made anew when it breaks.
+//!
+//! There is no thread for that either: who needs the connection makes it. Attempts are spaced by a growing back-off; one
+//! thread at a time tries, others wait for what comes of it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use uswap_core::growth::{Growth, during};
+
+use super::line::Line;
+use crate::device::{ConnectionState, ConnectionStatus};
+
+/// The first pause between two attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a look at a link finds.
+pub enum Look {
+    /// The connection.
+    Up(Arc<Line>),
+    /// The connection that was there has just been found broken; look again.
+    Broke(String),
+    /// Who looked is to connect, and must say what came of it: [`Link::connected`] or [`Link::failed`].
+    Yours,
+    /// Somebody tries, or it is too early to try; at the latest then there is news.
+    Later(Instant),
+}
+
+/// One of a device's connections.
+#[derive(Default)]
+pub struct Link {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    line: Option<Arc<Line>>,
+    connecting: bool,
+    was_up: bool,
+    attempts: u32,
+    next_try: Option<Instant>,
+    reconnects: u64,
+    round_trip: Duration,
+    error: Option<String>,
+}
+
+impl Link {
+    /// The state now. With `may_connect` the caller can be the one who is to connect.
+    pub fn look(&self, may_connect: bool) -> Look {
+        let mut state = self.lock();
+        if let Some(line) = &state.line {
+            let Some(breakage) = line.breakage() else { return Look::Up(line.clone()) };
+            let (why, age) = (during(Growth::Devices, || breakage.to_string()), line.age());
+            // One that broke at once counts as an attempt that failed.
+            state.attempts = if age < LONGEST_PAUSE { state.attempts + 1 } else { 0 };
+            state.next_try = (state.attempts > 0).then(|| Instant::now() + pause(state.attempts));
+            state.line = None;
+            state.error = Some(during(Growth::Devices, || why.clone()));
+            return Look::Broke(why);
+        }
+        let now = Instant::now();
+        match state.next_try.filter(|next| *next > now) {
+            _ if state.connecting => Look::Later(now + LONGEST_PAUSE),
+            Some(next) => Look::Later(next),
+            None if may_connect => {
+                state.connecting = true;
+                Look::Yours
+            }
+            None => Look::Later(now),
+        }
+    }
+
+    /// Waits for news, at most until `until`.
+    pub fn wait(&self, until: Instant) {
+        let state = self.lock();
+        if state.line.is_none() {
+            let patience = until.saturating_duration_since(Instant::now());
+            drop(self.news.wait_timeout(state, patience));
+        }
+    }
+
+    /// There is a connection again.
+    pub fn connected(&self, line: Arc<Line>, round_trip: Duration) {
+        let mut state = self.lock();
+        state.reconnects += u64::from(state.was_up);
+        state.was_up = true;
+        state.round_trip = round_trip;
+        state.connecting = false;
+        state.line = Some(line);
+        drop(state);
+        self.news.notify_all();
+    }
+
+    /// The attempt came to nothing.
+    pub fn failed(&self, why: String) {
+        let mut state = self.lock();
+        state.connecting = false;
+        state.attempts += 1;
+        state.next_try = Some(Instant::now() + pause(state.attempts));
+        state.error = Some(why);
+        drop(state);
+        self.news.notify_all();
+    }
+
+    /// What went wrong last.
+    pub fn error(&self) -> Option<String> {
+        self.lock().error.clone()
+    }
+
+    /// Requests in flight now; `None` without a connection.
+    pub fn load(&self) -> Option<u32> {
+        self.lock().line.as_ref().filter(|line| line.breakage().is_none()).map(|line| line.in_flight())
+    }
+
+    /// For people.
+    pub fn status(&self) -> ConnectionStatus {
+        let state = self.lock();
+        let up = state.line.as_ref().filter(|line| line.breakage().is_none());
+        ConnectionStatus {
+            state: if up.is_some() { ConnectionState::Up } else { ConnectionState::Down },
+            reconnects: state.reconnects,
+            in_flight: up.map_or(0, |line| line.in_flight()),
+            round_trip_us: state.round_trip.as_micros() as u64,
+            error: state.error.clone(),
+        }
+    }
+
+    /// Says goodbye to the server.
+    pub fn close(&self) {
+        let line = self.lock().line.take();
+        if let Some(line) = line.filter(|line| line.breakage().is_none()) {
+            line.say_goodbye();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The pause after so many attempts that failed in a row.
+fn pause(attempts: u32) -> Duration {
+    (FIRST_PAUSE * 2u32.pow(attempts.min(10))).min(LONGEST_PAUSE)
+}

@@ -1,0 +1,627 @@
+//! Swap slots on an NBD server: another machine, or another process.
+//!
+//! Requests go over one or several connections (`line.rs`), each of which is made anew when it breaks (`link.rs`). A
+//! request whose connection broke is sent again on another one by its own caller, who still has its bytes; it ends with the
+//! server's answer, or with EIO when its time (`timeout=`) is over. A server that has not answered for that long is
+//! *lost*: from then on requests fail at once, but for one each second that tries whether it is back.
+//!
+//! **Order.** Nobody writes a slot before the last write to it has returned, and nobody reads it before: the store sees to
+//! that. So requests in flight never overlap, and may be executed in any order, also twice. One case remains: a server that
+//! was given up while it held a write (or a TRIM) may execute it later, when the slot has been freed and written again. So a
+//! server that is merely slow is not given up before its time; one that is restarted has forgotten what it held. The
+//! protocol has no means against that. Then the slot holds old bytes; the store's checksum of the page finds it, and
+//! the page is lost by name. It is never read as if it were right.
+//!
+//! **What is there.** The first page of an export holds a signature, so that foreign data is not overwritten, and a number
+//! drawn for this run: after a reconnect it must be there, and size and flags must be the same. Another export in the place
+//! of ours is no server of ours.
+
+mod handshake;
+mod line;
+mod link;
+mod reply;
+mod server;
+mod stream;
+mod tls;
+mod uri;
+mod wire;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use uswap_core::PAGE_SIZE;
+use uswap_core::growth::{Growth, during};
+
+use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_range};
+use crate::open::{SIGNATURE, is_swap_header};
+pub use handshake::{Export, HandshakeError, Told, parse_greeting, parse_option_reply};
+use line::{Breakage, Broken, DEPTH, Line, Order};
+use link::{Link, Look};
+pub use reply::{Decoder, Direct, Malformed, Progress, Table};
+use server::{ConnectError, Server};
+pub use uri::NbdUri;
+use wire::{Command, flag};
+
+/// Bytes before slot 0.
+const BASE: u64 = PAGE_SIZE as u64;
+const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
+/// Connections, where the server allows several.
+const CONNECTIONS: u32 = 4;
+/// Most that may be asked for.
+pub const MOST_CONNECTIONS: u32 = 16;
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The same while others do the work.
+const CONNECT_ASIDE: Duration = Duration::from_millis(500);
+/// How often a lost server is tried.
+const PROBE: Duration = Duration::from_secs(1);
+/// Where the run's number lies in the first page.
+const OWNER_AT: usize = 32;
+const OWNER: usize = 16;
+/// Bytes of one TRIM when everything goes.
+const TRIM_BYTES: u32 = 1 << 30;
+
+/// How to use a server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NbdOptions {
+    /// How long a request may take, all attempts together.
+    pub timeout: Duration,
+    /// Connections; `None`: what is good.
+    pub connections: Option<u32>,
+    /// Most bytes used; `None`: the whole export.
+    pub size: Option<u64>,
+}
+
+impl Default for NbdOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), connections: None, size: None }
+    }
+}
+
+/// Why an export cannot be swapped to.
+#[derive(Debug)]
+pub struct NbdError {
+    uri: String,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Connect(ConnectError),
+    TooSmall(u64),
+    HoldsData,
+    OneConnection(u32),
+    FirstPage(String),
+    Forgets,
+    Changed(&'static str),
+}
+
+impl fmt::Display for NbdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.uri, self.why)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => error.fmt(f),
+            Self::TooSmall(bytes) => write!(f, "the export has {bytes} bytes, room for less than 2 MiB of slots"),
+            Self::HoldsData => f.write_str("the export holds data that is not swap; empty it first"),
+            Self::OneConnection(n) => {
+                write!(
+                    f,
+                    "the server does not say that several connections see the same data: connections={n} is not possible"
+                )
+            }
+            Self::FirstPage(why) => write!(f, "the export's first page: {why}"),
+            Self::Forgets => f.write_str("what is written to the export does not come back"),
+            Self::Changed(what) => write!(f, "this is not the export that was left: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for NbdError {}
+
+/// An export of an NBD server.
+pub struct NbdDevice {
+    name: String,
+    server: Server,
+    export: Export,
+    owner: [u8; OWNER],
+    slots: u32,
+    timeout: Duration,
+    latency: Duration,
+    links: Box<[Link]>,
+    turn: AtomicUsize,
+    troubled: AtomicBool,
+    trouble: Mutex<Trouble>,
+    can_discard: AtomicBool,
+    news: Mutex<Vec<News>>,
+}
+
+/// Since when nothing goes.
+#[derive(Default)]
+struct Trouble {
+    since: Option<Instant>,
+    next_probe: Option<Instant>,
+    /// The server connects and does not answer: only an answer ends it.
+    silent: bool,
+    told_lost: bool,
+}
+
+/// How long one request waits.
+#[derive(Clone, Copy)]
+struct Patience {
+    deadline: Instant,
+    probe: bool,
+}
+
+impl NbdDevice {
+    /// Connects to the export and makes it ours.
+    ///
+    /// # Errors
+    /// [`NbdError`] names the reason; nothing is changed there then.
+    pub fn open(uri: &NbdUri, options: NbdOptions) -> Result<Self, NbdError> {
+        Self::try_open(uri, options).map_err(|why| NbdError { uri: uri.text.clone(), why })
+    }
+
+    fn try_open(uri: &NbdUri, options: NbdOptions) -> Result<Self, Why> {
+        let patience = options.timeout.min(CONNECT);
+        let server = Server::find(uri).map_err(Why::Connect)?;
+        let (stream, export) =
+            server.connect(Instant::now() + patience, patience_of_tcp(options.timeout)).map_err(Why::Connect)?;
+        let room = export.size.saturating_sub(BASE);
+        if room < CLUSTER_BYTES {
+            return Err(Why::TooSmall(export.size));
+        }
+        let count = match options.connections {
+            Some(n) if n > 1 && !export.allows_several() => return Err(Why::OneConnection(n)),
+            Some(n) => n.clamp(1, MOST_CONNECTIONS),
+            None if export.allows_several() => CONNECTIONS,
+            None => 1,
+        };
+        let bytes = options.size.map_or(room, |size| size.min(room));
+        if bytes < CLUSTER_BYTES {
+            return Err(Why::TooSmall(bytes));
+        }
+        let line = Line::new(stream, export.structured);
+        let owner = claim(&line, Instant::now() + patience)?;
+        let round_trip = measure(&line, Instant::now() + patience).map_err(|Broken| broken(&line))?;
+        let device = Self {
+            name: uri.text.clone(),
+            server,
+            export,
+            owner,
+            slots: (bytes / PAGE_SIZE as u64).min(u64::from(u32::MAX) - 1) as u32,
+            timeout: options.timeout,
+            latency: round_trip,
+            links: (0..count).map(|_| Link::default()).collect(),
+            turn: AtomicUsize::new(0),
+            troubled: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            can_discard: AtomicBool::new(export.flags & (flag::SEND_TRIM | flag::SEND_WRITE_ZEROES) != 0),
+            news: Mutex::default(),
+        };
+        device.links[0].connected(Arc::new(line), round_trip);
+        for link in &device.links[1..] {
+            let (line, round_trip) = device.connect(Instant::now() + patience)?;
+            link.connected(Arc::new(line), round_trip);
+        }
+        Ok(device)
+    }
+
+    /// A new connection to the export that we know.
+    fn connect(&self, deadline: Instant) -> Result<(Line, Duration), Why> {
+        let (stream, export) = self.server.connect(deadline, patience_of_tcp(self.timeout)).map_err(Why::Connect)?;
+        if export.size != self.export.size {
+            return Err(Why::Changed("it has another size"));
+        }
+        if (export.flags, export.smallest, export.largest)
+            != (self.export.flags, self.export.smallest, self.export.largest)
+        {
+            return Err(Why::Changed("it can do other things"));
+        }
+        let line = Line::new(stream, export.structured);
+        let mut page = [0; PAGE_SIZE];
+        let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
+        match once(&line, order, &[], Some(&mut page), deadline) {
+            Err(Broken) => return Err(broken(&line)),
+            Ok(Err(errno)) => return Err(Why::FirstPage(errno.to_string())),
+            Ok(Ok(())) if !page.starts_with(SIGNATURE) => return Err(Why::Changed("its first page is not ours")),
+            Ok(Ok(())) if page[OWNER_AT..OWNER_AT + OWNER] != self.owner => {
+                return Err(Why::Changed("another run has taken it"));
+            }
+            Ok(Ok(())) => {}
+        }
+        let round_trip = measure(&line, deadline).map_err(|Broken| broken(&line))?;
+        Ok((line, round_trip))
+    }
+
+    /// When a request that begins now must be over.
+    fn begin(&self) -> Result<Patience, Errno> {
+        let now = Instant::now();
+        if !self.troubled.load(Relaxed) || !self.is_lost() {
+            return Ok(Patience { deadline: now + self.timeout, probe: false });
+        }
+        let mut trouble = lock(&self.trouble);
+        if trouble.next_probe.is_some_and(|next| now < next) {
+            return Err(Errno::IO);
+        }
+        let deadline = now + self.timeout.min(PROBE);
+        trouble.next_probe = Some(deadline + PROBE);
+        Ok(Patience { deadline, probe: true })
+    }
+
+    /// Whether nothing has gone for longer than a request may take.
+    fn is_lost(&self) -> bool {
+        let mut trouble = lock(&self.trouble);
+        let lost = trouble.since.is_some_and(|since| since.elapsed() >= self.timeout);
+        if lost && !trouble.told_lost {
+            trouble.told_lost = true;
+            drop(trouble);
+            let why = self.links.iter().find_map(Link::error).unwrap_or_default();
+            let text = format!(
+                "{}: lost, nothing went for {:.0?} ({why}); it is tried again each second",
+                self.name, self.timeout
+            );
+            self.tell(true, text);
+        }
+        lost
+    }
+
+    fn note_trouble(&self, why: &str) {
+        let mut trouble = lock(&self.trouble);
+        self.troubled.store(true, Relaxed);
+        if trouble.since.is_none() {
+            trouble.since = Some(Instant::now());
+            drop(trouble);
+            self.tell(false, format!("{}: {why}; connecting again", self.name));
+        }
+    }
+
+    /// A request's time was over on this line. A server that said nothing at all meanwhile is lost at once: nobody else
+    /// waits as long again.
+    fn note_break(&self, line: &Line) {
+        let Some(why @ Breakage::Silent(_)) = line.breakage() else { return };
+        during(Growth::Telling, || self.note_trouble(&why.to_string()));
+        let mut trouble = lock(&self.trouble);
+        trouble.silent = true;
+        trouble.since = Instant::now().checked_sub(self.timeout).or(trouble.since);
+    }
+
+    /// There is a connection again, or an answer.
+    fn note_success(&self, answered: bool) {
+        let mut trouble = lock(&self.trouble);
+        if trouble.silent && !answered {
+            return;
+        }
+        self.troubled.store(false, Relaxed);
+        let before = std::mem::take(&mut *trouble);
+        drop(trouble);
+        if let Some(since) = before.since {
+            let text = format!("{}: connected again after {:.1?}", self.name, since.elapsed());
+            self.tell(before.told_lost, text);
+        }
+    }
+
+    fn note_answer(&self) {
+        if self.troubled.load(Relaxed) {
+            during(Growth::Telling, || self.note_success(true));
+        }
+    }
+
+    fn tell(&self, grave: bool, text: String) {
+        lock(&self.news).push(News { grave, text });
+    }
+
+    /// A connection: the one with the fewest requests in flight. Whose turn falls on one that is down makes it anew.
+    fn line(&self, patience: Patience) -> Result<Arc<Line>, Errno> {
+        loop {
+            let turn = self.turn.fetch_add(1, Relaxed);
+            let count = self.links.len();
+            let loads =
+                (0..count).map(|i| (turn + i) % count).filter_map(|i| self.links[i].load().map(|load| (load, i)));
+            let best = loads.min_by_key(|(load, _)| *load).map(|(_, i)| &self.links[i]);
+            let link = &self.links[turn % count];
+            match link.look(true) {
+                Look::Up(line) => match best.map(|best| best.look(false)) {
+                    Some(Look::Up(better)) => return Ok(better),
+                    _ => return Ok(line),
+                },
+                Look::Broke(why) => during(Growth::Devices, || self.note_trouble(&why)),
+                Look::Yours => {
+                    let up = during(Growth::Devices, || self.repair(link, patience, best.is_some()));
+                    if patience.probe && !up {
+                        return Err(Errno::IO);
+                    }
+                }
+                Look::Later(until) => match best.map(|best| best.look(false)) {
+                    Some(Look::Up(line)) => return Ok(line),
+                    Some(Look::Broke(why)) => during(Growth::Devices, || self.note_trouble(&why)),
+                    _ => link.wait(until.min(patience.deadline)),
+                },
+            }
+            if Instant::now() >= patience.deadline || (!patience.probe && self.troubled.load(Relaxed) && self.is_lost())
+            {
+                return Err(Errno::IO);
+            }
+        }
+    }
+
+    /// Makes a connection anew. Says whether there is one.
+    fn repair(&self, link: &Link, patience: Patience, aside: bool) -> bool {
+        let most = if aside { CONNECT_ASIDE } else { CONNECT };
+        match self.connect(patience.deadline.min(Instant::now() + most)) {
+            Ok((line, round_trip)) => {
+                link.connected(Arc::new(line), round_trip);
+                self.note_success(false);
+                true
+            }
+            Err(why) => {
+                let why = why.to_string();
+                self.note_trouble(&why);
+                link.failed(why);
+                false
+            }
+        }
+    }
+
+    /// One request, as often as its connection breaks, until its time is over.
+    fn transfer(&self, order: Order, payload: &[u8], mut buffer: Option<&mut [u8]>) -> Result<(), Errno> {
+        let patience = self.begin()?;
+        loop {
+            let line = self.line(patience)?;
+            match once(&line, order, payload, buffer.as_deref_mut(), patience.deadline) {
+                Ok(outcome) => {
+                    self.note_answer();
+                    return outcome;
+                }
+                Err(Broken) => self.note_break(&line),
+            }
+        }
+    }
+
+    fn order(&self, command: Command, first: u32, length: usize) -> Order {
+        Order { command, offset: BASE + u64::from(first) * PAGE_SIZE as u64, length: length as u32 }
+    }
+
+    /// Requests that one line has room for, at once. Those whose result stays open met a break.
+    fn read_batch(&self, requests: &mut [ReadRequest<'_>]) -> usize {
+        let line = self.begin().and_then(|patience| Ok((patience, self.line(patience)?)));
+        let (patience, line) = match line {
+            Ok(found) => found,
+            Err(errno) => {
+                requests.iter_mut().for_each(|request| request.result = Err(errno));
+                return requests.len();
+            }
+        };
+        let Ok(tickets) = line.take(requests.len().min(DEPTH), patience.deadline) else { return 0 };
+        let batch = &mut requests[..tickets.indices().len()];
+        let mut orders = [Order { command: Command::Read, offset: 0, length: 0 }; DEPTH];
+        for (order, request) in orders.iter_mut().zip(batch.iter()) {
+            *order = self.order(Command::Read, request.slot, request.buf.len());
+        }
+        let mut results = [None; DEPTH];
+        lend_all(&line, tickets.indices(), batch, &mut || {
+            let sent = tickets.indices().iter().zip(&orders);
+            if sent.map(|(index, order)| line.send(*index, *order, &[], patience.deadline)).all(|sent| sent.is_ok()) {
+                for (result, index) in results.iter_mut().zip(tickets.indices()) {
+                    *result = line.wait(*index, patience.deadline).ok();
+                }
+            }
+        });
+        line.give_back(&tickets);
+        if results.iter().any(Option::is_some) {
+            self.note_answer();
+        }
+        if results[..batch.len()].contains(&None) {
+            self.note_break(&line);
+        }
+        for (request, result) in batch.iter_mut().zip(results) {
+            // What met a break is sent again, one by one.
+            request.result = result.unwrap_or_else(|| self.read(request.slot, request.buf));
+        }
+        batch.len()
+    }
+}
+
+/// Lends the buffers of all requests at the desks of their places while `work` runs.
+fn lend_all(line: &Line, indices: &[u8], requests: &mut [ReadRequest<'_>], work: &mut dyn FnMut()) {
+    match (indices.split_first(), requests.split_first_mut()) {
+        (Some((index, indices)), Some((request, requests))) => {
+            line.desk(*index).lend(request.buf, || lend_all(line, indices, requests, work));
+        }
+        _ => work(),
+    }
+}
+
+/// One request on one connection.
+fn once(
+    line: &Line,
+    order: Order,
+    payload: &[u8],
+    buffer: Option<&mut [u8]>,
+    deadline: Instant,
+) -> Result<Result<(), Errno>, Broken> {
+    let tickets = line.take(1, deadline)?;
+    let index = tickets.indices()[0];
+    let work = || {
+        line.send(index, order, payload, deadline)?;
+        line.wait(index, deadline)
+    };
+    let outcome = match buffer {
+        Some(buffer) => line.desk(index).lend(buffer, work),
+        None => work(),
+    };
+    line.give_back(&tickets);
+    outcome
+}
+
+/// Unacknowledged bytes end a connection after this: so there is time left for another one.
+fn patience_of_tcp(timeout: Duration) -> Duration {
+    timeout / 3
+}
+
+fn broken(line: &Line) -> Why {
+    Why::FirstPage(line.breakage().map_or_else(String::new, ToString::to_string))
+}
+
+/// Time of one page's read: the shortest of three.
+fn measure(line: &Line, deadline: Instant) -> Result<Duration, Broken> {
+    let mut page = [0; PAGE_SIZE];
+    let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
+    let mut shortest = Duration::MAX;
+    for _ in 0..3 {
+        let begun = Instant::now();
+        // An error takes its time as well.
+        let _ = once(line, order, &[], Some(&mut page), deadline)?;
+        shortest = shortest.min(begun.elapsed());
+    }
+    Ok(shortest)
+}
+
+/// Writes our signature and a new number to the first page, unless it shows that somebody's data would be lost.
+fn claim(line: &Line, deadline: Instant) -> Result<[u8; OWNER], Why> {
+    let mut page = [0; PAGE_SIZE];
+    let ask = |command, payload: &[u8], buffer: Option<&mut [u8]>| {
+        let order = Order { command, offset: 0, length: PAGE_SIZE as u32 };
+        match once(line, order, payload, buffer, deadline) {
+            Ok(outcome) => outcome.map_err(|errno| Why::FirstPage(errno.to_string())),
+            Err(Broken) => Err(broken(line)),
+        }
+    };
+    ask(Command::Read, &[], Some(&mut page))?;
+    if !is_swap_header(&page) {
+        return Err(Why::HoldsData);
+    }
+    let mut owner = [0; OWNER];
+    for half in owner.chunks_mut(8) {
+        let word = uswap_sys::process::random_word().map_err(|error| Why::FirstPage(error.to_string()))?;
+        half.copy_from_slice(&word.to_ne_bytes());
+    }
+    page.fill(0);
+    page[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
+    page[OWNER_AT..OWNER_AT + OWNER].copy_from_slice(&owner);
+    ask(Command::Write, &page, None)?;
+    let mut back = [0; PAGE_SIZE];
+    ask(Command::Read, &[], Some(&mut back))?;
+    if back != page {
+        return Err(Why::Forgets);
+    }
+    Ok(owner)
+}
+
+impl Device for NbdDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn class(&self) -> DeviceClass {
+        // Pages that pass in one round trip at about a gigabyte a second.
+        let best_batch = (self.latency.as_micros() / 4).clamp(32, 256) as u32;
+        DeviceClass { latency: self.latency, best_batch }
+    }
+
+    fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
+        check_range(first, bytes.len(), self.slots)?;
+        let largest = self.export.largest as usize;
+        for (piece, n) in bytes.chunks(largest).zip(0..) {
+            let slot = first + n * (largest / PAGE_SIZE) as u32;
+            self.transfer(self.order(Command::Write, slot, piece.len()), piece, None)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+        check_range(first, bytes.len(), self.slots)?;
+        let largest = self.export.largest as usize;
+        for (piece, n) in bytes.chunks_mut(largest).zip(0..) {
+            let slot = first + n * (largest / PAGE_SIZE) as u32;
+            self.transfer(self.order(Command::Read, slot, piece.len()), &[], Some(piece))?;
+        }
+        Ok(())
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let fits = |r: &ReadRequest<'_>| {
+            let length = r.buf.len();
+            length > 0 && length <= self.export.largest as usize && check_range(r.slot, length, self.slots).is_ok()
+        };
+        if requests.len() < 2 || !requests.iter().all(fits) {
+            return requests.iter_mut().for_each(|r| r.result = self.read(r.slot, r.buf));
+        }
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let done = self.read_batch(rest);
+            rest = &mut rest[done..];
+        }
+    }
+
+    fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
+        if !self.can_discard.load(Relaxed) || count == 0 {
+            return Ok(());
+        }
+        let length = count as usize * PAGE_SIZE;
+        check_range(first, length, self.slots)?;
+        let command = if self.export.flags & flag::SEND_TRIM != 0 { Command::Trim } else { Command::WriteZeroes };
+        let outcome = self.transfer(self.order(command, first, length), &[], None);
+        if matches!(outcome, Err(Errno(libc::EINVAL | libc::ENOTSUP | libc::EPERM))) {
+            self.can_discard.store(false, Relaxed);
+        }
+        outcome
+    }
+
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        self.links.iter().map(Link::status).collect()
+    }
+
+    fn note(&self) -> Option<String> {
+        if !self.troubled.load(Relaxed) {
+            return None;
+        }
+        let since = lock(&self.trouble).since?.elapsed();
+        let why = self.links.iter().find_map(Link::error).unwrap_or_default();
+        Some(format!("{} for {since:.0?} ({why})", if since < self.timeout { "no connection" } else { "lost" }))
+    }
+
+    fn news(&self) -> Option<News> {
+        let mut news = self.news.lock().ok()?;
+        if news.is_empty() { None } else { Some(news.remove(0)) }
+    }
+}
+
+impl Drop for NbdDevice {
+    /// What programs had in memory does not stay behind, if the server still answers.
+    fn drop(&mut self) {
+        if self.export.flags & flag::SEND_TRIM != 0 {
+            let Some(line) = self.links.iter().find_map(|link| match link.look(false) {
+                Look::Up(line) => Some(line),
+                _ => None,
+            }) else {
+                return;
+            };
+            let (deadline, mut at) = (Instant::now() + CONNECT, BASE);
+            let end = BASE + u64::from(self.slots) * PAGE_SIZE as u64;
+            while at < end {
+                let length = (end - at).min(u64::from(TRIM_BYTES)) as u32;
+                let order = Order { command: Command::Trim, offset: at, length };
+                if !matches!(once(&line, order, &[], None, deadline), Ok(Ok(()))) {
+                    break;
+                }
+                at += u64::from(length);
+            }
+        }
+        self.links.iter().for_each(Link::close);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,112 @@
+//! Finding a server: its addresses, the way to it, and a connection whose handshake is done.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::handshake::{self, Export, HandshakeError};
+use super::stream::{Stream, connect_tcp, connect_unix};
+use super::tls::TlsClient;
+use super::uri::{NbdUri, Place};
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// The name of the host has no address.
+    Host(String, io::Error),
+    /// Nobody answers there.
+    Connect(String, io::Error),
+    /// Certificates cannot be used.
+    Certificates(String),
+    /// TLS failed.
+    Tls(io::Error),
+    /// The server and we do not come together.
+    Handshake(HandshakeError),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host, error) => write!(f, "the host {host:?} is not known: {error}"),
+            Self::Connect(place, error) if error.kind() == io::ErrorKind::TimedOut => {
+                write!(f, "{place} does not answer in time")
+            }
+            Self::Connect(place, error) => write!(f, "cannot connect to {place}: {error}"),
+            Self::Certificates(why) => write!(f, "certificates: {why}"),
+            Self::Tls(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("the server ended the connection during the TLS handshake")
+            }
+            Self::Tls(error) => write!(f, "TLS: {error}"),
+            Self::Handshake(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<HandshakeError> for ConnectError {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+enum Way {
+    Tcp(Vec<SocketAddr>),
+    Unix(PathBuf),
+}
+
+/// A server that was found once. Its addresses are kept: making a connection anew asks no name service.
+pub struct Server {
+    uri: NbdUri,
+    way: Way,
+    tls: Option<TlsClient>,
+}
+
+impl Server {
+    /// Looks the host up and reads the certificates.
+    ///
+    /// # Errors
+    /// It is not known; they cannot be used.
+    pub fn find(uri: &NbdUri) -> Result<Self, ConnectError> {
+        let tls = if uri.tls { Some(TlsClient::new(uri).map_err(ConnectError::Certificates)?) } else { None };
+        let way = match &uri.place {
+            Place::Unix(path) => Way::Unix(path.clone()),
+            Place::Tcp(host, port) => {
+                let unknown = |error| ConnectError::Host(host.clone(), error);
+                let found: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
+                Way::Tcp(found)
+            }
+        };
+        Ok(Self { uri: uri.clone(), way, tls })
+    }
+
+    /// Makes a connection and comes to terms about the export, all until `deadline`. Bytes that the server does not
+    /// acknowledge for `patience` will end it.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(&self, deadline: Instant, patience: Duration) -> Result<(Box<dyn Stream>, Export), ConnectError> {
+        let refused = |error| ConnectError::Connect(self.place(), error);
+        let mut stream: Box<dyn Stream> = match &self.way {
+            Way::Tcp(addresses) => Box::new(connect_tcp(addresses, deadline, patience).map_err(refused)?),
+            Way::Unix(path) => Box::new(connect_unix(path).map_err(refused)?),
+        };
+        handshake::greet(&*stream, deadline)?;
+        if let Some(tls) = &self.tls {
+            handshake::start_tls(&*stream, deadline)?;
+            stream = Box::new(tls.connect(stream, deadline).map_err(ConnectError::Tls)?);
+        }
+        let export = handshake::negotiate(&*stream, &self.uri.export, deadline)?;
+        Ok((stream, export))
+    }
+
+    fn place(&self) -> String {
+        match &self.uri.place {
+            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Place::Tcp(host, port) => format!("{host}:{port}"),
+            Place::Unix(path) => path.display().to_string(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Streams of bytes to a server. All calls return at once; who has to wait polls the socket.
+//!
+//! Reading and writing may be done by different threads at the same time.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use uswap_sys::net::{Ready, notice_dead_peers, set_buffers, wait_ready};
+
+/// Bytes of socket buffers asked for: several requests of 512 KiB.
+const SOCKET_BUFFER: i32 = 2 << 20;
+
+/// A connection to a server.
+pub trait Stream: Send + Sync {
+    /// Reads what is there; 0: the end.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing now. Others: the connection is broken.
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Takes what fits of `parts`, one after the other.
+    ///
+    /// # Errors
+    /// `WouldBlock`: nothing now. Others: the connection is broken.
+    fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Passes on what was taken and still waits here.
+    ///
+    /// # Errors
+    /// `WouldBlock`: not everything could be passed on. Others: the connection is broken.
+    fn try_flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether a read gives bytes that no poll will tell of.
+    fn has_buffered(&self) -> bool {
+        false
+    }
+
+    /// Lets the server know that its bytes have come. One that collects small pieces (Nagle's algorithm; qemu-nbd does)
+    /// holds the rest of a reply back until then, and the kernel would wait up to 40 ms with it.
+    fn acknowledge(&self) {}
+
+    /// The socket, for polling.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// Ends the connection in both directions; whoever polls is woken.
+    fn shut(&self);
+}
+
+impl Stream for TcpStream {
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(into)
+    }
+    fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self).write_vectored(parts)
+    }
+    fn acknowledge(&self) {
+        // Without it the server is slow, not wrong.
+        let _ = uswap_sys::net::acknowledge(self);
+    }
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+    fn shut(&self) {
+        // Gone already is what is wanted.
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+impl Stream for UnixStream {
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        (&mut &*self).read(into)
+    }
+    fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&mut &*self).write_vectored(parts)
+    }
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+    fn shut(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+/// Connects to the first of the addresses that answers.
+///
+/// # Errors
+/// What the last one said.
+pub fn connect_tcp(addresses: &[SocketAddr], deadline: Instant, patience: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpStream::connect_timeout(address, left(deadline)?) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                notice_dead_peers(&stream, patience)?;
+                // Less than asked for is slower, not wrong.
+                let _ = set_buffers(&stream, SOCKET_BUFFER);
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Connects to a Unix socket.
+///
+/// # Errors
+/// Those of connect(2).
+pub fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_nonblocking(true)?;
+    let _ = set_buffers(&stream, SOCKET_BUFFER);
+    Ok(stream)
+}
+
+/// The time left until `deadline`.
+///
+/// # Errors
+/// `TimedOut`: none.
+pub fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Fills `bytes`, waiting until `deadline`.
+///
+/// # Errors
+/// `TimedOut`; `UnexpectedEof`; what the connection says.
+pub fn read_exact(stream: &dyn Stream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match stream.try_read(&mut bytes[done..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(error) if is_later(&error) => wait(stream, Ready { read: true, write: false }, deadline)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes`, waiting until `deadline`.
+///
+/// # Errors
+/// `TimedOut`; what the connection says.
+pub fn write_all(stream: &dyn Stream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    let room = Ready { read: false, write: true };
+    while !bytes.is_empty() {
+        match stream.try_write(&[IoSlice::new(bytes)]) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if is_later(&error) => wait(stream, room, deadline)?,
+            Err(error) => return Err(error),
+        }
+    }
+    loop {
+        match stream.try_flush() {
+            Err(error) if is_later(&error) => wait(stream, room, deadline)?,
+            done => return done,
+        }
+    }
+}
+
+/// Whether a call has to be made again.
+pub fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn wait(stream: &dyn Stream, ask: Ready, deadline: Instant) -> io::Result<()> {
+    wait_ready(stream.socket(), ask, left(deadline)?).map(drop)
+}

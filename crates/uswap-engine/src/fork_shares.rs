@@ -1,0 +1,82 @@
+//! What processes share with relatives by fork, read by a thread of its own.
+//!
+//! Pages that a fork left shared are counted in parent and child. How many they are only smaps_rollup tells
+//! (proc_pid_smaps(5)), and reading it takes the lock of the process's address space: if a thread of that process holds
+//! it and waits for a processor, the reader waits along, for as long as a hundred milliseconds beside thirty busy
+//! processes. The governor must not: so it asks here, and goes on with what it was told last.
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use crate::procfs;
+
+/// Reading walks page tables: of its time the thread rests so many times what it read.
+const REST: u32 = 4;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_millis(20);
+
+/// The governor's end.
+#[derive(Debug)]
+pub struct ForkShares {
+    questions: SyncSender<Vec<u32>>,
+    answers: Receiver<(u32, i64)>,
+}
+
+impl ForkShares {
+    /// Starts the thread; it ends after the governor.
+    ///
+    /// # Errors
+    /// EAGAIN: no more threads.
+    pub fn start() -> std::io::Result<Self> {
+        let (questions, asked) = sync_channel(1);
+        let (told, answers) = channel();
+        let thread = std::thread::Builder::new().name("shares".into()).stack_size(256 << 10);
+        // Not waited for at the end: it may be in a read that takes its time.
+        thread.spawn(move || read(&asked, &told))?;
+        Ok(Self { questions, answers })
+    }
+
+    /// Asks for these processes, in this order. `false`: it is still busy with others.
+    pub fn ask(&self, pids: Vec<u32>) -> bool {
+        pids.is_empty() || self.questions.try_send(pids).is_ok()
+    }
+
+    /// Pages shared with relatives, of each process that was read meanwhile.
+    pub fn answers(&self) -> impl Iterator<Item = (u32, i64)> {
+        self.answers.try_iter()
+    }
+}
+
+fn read(asked: &Receiver<Vec<u32>>, told: &Sender<(u32, i64)>) {
+    while let Ok(pids) = asked.recv() {
+        let begun = Instant::now();
+        for pid in pids {
+            if told.send((pid, procfs::shared_pages(pid).unwrap_or(0))).is_err() {
+                return;
+            }
+        }
+        std::thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_for_is_told_and_who_is_gone_shares_nothing() {
+        let shares = ForkShares::start().expect("a thread");
+        assert!(shares.ask(Vec::new()));
+        assert!(shares.ask(vec![std::process::id(), u32::MAX]));
+        let mut answers = Vec::new();
+        for _ in 0..5000 {
+            answers.extend(shares.answers());
+            if answers.len() == 2 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(answers.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [std::process::id(), u32::MAX]);
+        assert!(answers[0].1 >= 0 && answers[1].1 == 0, "{answers:?}");
+    }
+}

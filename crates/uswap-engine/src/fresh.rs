@@ -1,0 +1,87 @@
+//! Memory registered a moment ago, which a fork child whose event is still to come may not have registered.
+//!
+//! Such a child was forked before the registration. Nothing is evicted from that memory until it is *settled*: until
+//! a moment when no event was pending, since when every fork has it. A fork that is looked at before has the child's words for
+//! it forgotten and learnt anew.
+//!
+//! That is about the mapping that was registered, not about the addresses. What is moved there later may well be evicted: it
+//! was registered all the time, and so it is in every child that was forked after the move. Changes are applied in the order
+//! in which they happened, so all forks still to come are later than the move: its source and its target are not fresh any
+//! more, nor is what was unmapped.
+
+use std::time::{Duration, Instant};
+
+type Range = (u64, u64);
+
+/// The ranges.
+#[derive(Clone, Debug, Default)]
+pub struct Fresh {
+    ranges: Vec<Range>,
+    since: Option<Instant>,
+}
+
+impl Fresh {
+    /// These are registered from now on.
+    pub fn add(&mut self, ranges: &[Range]) {
+        self.ranges.extend_from_slice(ranges);
+        self.since = Some(Instant::now());
+    }
+
+    /// What was there is gone, or something else takes its place.
+    pub fn cut(&mut self, start: u64, end: u64) {
+        let pieces = |(s, e): &Range| [(*s, start.min(*e)), (end.max(*s), *e)];
+        self.ranges = self.ranges.iter().flat_map(pieces).filter(|(s, e)| s < e).collect();
+    }
+
+    /// Whether nothing is fresh any more. `is_quiet`: no event is pending now. Not before it is as old as `least` (for tests).
+    pub fn settle(&mut self, is_quiet: impl FnOnce() -> bool, least: Duration) -> bool {
+        let is_old = self.since.is_none_or(|since| since.elapsed() >= least);
+        if !self.ranges.is_empty() && is_old && is_quiet() {
+            self.ranges.clear();
+        }
+        self.ranges.is_empty()
+    }
+
+    /// What a child forked now may not have registered.
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Whether the page is fresh.
+    pub fn contains(&self, page: u64) -> bool {
+        self.ranges.iter().any(|(start, end)| (*start..*end).contains(&page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn it_is_settled_when_nothing_is_pending() {
+        let mut fresh = Fresh::default();
+        assert!(fresh.settle(|| false, Duration::ZERO));
+        fresh.add(&[(4, 8)]);
+        assert!(!fresh.settle(|| false, Duration::ZERO) && !fresh.settle(|| true, Duration::from_secs(60)));
+        assert!(fresh.contains(4) && !fresh.contains(8));
+        assert!(fresh.settle(|| true, Duration::ZERO) && !fresh.contains(4));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_is_not_fresh_and_all_else_stays_so(
+            added in prop::collection::vec((0u64..40, 1u64..10), 0..6),
+            cut in prop::collection::vec((0u64..40, 0u64..10), 0..6),
+        ) {
+            let mut fresh = Fresh::default();
+            let ranges: Vec<Range> = added.iter().map(|(start, length)| (*start, start + length)).collect();
+            fresh.add(&ranges);
+            cut.iter().for_each(|(start, length)| fresh.cut(*start, start + length));
+            for page in 0..60 {
+                let within = |list: &[(u64, u64)]| list.iter().any(|(s, l)| (*s..s + l).contains(&page));
+                prop_assert_eq!(fresh.contains(page), within(&added) && !within(&cut), "page {}", page);
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the standard library does not say about sockets: waiting for either direction, and options of TCP.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use crate::check_int;
+
+/// What a socket is ready for. An error or the end of the connection counts as both: the next call tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ready {
+    /// A read does not wait.
+    pub read: bool,
+    /// A write does not wait.
+    pub write: bool,
+}
+
+/// Waits until the socket is ready for what is asked, at most `patience` (rounded up to milliseconds); nothing is ready then.
+/// A signal ends the wait early.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn wait_ready(socket: impl AsFd, ask: Ready, patience: Duration) -> io::Result<Ready> {
+    let events = if ask.read { libc::POLLIN } else { 0 } | if ask.write { libc::POLLOUT } else { 0 };
+    let mut entry = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events, revents: 0 };
+    let milliseconds = patience.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
+    // SAFETY: one entry, alive during the call.
+    match check_int(unsafe { libc::poll(&raw mut entry, 1, milliseconds) }) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Ready::default()),
+        result => result?,
+    };
+    let ended = entry.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
+    Ok(Ready { read: ended || entry.revents & libc::POLLIN != 0, write: ended || entry.revents & libc::POLLOUT != 0 })
+}
+
+/// Asks the kernel to notice a dead peer of a TCP connection: after ten idle seconds it is asked every five (tcp(7)), and
+/// bytes that are not acknowledged for `patience` end the connection.
+///
+/// # Errors
+/// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
+pub fn notice_dead_peers(socket: impl AsFd, patience: Duration) -> io::Result<()> {
+    let milliseconds = patience.as_millis().clamp(1000, i32::MAX as u128) as i32;
+    set(&socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10)?;
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 5)?;
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3)?;
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)
+}
+
+/// Acknowledges what came on a TCP connection now, not up to 40 ms later (TCP_QUICKACK, tcp(7); it does not last).
+///
+/// # Errors
+/// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
+pub fn acknowledge(socket: impl AsFd) -> io::Result<()> {
+    set(&socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1)
+}
+
+/// Asks for buffers of this many bytes in each direction; the system's limits may give less.
+///
+/// # Errors
+/// ENOTSOCK.
+pub fn set_buffers(socket: impl AsFd, bytes: i32) -> io::Result<()> {
+    set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+    set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+}
+
+fn set(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let (fd, length) = (socket.as_fd().as_raw_fd(), size_of::<i32>() as libc::socklen_t);
+    // SAFETY: an int and its length.
+    check_int(unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), length) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn readiness_is_told_for_each_direction() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let soon = Duration::from_millis(1);
+        let both = Ready { read: true, write: true };
+        assert_eq!(wait_ready(&ours, both, soon).expect("poll"), Ready { read: false, write: true });
+        theirs.write_all(b"x").expect("room");
+        assert_eq!(wait_ready(&ours, both, soon).expect("poll"), both);
+        assert_eq!(wait_ready(&theirs, Ready { read: true, write: false }, soon).expect("poll"), Ready::default());
+        drop(ours);
+        assert!(wait_ready(&theirs, Ready { read: true, write: false }, soon).expect("poll").read);
+    }
+
+    #[test]
+    fn options_are_for_tcp() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
+        notice_dead_peers(&stream, Duration::from_secs(30)).expect("options");
+        set_buffers(&stream, 1 << 20).expect("options");
+        acknowledge(&stream).expect("options");
+        let (unix, _other) = UnixStream::pair().expect("a pair");
+        assert!(notice_dead_peers(&unix, Duration::from_secs(30)).is_err());
+    }
+}
