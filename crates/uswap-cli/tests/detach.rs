@@ -462,6 +462,19 @@ fn a_step_that_fails_leaves_the_program_as_it_was() {
     });
 }
 
+/// A thread that does not stop in time is not seized a second time while it is waited for: the kernel would refuse it.
+#[test]
+fn a_thread_that_stops_late_is_waited_for() {
+    need_userfaultfd!();
+    let program = watchful(["40", "60000", "1", "0"]);
+    let name = program.pid().to_string();
+    let engine = attach_to(attach("24M").faults("attach-late=300000"), &program);
+    evicts(&engine, &name, 4000);
+    detach(&name);
+    without_losses(engine.wait().expect(0).paged());
+    is_good(program);
+}
+
 /// Before the first step that changes a register the program goes on; after it nobody else could give them back.
 #[test]
 fn an_engine_may_die_at_any_step() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use uswap_sys::trace::{self, Tracee};
+use uswap_sys::trace::{self, Stop, Tracee};
 
 use crate::inject::{Brought, Failure, Injector, Target, Words};
 use crate::leaving::Leaver;
@@ -65,8 +65,8 @@ pub struct Attacher {
     layout: Layout,
     image: OwnedFd,
     known: HashMap<u32, Known>,
-    /// Threads that were seized and have not stopped yet.
-    late: Vec<Tracee>,
+    /// Threads that were seized and have not stopped yet, and since when.
+    late: Vec<(Tracee, Instant)>,
     own_filters: u32,
 }
 
@@ -93,7 +93,7 @@ impl Attacher {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.late.retain(|tracee| tracee.detach().is_err() && procfs::name(tracee.tid()).is_some());
+            self.let_go_of_late();
             if self.shared.leaving.is_under_way() {
                 if self.shared.leaving.is_last_phase() && !self.shared.leaving.agents_gone.load(SeqCst) {
                     self.remove_agents();
@@ -107,6 +107,28 @@ impl Attacher {
                 self.look_after(pid, &silent.tree, false);
             }
         }
+    }
+
+    /// Lets go of threads that have stopped in the end, with the signals at which they did.
+    fn let_go_of_late(&mut self) {
+        let kept = Duration::from_micros(self.shared.faults.attach_late);
+        self.late.retain(|(tracee, since)| {
+            if since.elapsed() < kept {
+                return true;
+            }
+            if !kept.is_zero() {
+                // It was not asked to stop yet; or it is asked again, which changes nothing.
+                let _ = tracee.interrupt();
+            }
+            match tracee.wait_for_arrival(Duration::ZERO) {
+                None => return true,
+                Some(Stop::Gone) => {}
+                // Whoever cannot be let go has ended.
+                Some(Stop::Signal(signal)) => drop(tracee.detach_with(signal)),
+                Some(_) => drop(tracee.detach()),
+            }
+            false
+        });
     }
 
     /// Has the agents of programs that were let go unmap what they brought, and end. One that cannot be led ends by itself when
@@ -227,7 +249,7 @@ impl Attacher {
                 Outcome::Brought
             }
             Err(Failure::Late(tracee)) => {
-                self.late.push(tracee);
+                self.late.push((tracee, Instant::now()));
                 Outcome::Later
             }
             Err(Failure::Later) => Outcome::Later,
@@ -259,6 +281,10 @@ impl Attacher {
             return Err(Outcome::Unfit(Why::OtherMachine));
         }
         let threads = procfs::threads(pid);
+        // Any of its threads: the kernel refuses to seize one a second time.
+        if self.late.iter().any(|(tracee, _)| threads.contains(&tracee.tid())) {
+            return Err(Outcome::Later);
+        }
         if threads.iter().any(|tid| procfs::is_agent(pid, *tid)) {
             return Err(Outcome::Nothing);
         }

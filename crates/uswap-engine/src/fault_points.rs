@@ -102,6 +102,8 @@ pub struct FaultPoints {
     pub attach_fail: u64,
     /// The engine is killed at this step of bringing an agent.
     pub attach_die: u64,
+    /// The first thread that is to stop for an agent is asked to only after so many microseconds.
+    pub attach_late: u64,
     /// Microseconds between the last page that came back at a detach and the end of the registration.
     pub delay_detach: u64,
     draws: AtomicU64,
@@ -138,6 +140,7 @@ impl FaultPoints {
                 "delay-detach" => points.delay_detach = number,
                 "attach-kill" => points.attach_kill = number,
                 "attach-fail" => points.attach_fail = number,
+                "attach-late" => points.attach_late = number,
                 "attach-die" => points.attach_die = number,
                 "again" => points.again = number,
                 "store-full" => points.store_full = number,
@@ -207,6 +210,11 @@ impl FaultPoints {
             let _ = uswap_sys::process::kill(std::process::id(), 9);
         }
         number == self.attach_fail
+    }
+
+    /// Whether a thread that is asked to stop shall be late: the first one only.
+    pub fn is_late(&self) -> bool {
+        self.attach_late != 0 && self.draws.fetch_add(1, Relaxed) == 0
     }
 
     /// Waits, if a delay is set.

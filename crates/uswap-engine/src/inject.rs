@@ -146,6 +146,9 @@ impl<'a> Injector<'a> {
             }
         })?;
         self.faults.step(target.pid);
+        if self.faults.is_late() {
+            return Err(Failure::Late(tracee));
+        }
         tracee.interrupt()?;
         if let Err(failure) = arrive(&tracee, ARRIVAL) {
             return Err(match failure {

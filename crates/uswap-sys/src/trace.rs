@@ -236,7 +236,15 @@ impl Tracee {
     /// # Errors
     /// ESRCH: it is not stopped, or has ended.
     pub fn detach(&self) -> io::Result<()> {
-        request(libc::PTRACE_DETACH, self.tid, 0, 0)
+        self.detach_with(0)
+    }
+
+    /// The same from a stop at a signal, which is delivered to it.
+    ///
+    /// # Errors
+    /// ESRCH: it is not stopped, or has ended.
+    pub fn detach_with(&self, signal: i32) -> io::Result<()> {
+        request(libc::PTRACE_DETACH, self.tid, 0, signal as usize)
     }
 }
 
