@@ -87,6 +87,14 @@ fn nothing_is_noticed_when_every_step_is_slow() {
     was_attached(attached(under("256M").faults("delay-attach=15000"), ["16", "2500", "8"]).expect(0));
 }
 
+/// Its stop is the attacher's business: the keeper would stop, too, if it took it for the command's.
+#[test]
+fn nothing_is_noticed_when_threads_stop_late() {
+    need_userfaultfd!();
+    was_attached(attached(under("256M").faults("attach-late=60000"), ["16", "2000", "0"]).expect(0));
+    was_attached(attached(under("256M").faults("attach-late=60000"), ["16", "2000", "8"]).expect(0));
+}
+
 #[test]
 fn nothing_is_noticed_under_pressure() {
     need_userfaultfd!();

@@ -111,7 +111,11 @@ impl Attacher {
 
     /// Lets go of threads that have stopped in the end, with the signals at which they did.
     fn let_go_of_late(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
         let kept = Duration::from_micros(self.shared.faults.attach_late);
+        let mut late = self.shared.tracing.lock().expect("tracing");
         self.late.retain(|(tracee, since)| {
             if since.elapsed() < kept {
                 return true;
@@ -129,6 +133,9 @@ impl Attacher {
             }
             false
         });
+        *late = self.late.len();
+        drop(late);
+        self.shared.main_bell.ring();
     }
 
     /// Has the agents of programs that were let go unmap what they brought, and end. One that cannot be led ends by itself when
@@ -227,13 +234,17 @@ impl Attacher {
     fn bring(&mut self, target: Target) -> Outcome {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
-        let brought = {
-            let _tracing = shared.tracing.lock().expect("tracing");
-            if shared.leaving.is_under_way() {
-                return Outcome::Later;
-            }
-            injector.bring(target, || procfs::image_signature(target.pid))
-        };
+        let mut late = shared.tracing.lock().expect("tracing");
+        if shared.leaving.is_under_way() {
+            return Outcome::Later;
+        }
+        let brought = injector.bring(target, || procfs::image_signature(target.pid));
+        if let Err(Failure::Late(tracee)) = brought {
+            self.late.push((tracee, Instant::now()));
+            *late = self.late.len();
+            return Outcome::Later;
+        }
+        drop(late);
         shared.main_bell.ring();
         match brought {
             Ok(Brought { socket, stopped, words }) => {
@@ -248,12 +259,7 @@ impl Attacher {
                 shared.main_bell.ring();
                 Outcome::Brought
             }
-            Err(Failure::Late(tracee)) => {
-                self.late.push((tracee, Instant::now()));
-                Outcome::Later
-            }
-            Err(Failure::Later) => Outcome::Later,
-            Err(Failure::Gone) => Outcome::Later,
+            Err(Failure::Later | Failure::Late(_) | Failure::Gone) => Outcome::Later,
             Err(Failure::Unfit(why)) => Outcome::Unfit(Why::Unfit(why)),
             Err(Failure::Refused(what, errno)) => Outcome::Unfit(Why::Refused(what, errno)),
         }

@@ -507,8 +507,11 @@ impl Engine {
     /// Takes the news of all children: the command's end is the run's status.
     fn reap(&mut self, control: &ControlPage) -> Option<i32> {
         let mut status = None;
-        // It rings when it is done.
-        let Ok(_not_tracing) = self.shared.tracing.try_lock() else { return None };
+        // The attacher rings when it is done.
+        let Ok(tracing) = self.shared.tracing.try_lock() else { return None };
+        if *tracing > 0 {
+            return None;
+        }
         while let Ok(Some((pid, change))) = process::wait_news(None) {
             if pid != self.command {
                 continue;

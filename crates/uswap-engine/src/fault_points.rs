@@ -102,7 +102,7 @@ pub struct FaultPoints {
     pub attach_fail: u64,
     /// The engine is killed at this step of bringing an agent.
     pub attach_die: u64,
-    /// The first thread that is to stop for an agent is asked to only after so many microseconds.
+    /// Every other thread that is to stop for an agent is asked to only after so many microseconds.
     pub attach_late: u64,
     /// Microseconds between the last page that came back at a detach and the end of the registration.
     pub delay_detach: u64,
@@ -212,9 +212,9 @@ impl FaultPoints {
         number == self.attach_fail
     }
 
-    /// Whether a thread that is asked to stop shall be late: the first one only.
+    /// Whether a thread that is asked to stop shall be late.
     pub fn is_late(&self) -> bool {
-        self.attach_late != 0 && self.draws.fetch_add(1, Relaxed) == 0
+        self.attach_late != 0 && self.draws.fetch_add(1, Relaxed).is_multiple_of(2)
     }
 
     /// Waits, if a delay is set.

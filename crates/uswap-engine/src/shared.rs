@@ -55,8 +55,9 @@ pub struct Shared {
     pub notices: Mutex<Vec<Notice>>,
     /// Connections of agents that could not come to the door, with their processes.
     pub fetched: Mutex<Vec<Fetched>>,
-    /// Held while a thread is traced: the news of it belong to the attacher.
-    pub tracing: Mutex<()>,
+    /// Held while a thread is traced: the news of it belong to the attacher. So do those of threads that are to stop and
+    /// have not yet, whose number this is.
+    pub tracing: Mutex<usize>,
     /// Why processes cannot be attached to.
     pub refused: Mutex<std::collections::BTreeMap<u32, crate::unmanaged::Why>>,
     /// How long threads were stopped for an agent to be brought, in nanoseconds.
