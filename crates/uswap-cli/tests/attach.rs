@@ -48,7 +48,7 @@ fn within_limits(arguments: &str) -> String {
 fn torture(faults: &str, arguments: &str) {
     let mut words = vec![fixed("torture").into_os_string()];
     // Of options given twice the first counts.
-    words.extend(["--timeout", "75", "--seconds", "1", "--memory", "96"].map(Into::into));
+    words.extend(["--timeout", "75", "--seconds", "1", "--memory", "80"].map(Into::into));
     words.extend(within_limits(arguments).split_whitespace().map(Into::into));
     let outcome = under("64M").faults(&format!("audit,{faults}")).deadline(90).swap_file("2G").run(words);
     was_attached(outcome.expect(0).paged());
@@ -91,8 +91,10 @@ fn nothing_is_noticed_when_every_step_is_slow() {
 #[test]
 fn nothing_is_noticed_when_threads_stop_late() {
     need_userfaultfd!();
-    was_attached(attached(under("256M").faults("attach-late=60000"), ["16", "2000", "0"]).expect(0));
-    was_attached(attached(under("256M").faults("attach-late=60000"), ["16", "2000", "8"]).expect(0));
+    for threads in ["0", "8"] {
+        // Whether the agent comes before the program ends is not the question here.
+        attached(under("256M").faults("attach-late=60000"), ["16", "2000", threads]).expect(0);
+    }
 }
 
 #[test]
@@ -240,7 +242,7 @@ fn go_test_with_the_race_detector() {
         let launch = under(ram).deadline(170).faults("audit").folder(&folder);
         launch.env("GO111MODULE", "off").env("GOCACHE", tmp("go-cache")).env("CGO_ENABLED", "1")
     };
-    let outcome = launch("96M").run(words);
+    let outcome = launch("192M").run(words);
     was_attached(outcome.expect(0).paged());
     assert!(outcome.stdout.starts_with("ok"), "{}", outcome.account());
 }

@@ -257,13 +257,19 @@ fn a_run_ends_though_its_server_is_stopped() {
 fn errors_of_the_server_cost_no_wrong_page() {
     need_userfaultfd!();
     need_server!(Kind::Nbdkit);
-    let rates = ["error-pread-rate=0.01%", "error-pwrite-rate=20%", "error=EIO"];
-    let server = Server::nbdkit(&["--filter=error"], &rates);
     let other = Scratch::new();
+    // Errors begin when this file is there: at the start the server must be accepted.
+    let errors = other.path("errors");
+    let file = format!("error-file={}", errors.display());
+    let rates = ["error-pread-rate=0.01%", "error-pwrite-rate=20%", "error=EIO", &file];
+    let server = Server::nbdkit(&["--filter=error"], &rates);
     let launch = over(&format!("{},prio=1", server.uri()));
-    let outcome = launch
+    let running = launch
         .option("--swap", format!("{},size=1G", other.path("swap").display()))
-        .run(torture("--seed 60 --seconds 3 --memory 128"));
+        .start(torture("--seed 60 --seconds 3 --memory 128"));
+    running.command();
+    std::fs::write(&errors, "").expect("errors");
+    let outcome = running.wait();
     outcome.expect(0).paged();
     assert_eq!(outcome.stat("checksum_errors"), 0, "{}", outcome.account());
     let device = &outcome.stats.as_ref().expect("figures")["devices"][0];

@@ -123,8 +123,8 @@ fn many_proofs() {
         off: "one-proof",
         always: "",
         victim: "raw_forks",
-        arguments: "--memory 96 --rounds 2",
-        timeout: 15,
+        arguments: "--memory 80 --rounds 1",
+        timeout: 25,
         tries: 4,
     }
     .is_needed();

@@ -125,7 +125,9 @@ impl Attacher {
                 let _ = tracee.interrupt();
             }
             match tracee.wait_for_arrival(Duration::ZERO) {
-                None => return true,
+                // What has ended is left to the engine's main thread, which waits for all children: the end of a first thread is
+                // not told as long as others of its process are traced.
+                None => return !procfs::has_ended(tracee.tid()),
                 Some(Stop::Gone) => {}
                 // Whoever cannot be let go has ended.
                 Some(Stop::Signal(signal)) => drop(tracee.detach_with(signal)),

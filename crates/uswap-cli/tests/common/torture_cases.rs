@@ -18,24 +18,24 @@ macro_rules! torture_cases {
             counters: "", "--mode counters --seconds 2 --memory 112";
             counters_with_four_threads: "", "--mode counters --seconds 2 --memory 128 --threads 4 --processes 1";
 
-            slow_installation: "delay-install=200", "--seed 11 --seconds 2 --memory 112";
-            slow_gate: "delay-gate=200", "--seed 12 --seconds 2 --memory 112";
-            slow_store: "delay-store=2000", "--seed 13 --seconds 2 --memory 112";
-            all_slow: "delay-install=100,delay-gate=100,delay-store=500", "--seed 14 --seconds 2 --memory 112";
-            kernel_answers_again: "again=5", "--seed 15 --seconds 2 --memory 112";
+            slow_installation: "delay-install=200", "--seed 11 --seconds 2 --memory 88";
+            slow_gate: "delay-gate=200", "--seed 12 --seconds 2 --memory 88";
+            slow_store: "delay-store=2000", "--seed 13 --seconds 2 --memory 88";
+            all_slow: "delay-install=100,delay-gate=100,delay-store=500", "--seed 14 --seconds 2 --memory 88";
+            kernel_answers_again: "again=5", "--seed 15 --seconds 2 --memory 88";
             store_is_full_at_times: "store-full=4", "--seed 16 --seconds 2 --memory 112";
             nothing_allocates: "no-alloc", "--seed 17 --seconds 2 --memory 112 --threads 4";
-            slow_device: "no-alloc,delay-read=1000,delay-write=1000", "--seed 18 --seconds 2 --memory 112 --threads 4";
+            slow_device: "no-alloc,delay-read=1000,delay-write=1000", "--seed 18 --seconds 2 --memory 88 --threads 4";
             slow_device_and_all_else: "no-alloc,delay-read=500,delay-write=500,delay-install=100,delay-gate=50,again=20",
-                "--seed 19 --seconds 2 --memory 112 --threads 3";
-            counters_slow_device: "no-alloc,delay-read=1000,delay-write=1000", "--mode counters --seconds 2 --memory 112";
-            counters_slow_installation: "delay-install=200", "--mode counters --seconds 2 --memory 112";
-            counters_slow_store: "delay-store=2000,again=7", "--mode counters --seconds 2 --memory 112";
+                "--seed 19 --seconds 2 --memory 80 --threads 3";
+            counters_slow_device: "no-alloc,delay-read=1000,delay-write=1000", "--mode counters --seconds 2 --memory 80";
+            counters_slow_installation: "delay-install=200", "--mode counters --seconds 2 --memory 88";
+            counters_slow_store: "delay-store=2000,again=7", "--mode counters --seconds 2 --memory 88";
 
             // Load control forced on: processes take turns of 200 ms, one at a time, whether memory is short or not.
             taking_turns: "crowd", "--seed 31 --seconds 2 --memory 112 --processes 4";
-            taking_turns_all_slow: "crowd,delay-install=100,delay-gate=100,delay-store=500", "--seed 32 --seconds 2 --memory 112";
-            taking_turns_counters: "crowd,again=7", "--mode counters --seconds 2 --memory 112";
+            taking_turns_all_slow: "crowd,delay-install=100,delay-gate=100,delay-store=500", "--seed 32 --seconds 2 --memory 88";
+            taking_turns_counters: "crowd,again=7", "--mode counters --seconds 2 --memory 88";
         }
     };
 }
