@@ -38,13 +38,13 @@ fn is_right(outcome: &Outcome) {
 }
 
 fn launch() -> Launch {
-    under("64M").deadline(90).swap_file("2G").faults("audit,delay-compact=500")
+    under("44M").deadline(90).swap_file("2G").faults("audit,delay-compact=500")
 }
 
 #[test]
 fn zstd() {
     need_userfaultfd!();
-    let outcome = launch().option("--compressor", "zstd:3").run(torture("--seed 51 --seconds 5 --memory 128"));
+    let outcome = launch().option("--compressor", "zstd:3").run(torture("--seed 51 --seconds 3 --memory 88"));
     is_right(&outcome);
     assert_eq!(outcome.stats.as_ref().expect("figures")["compressor"], "zstd:3");
 }
@@ -53,7 +53,7 @@ fn zstd() {
 fn zbud_with_a_small_pool() {
     need_userfaultfd!();
     let launch = launch().option("--allocator", "zbud").option("--pool", "10");
-    let outcome = launch.run(torture("--seed 52 --seconds 5 --memory 128"));
+    let outcome = launch.run(torture("--seed 52 --seconds 3 --memory 88"));
     is_right(&outcome);
     assert_eq!(outcome.stats.as_ref().expect("figures")["pool_allocator"], "zbud");
 }
@@ -64,7 +64,7 @@ fn the_compressor_changes_all_the_time() {
     need_userfaultfd!();
     let name = format!("compressors-change-{}", std::process::id());
     let launch = launch().option("--name", &name).option("--pool", "15").flag("-q");
-    let running = launch.start(torture("--seed 53 --seconds 6 --memory 112"));
+    let running = launch.start(torture("--seed 53 --seconds 4 --memory 76"));
     running.until("pages in the pool", || (figures(&name)["zswpout"].as_u64()? > 1000).then_some(()));
     let (begun, mut changes) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_secs(3) {

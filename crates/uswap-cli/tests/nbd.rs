@@ -24,7 +24,7 @@ fn torture(arguments: &str) -> Vec<OsString> {
 }
 
 fn over(spec: &str) -> Launch {
-    under("64M").deadline(120).option("--pool", "5").option("--swap", spec).faults("audit")
+    under("44M").deadline(120).option("--pool", "5").option("--swap", spec).faults("audit")
 }
 
 /// It read only right pages, and pages went to the device and came back.
@@ -48,7 +48,7 @@ fn nbdkit_serves() {
     need_userfaultfd!();
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
-    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 3 --memory 128"));
+    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 3 --memory 88"));
     survived(&outcome);
     let all = connections(&outcome);
     assert!(all.len() == 4 && all.iter().all(|one| one["state"] == "up" && one["reconnects"] == 0), "{all:?}");
@@ -59,14 +59,14 @@ fn nbdkit_serves() {
 fn nbd_server_serves() {
     need_userfaultfd!();
     need_server!(Kind::NbdServer);
-    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 3 --memory 128");
+    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 3 --memory 88");
 }
 
 #[test]
 fn qemu_nbd_serves() {
     need_userfaultfd!();
     need_server!(Kind::Qemu);
-    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 3 --memory 96 --processes 1");
+    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 3 --memory 66 --processes 1");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn unix_sockets_serve() {
     need_userfaultfd!();
     for kind in Kind::ALL {
         need_server!(kind);
-        serves(&Server::unix(kind), "--seed 54 --seconds 3 --memory 128 --processes 1");
+        serves(&Server::unix(kind), "--seed 54 --seconds 3 --memory 88 --processes 1");
     }
 }
 
@@ -86,7 +86,7 @@ fn one_connection_with_delays() {
     let server = Server::tcp(Kind::Nbdkit);
     let launch = over(&format!("{},connections=1", server.uri()));
     let launch = launch.faults("audit,delay-install=100,delay-gate=100,delay-store=500");
-    let outcome = launch.run(torture("--seed 55 --seconds 3 --memory 128 --threads 4"));
+    let outcome = launch.run(torture("--seed 55 --seconds 3 --memory 88 --threads 4"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
@@ -99,7 +99,7 @@ fn slow_servers_serve() {
     for (options, parameters) in
         [(&["--filter=delay"][..], &["rdelay=5ms", "wdelay=5ms"][..]), (&["--filter=rate"], &["rate=80M"])]
     {
-        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 3 --memory 96 --processes 0");
+        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 3 --memory 66 --processes 0");
     }
 }
 
@@ -113,20 +113,20 @@ fn modest_servers_serve() {
     let options =
         ["--no-sr", "--filter=blocksize-policy", "--filter=multi-conn", "--filter=nozero", "--filter=noparallel"];
     let server = Server::nbdkit(&options, &policy);
-    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 3 --memory 128"));
+    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 3 --memory 88"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
 
 fn start_torture(server: &Server, options: &str, seconds: u32) -> Running {
     let spec = format!("{}{options}", server.uri());
-    over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 128")))
+    over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 88")))
 }
 
 /// Killed and started again every second and a half, its file kept: nobody notices but by waiting.
 fn survives_restarts(kind: Kind) {
     let mut server = Server::tcp(kind);
-    let running = over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 96 --processes 1"));
+    let running = over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 66 --processes 1"));
     std::thread::sleep(Duration::from_secs(2));
     for _ in 0..4 {
         server.kill();
@@ -180,7 +180,7 @@ fn a_server_that_stalls_goes_on() {
 }
 
 fn sigbus_report(launch: Launch) -> Running {
-    let arguments = "--memory 96 --rounds 3 --timeout 100".split(' ').map(Into::into);
+    let arguments = "--memory 66 --rounds 3 --timeout 100".split(' ').map(Into::into);
     launch.start([victim("sigbus_report").into_os_string()].into_iter().chain(arguments))
 }
 
@@ -240,7 +240,7 @@ fn a_run_ends_though_its_server_is_stopped() {
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
     let spec = format!("{},timeout=600", server.uri());
-    let running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 128 --processes 0"));
+    let running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 88 --processes 0"));
     std::thread::sleep(Duration::from_secs(2));
     server.signal(19);
     std::thread::sleep(Duration::from_millis(500));
@@ -266,7 +266,7 @@ fn errors_of_the_server_cost_no_wrong_page() {
     let launch = over(&format!("{},prio=1", server.uri()));
     let running = launch
         .option("--swap", format!("{},size=1G", other.path("swap").display()))
-        .start(torture("--seed 60 --seconds 3 --memory 128"));
+        .start(torture("--seed 60 --seconds 3 --memory 88"));
     running.command();
     std::fs::write(&errors, "").expect("errors");
     let outcome = running.wait();
@@ -321,7 +321,7 @@ fn a_mirror_goes_on_with_one_half() {
         let (mut server, mut other, scratch) = (Server::tcp(Kind::Nbdkit), Server::tcp(Kind::Nbdkit), Scratch::new());
         let half = if with_file { scratch.path("half").display().to_string() } else { other.uri() };
         let spec = format!("{},mirror={half},timeout=1,size=1G", server.uri());
-        let running = over(&spec).start(torture("--seed 61 --seconds 8 --memory 128"));
+        let running = over(&spec).start(torture("--seed 61 --seconds 8 --memory 88"));
         std::thread::sleep(Duration::from_secs(3));
         if with_file {
             server.kill()
@@ -353,7 +353,7 @@ fn a_server_comes_and_goes() {
     let name = format!("nbd-comes-{}", std::process::id());
     let file = format!("{},size=1G", scratch.path("swap").display());
     let launch = over(&file).option("--name", &name);
-    let running = launch.start(torture("--seed 62 --seconds 12 --memory 128"));
+    let running = launch.start(torture("--seed 62 --seconds 12 --memory 88"));
     running.engine();
     std::thread::sleep(Duration::from_secs(1));
     let ordered = uswap(&["swapon", &name, &format!("{},prio=5", server.uri())]);
@@ -456,7 +456,7 @@ fn tls_serves_with_certificates_and_is_refused_with_wrong_ones() {
     };
     let query = |folder: &Path| format!("tls-certificates={}", folder.display());
     let server = serve(&good, "--tls-verify-peer");
-    let outcome = over(&server.uri_of("nbds", &query(&good))).run(torture("--seed 63 --seconds 3 --memory 128"));
+    let outcome = over(&server.uri_of("nbds", &query(&good))).run(torture("--seed 63 --seconds 3 --memory 88"));
     survived(&outcome);
     let away = serve(&elsewhere, "-v");
     let named = format!("{}&tls-hostname=elsewhere.example", query(&elsewhere));

@@ -20,7 +20,7 @@ fn words(arguments: &str) -> Vec<OsString> {
 }
 
 fn launch() -> Launch {
-    under("64M").deadline(90).swap_file("2G").faults("audit")
+    under("44M").deadline(90).swap_file("2G").faults("audit")
 }
 
 /// Runs it; it must verify every page it read, and pages must have been evicted.
@@ -51,7 +51,7 @@ macro_rules! written_back {
         $(#[test]
         fn $test() {
             need_userfaultfd!();
-            let launch = under("64M").deadline(90).faults(concat!("audit,", $faults));
+            let launch = under("44M").deadline(90).faults(concat!("audit,", $faults));
             let launch = if $swap.is_empty() { launch.swap_file("2G") } else { launch.option("--swap", $swap) };
             let outcome = survives(launch, $arguments);
             let (written, repacked) = (outcome.stat("written_back_pages"), outcome.stat("repacked_pages"));
@@ -61,13 +61,13 @@ macro_rules! written_back {
 }
 
 written_back! {
-    writeback_without_end: "eager-writeback", "", "--seed 31 --seconds 2 --memory 112";
-    slow_writeback: "no-alloc,eager-writeback,delay-writeback=3000", "", "--seed 33 --seconds 2 --memory 112";
-    writeback_and_repacking: "no-alloc,eager-writeback,eager-repack", "", "--seed 34 --seconds 2 --memory 112";
+    writeback_without_end: "eager-writeback", "", "--seed 31 --seconds 2 --memory 76";
+    slow_writeback: "no-alloc,eager-writeback,delay-writeback=3000", "", "--seed 33 --seconds 2 --memory 76";
+    writeback_and_repacking: "no-alloc,eager-writeback,eager-repack", "", "--seed 34 --seconds 2 --memory 76";
     slow_writeback_and_repacking: "no-alloc,eager-writeback,eager-repack,delay-writeback=500,again=20", "",
-        "--seed 35 --seconds 2 --memory 112 --threads 3";
-    counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 112";
-    writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 112";
+        "--seed 35 --seconds 2 --memory 76 --threads 3";
+    counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 76";
+    writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 76";
 }
 
 /// A loop device over a file.
@@ -98,8 +98,8 @@ impl Drop for BlockDevice {
 fn writeback_to_a_block_device() {
     need_userfaultfd!();
     let Some(device) = BlockDevice::new(512 << 20) else { return not_here("loop devices cannot be made here") };
-    let launch = under("64M").deadline(90).faults("audit,eager-writeback,eager-repack").option("--swap", &device.name);
-    let outcome = survives(launch, "--seed 37 --seconds 3 --memory 112");
+    let launch = under("44M").deadline(90).faults("audit,eager-writeback,eager-repack").option("--swap", &device.name);
+    let outcome = survives(launch, "--seed 37 --seconds 3 --memory 76");
     assert!(outcome.stat("written_back_pages") > 0 && outcome.stat("repacked_pages") > 0, "{}", outcome.account());
 }
 
@@ -107,14 +107,14 @@ fn writeback_to_a_block_device() {
 #[test]
 fn without_a_pool() {
     need_userfaultfd!();
-    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 2 --memory 112");
+    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 2 --memory 76");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
 #[test]
 fn pool_of_a_few_pages() {
     need_userfaultfd!();
-    survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 112");
+    survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 76");
 }
 
 /// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the budget.
@@ -123,7 +123,7 @@ fn pool_of_a_few_pages() {
 fn swap_in_ram() {
     need_userfaultfd!();
     let outcome =
-        survives(under("64M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 2 --memory 112");
+        survives(under("44M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 2 --memory 76");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
@@ -132,7 +132,7 @@ fn swap_in_ram() {
 fn two_devices() {
     need_userfaultfd!();
     let launch = launch().option("--pool", "5").option("--swap", "ram,prio=5,size=16M");
-    let outcome = survives(launch, "--seed 24 --seconds 2 --memory 112");
+    let outcome = survives(launch, "--seed 24 --seconds 2 --memory 76");
     let devices = outcome.stats.as_ref().and_then(|stats| stats["devices"].as_array()).map_or(0, Vec::len);
     assert_eq!(devices, 2, "{}", outcome.account());
 }
@@ -141,7 +141,7 @@ fn two_devices() {
 #[test]
 fn swap_file_without_a_name() {
     need_userfaultfd!();
-    survives(under("64M").deadline(90), "--seed 25 --seconds 2 --memory 112 --processes 1");
+    survives(under("44M").deadline(90), "--seed 25 --seconds 2 --memory 76 --processes 1");
 }
 
 fn minutes() -> u64 {
@@ -168,7 +168,7 @@ fn soak_plain() {
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn soak_slow() {
-    soak("delay-install=100,delay-gate=50,delay-store=500,again=20,store-full=50", "--memory 128");
+    soak("delay-install=100,delay-gate=50,delay-store=500,again=20,store-full=50", "--memory 88");
 }
 
 #[test]

@@ -26,9 +26,9 @@ fn words(name: &str, arguments: &str) -> Vec<OsString> {
     all
 }
 
-/// Runs a victim under 64 MiB; it must find nothing wrong, and pages must have gone out and come back.
+/// Runs a victim under 44 MiB; it must find nothing wrong, and pages must have gone out and come back.
 fn passes(name: &str, arguments: &str) -> Outcome {
-    let outcome = launch("64M").run(words(name, arguments));
+    let outcome = launch("44M").run(words(name, arguments));
     outcome.expect(0).paged();
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
     assert_eq!(outcome.stat("checksum_errors"), 0, "{}", outcome.account());
@@ -49,82 +49,82 @@ macro_rules! victims {
 
 // Silent corruption.
 victims! {
-    remap_same_address: "remap_same_address", "--memory 112 --seconds 3";
-    dontneed_stale: "dontneed_stale", "--memory 112 --rounds 4";
-    madv_free: "madv_free", "--memory 112 --rounds 2";
-    fork_cow_both_write: "fork_cow", "--memory 96 --scene both_write";
-    fork_cow_from_a_thread: "fork_cow", "--memory 96 --scene from_a_thread";
-    fork_cow_fork_of_fork: "fork_cow", "--memory 96 --scene fork_of_fork";
-    fork_cow_parent_exits_first: "fork_cow", "--memory 96 --scene parent_exits_first";
-    fork_cow_parent_execs: "fork_cow", "--memory 96 --scene parent_execs";
-    fork_cow_daemon: "fork_cow", "--memory 96 --scene daemon";
+    remap_same_address: "remap_same_address", "--memory 76 --seconds 3";
+    dontneed_stale: "dontneed_stale", "--memory 76 --rounds 4";
+    madv_free: "madv_free", "--memory 76 --rounds 2";
+    fork_cow_both_write: "fork_cow", "--memory 66 --scene both_write";
+    fork_cow_from_a_thread: "fork_cow", "--memory 66 --scene from_a_thread";
+    fork_cow_fork_of_fork: "fork_cow", "--memory 66 --scene fork_of_fork";
+    fork_cow_parent_exits_first: "fork_cow", "--memory 66 --scene parent_exits_first";
+    fork_cow_parent_execs: "fork_cow", "--memory 66 --scene parent_execs";
+    fork_cow_daemon: "fork_cow", "--memory 66 --scene daemon";
     fork_staged: "fork_staged", "--rounds 20";
-    fork_at_start: "fork_at_start", "--memory 96";
-    busy_child: "busy_child", "--memory 96 --rounds 3";
-    fork_after_move: "fork_after_move", "--memory 96 --rounds 5";
-    raw_forks: "raw_forks", "--memory 96 --rounds 2";
-    wipeonfork: "wipeonfork", "--memory 112";
-    wipe_and_move: "wipe_and_move", "--memory 112 --rounds 8";
-    guard_pages: "guard_pages", "--memory 112";
-    shmat_remap: "shmat_remap", "--memory 112";
-    strides: "strides", "--memory 112";
-    holes: "holes", "--memory 64 --seconds 3";
-    holes_beside_forks: "holes", "--memory 64 --seconds 3 --forks 1";
-    mremap_cases: "mremap_cases", "--memory 112 --rounds 1";
-    hugepage_advice: "hugepage_advice", "--memory 112 --rounds 2";
-    brk_heap: "brk_heap", "--memory 112 --rounds 2";
-    mprotect_cases: "mprotect_cases", "--memory 112 --rounds 1";
-    write_barrier: "write_barrier", "--memory 112 --rounds 2";
-    shared_memory: "shared_memory", "--memory 112";
-    foreign_reads: "foreign_reads", "--memory 112";
+    fork_at_start: "fork_at_start", "--memory 66";
+    busy_child: "busy_child", "--memory 56 --rounds 2";
+    fork_after_move: "fork_after_move", "--memory 66 --rounds 5";
+    raw_forks: "raw_forks", "--memory 66 --rounds 2";
+    wipeonfork: "wipeonfork", "--memory 76";
+    wipe_and_move: "wipe_and_move", "--memory 76 --rounds 8";
+    guard_pages: "guard_pages", "--memory 76";
+    shmat_remap: "shmat_remap", "--memory 76";
+    strides: "strides", "--memory 76";
+    holes: "holes", "--memory 48 --seconds 3";
+    holes_beside_forks: "holes", "--memory 48 --seconds 3 --forks 1";
+    mremap_cases: "mremap_cases", "--memory 76 --rounds 1";
+    hugepage_advice: "hugepage_advice", "--memory 76 --rounds 2";
+    brk_heap: "brk_heap", "--memory 76 --rounds 2";
+    mprotect_cases: "mprotect_cases", "--memory 76 --rounds 1";
+    write_barrier: "write_barrier", "--memory 76 --rounds 2";
+    shared_memory: "shared_memory", "--memory 76";
+    foreign_reads: "foreign_reads", "--memory 76";
 }
 
 // Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence `--pi 0`.
 victims! {
-    thread_storm: "thread_storm", "--memory 112 --threads 2000";
-    cold_exit: "cold_exit", "--memory 112 --stacks own";
-    cold_exit_of_heap_stacks: "cold_exit", "--memory 112 --stacks heap";
-    robust_mutex: "robust_mutex", "--memory 112 --rounds 2 --pi 0";
-    syscall_read_write: "syscall_buffers", "--memory 112 --call read_write";
-    syscall_direct: "syscall_buffers", "--memory 112 --call direct";
-    syscall_vectors: "syscall_buffers", "--memory 112 --call vectors";
-    syscall_sockets: "syscall_buffers", "--memory 112 --call sockets";
-    syscall_pipe: "syscall_buffers", "--memory 112 --call pipe";
-    syscall_vmsplice: "syscall_buffers", "--memory 112 --call vmsplice";
-    syscall_getdents: "syscall_buffers", "--memory 112 --call getdents";
-    syscall_poll: "syscall_buffers", "--memory 112 --call poll";
-    syscall_other_process: "syscall_buffers", "--memory 112 --call other_process";
-    io_uring_buffers: "io_uring_buffers", "--memory 112 --rounds 1";
-    shared_log: "shared_log", "--memory 112 --rounds 1";
-    signals: "signals", "--memory 112 --seconds 2";
-    sigstop_tree: "sigstop_tree", "--memory 112";
-    last_thread_exits: "last_thread_exits", "--memory 112";
-    last_thread_exits_in_child: "last_thread_exits", "--memory 112 --in-child-only";
-    fork_storm: "fork_storm", "--memory 80 --processes 20 --waves 2";
+    thread_storm: "thread_storm", "--memory 76 --threads 2000";
+    cold_exit: "cold_exit", "--memory 76 --stacks own";
+    cold_exit_of_heap_stacks: "cold_exit", "--memory 76 --stacks heap";
+    robust_mutex: "robust_mutex", "--memory 76 --rounds 2 --pi 0";
+    syscall_read_write: "syscall_buffers", "--memory 76 --call read_write";
+    syscall_direct: "syscall_buffers", "--memory 76 --call direct";
+    syscall_vectors: "syscall_buffers", "--memory 76 --call vectors";
+    syscall_sockets: "syscall_buffers", "--memory 76 --call sockets";
+    syscall_pipe: "syscall_buffers", "--memory 76 --call pipe";
+    syscall_vmsplice: "syscall_buffers", "--memory 76 --call vmsplice";
+    syscall_getdents: "syscall_buffers", "--memory 76 --call getdents";
+    syscall_poll: "syscall_buffers", "--memory 76 --call poll";
+    syscall_other_process: "syscall_buffers", "--memory 76 --call other_process";
+    io_uring_buffers: "io_uring_buffers", "--memory 76 --rounds 1";
+    shared_log: "shared_log", "--memory 76 --rounds 1";
+    signals: "signals", "--memory 76 --seconds 2";
+    sigstop_tree: "sigstop_tree", "--memory 76";
+    last_thread_exits: "last_thread_exits", "--memory 76";
+    last_thread_exits_in_child: "last_thread_exits", "--memory 76 --in-child-only";
+    fork_storm: "fork_storm", "--memory 56 --processes 20 --waves 2";
 }
 
 // The agent in the program.
 victims! {
     exec_from_thread: "exec_from_thread", "--generations 3";
-    shared_vm_parent_exits: "shared_vm", "--memory 80 --scene parent_exits";
-    shared_vm_parent_execs: "shared_vm", "--memory 80 --scene parent_execs";
-    vfork_spawn: "vfork_spawn", "--memory 112 --rounds 2";
-    close_all_fds: "close_all_fds", "--memory 112";
-    env_clear: "env_clear", "--memory 112";
-    privileges: "privileges", "--memory 72 --evicted 1";
-    privileges_given_up_while_small: "privileges", "--memory 72 --evicted 1 --small-parent 1";
-    scheduling: "scheduling", "--memory 112 --rounds 4";
-    scheduling_beside_hogs: "scheduling", "--memory 96 --rounds 1 --hogs 4";
-    mlock_left_alone: "mlock_left_alone", "--memory 112";
-    deep_stack: "deep_stack", "--memory 112";
+    shared_vm_parent_exits: "shared_vm", "--memory 56 --scene parent_exits";
+    shared_vm_parent_execs: "shared_vm", "--memory 56 --scene parent_execs";
+    vfork_spawn: "vfork_spawn", "--memory 76 --rounds 2";
+    close_all_fds: "close_all_fds", "--memory 76";
+    env_clear: "env_clear", "--memory 76";
+    privileges: "privileges", "--memory 50 --evicted 1";
+    privileges_given_up_while_small: "privileges", "--memory 50 --evicted 1 --small-parent 1";
+    scheduling: "scheduling", "--memory 76 --rounds 4";
+    scheduling_beside_hogs: "scheduling", "--memory 66 --rounds 1 --hogs 4";
+    mlock_left_alone: "mlock_left_alone", "--memory 76";
+    deep_stack: "deep_stack", "--memory 76";
 }
 
 // Endings, budget, speed.
 victims! {
-    core_dump: "core_dump", "--memory 96";
-    reads_null_deref: "reads_null_deref", "--memory 112";
-    sigbus_report: "sigbus_report", "--memory 112";
-    reserve_terabytes: "reserve_terabytes", "--memory 112";
+    core_dump: "core_dump", "--memory 66";
+    reads_null_deref: "reads_null_deref", "--memory 76";
+    sigbus_report: "sigbus_report", "--memory 76";
+    reserve_terabytes: "reserve_terabytes", "--memory 76";
     alloc_fast_mmap: "alloc_fast", "--memory 192 --how mmap";
     alloc_fast_malloc: "alloc_fast", "--memory 192 --how malloc";
     alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
@@ -137,7 +137,7 @@ macro_rules! in_turns {
         #[ignore = "an experiment that is off by default: make soak"]
         fn $test() {
             need_userfaultfd!();
-            let outcome = launch("64M").faults("crowd").run(words($name, $arguments));
+            let outcome = launch("44M").faults("crowd").run(words($name, $arguments));
             outcome.expect(0).paged();
             assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
             assert!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages") == 0, "{}", outcome.account());
@@ -146,14 +146,14 @@ macro_rules! in_turns {
 }
 
 in_turns! {
-    sigstop_tree_in_turns: "sigstop_tree", "--memory 88 --processes 2";
-    shared_log_in_turns: "shared_log", "--memory 112 --rounds 1";
-    robust_mutex_in_turns: "robust_mutex", "--memory 88 --rounds 1 --pi 0";
-    signals_in_turns: "signals", "--memory 88 --seconds 2";
-    vfork_spawn_in_turns: "vfork_spawn", "--memory 88 --rounds 1";
-    shared_vm_in_turns: "shared_vm", "--memory 80 --scene parent_exits";
-    fork_cow_in_turns: "fork_cow", "--memory 80 --scene both_write";
-    fork_storm_in_turns: "fork_storm", "--memory 72 --processes 4 --waves 1";
+    sigstop_tree_in_turns: "sigstop_tree", "--memory 62 --processes 2";
+    shared_log_in_turns: "shared_log", "--memory 76 --rounds 1";
+    robust_mutex_in_turns: "robust_mutex", "--memory 62 --rounds 1 --pi 0";
+    signals_in_turns: "signals", "--memory 62 --seconds 2";
+    vfork_spawn_in_turns: "vfork_spawn", "--memory 62 --rounds 1";
+    shared_vm_in_turns: "shared_vm", "--memory 56 --scene parent_exits";
+    fork_cow_in_turns: "fork_cow", "--memory 56 --scene both_write";
+    fork_storm_in_turns: "fork_storm", "--memory 50 --processes 4 --waves 1";
 }
 
 /// Pipes, futexes in shared memory, wait4 and kill among processes that take turns. Faults must have been held, and
@@ -161,7 +161,7 @@ in_turns! {
 #[test]
 fn processes_that_take_turns_wait_for_one_another() {
     need_userfaultfd!();
-    let outcome = launch("64M").faults("crowd").run(words("taking_turns", "--memory 100 --rounds 3"));
+    let outcome = launch("44M").faults("crowd").run(words("taking_turns", "--memory 70 --rounds 3"));
     outcome.expect(0).paged();
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
     assert!(outcome.stat("held_faults") > 0, "nobody was held: {}", outcome.account());
@@ -173,8 +173,8 @@ fn processes_that_take_turns_wait_for_one_another() {
 #[test]
 fn without_a_need_or_switched_off_nobody_takes_turns() {
     need_userfaultfd!();
-    let alone = launch("64M").option("--load-control", "on").run(words("mremap_cases", "--memory 112 --rounds 1"));
-    let off = launch("64M").option("--load-control", "off").run(words("sigstop_tree", "--memory 112"));
+    let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 76 --rounds 1"));
+    let off = launch("44M").option("--load-control", "off").run(words("sigstop_tree", "--memory 76"));
     for outcome in [alone, off] {
         outcome.expect(0).paged();
         assert_eq!(outcome.stat("held_faults"), 0, "{}", outcome.account());
@@ -186,7 +186,7 @@ fn without_a_need_or_switched_off_nobody_takes_turns() {
 #[test]
 fn sigstop_inside_the_gate() {
     need_userfaultfd!();
-    let outcome = launch("64M").faults("delay-move=500").run(words("sigstop_tree", "--memory 80"));
+    let outcome = launch("44M").faults("delay-move=500").run(words("sigstop_tree", "--memory 56"));
     outcome.expect(0).paged();
     assert!(outcome.stat("gate_deferred") > 0, "nobody was inside: {}", outcome.account());
 }
@@ -209,7 +209,7 @@ fn traced(tracer: &str, options: &[&str]) {
         return skip(&format!("{tracer} is not installed"));
     }
     let tracer = std::iter::once(tracer).chain(options.iter().copied()).map(OsString::from);
-    let outcome = launch("64M").run(tracer.chain(words("fork_cow", "--memory 96 --scene both_write")));
+    let outcome = launch("44M").run(tracer.chain(words("fork_cow", "--memory 66 --scene both_write")));
     outcome.expect(0).paged();
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
 }
@@ -222,7 +222,7 @@ fn cold_exit_in_a_pid_namespace() {
         return not_here("pid namespaces are not permitted here");
     }
     let namespace = ["unshare", "-p", "-f"].map(OsString::from).into_iter();
-    let outcome = launch("64M").run(namespace.chain(words("cold_exit", "--memory 112 --stacks heap")));
+    let outcome = launch("44M").run(namespace.chain(words("cold_exit", "--memory 76 --stacks heap")));
     outcome.expect(0).paged();
 }
 
@@ -231,7 +231,7 @@ fn fill_twice() {
     need_userfaultfd!();
     let program = victim("fill_twice");
     for pattern in ["seq", "random", "zero", "incompressible", "half-random"] {
-        let outcome = launch("64M").run([program.as_os_str(), "96".as_ref(), pattern.as_ref()]);
+        let outcome = launch("44M").run([program.as_os_str(), "72".as_ref(), pattern.as_ref()]);
         outcome.expect(0).paged();
     }
 }
@@ -240,7 +240,7 @@ fn fill_twice() {
 #[test]
 fn seccomp_filter() {
     need_userfaultfd!();
-    launch("64M").run(words("seccomp_filter", "--memory 112")).expect(0);
+    launch("44M").run(words("seccomp_filter", "--memory 76")).expect(0);
 }
 
 /// Programs this small are never managed, and none is lost.
@@ -248,7 +248,7 @@ fn seccomp_filter() {
 fn small_processes() {
     need_userfaultfd!();
     for how in ["fork", "spawn"] {
-        let outcome = launch("64M").run(words("small_processes", &format!("--count 100 --how {how}")));
+        let outcome = launch("44M").run(words("small_processes", &format!("--count 100 --how {how}")));
         outcome.expect(0);
     }
 }
@@ -257,8 +257,8 @@ fn small_processes() {
 #[test]
 fn bare_endings() {
     need_userfaultfd!();
-    launch("64M").run(words("core_dump", "--memory 96 --bare")).expect(128 + 6).paged();
-    launch("64M").run(words("reads_null_deref", "--memory 112 --bare")).expect(128 + 11).paged();
+    launch("44M").run(words("core_dump", "--memory 66 --bare")).expect(128 + 6).paged();
+    launch("44M").run(words("reads_null_deref", "--memory 76 --bare")).expect(128 + 11).paged();
 }
 
 /// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented limit. It either
@@ -266,7 +266,7 @@ fn bare_endings() {
 #[test]
 fn own_userfaultfd_is_a_documented_limit() {
     need_userfaultfd!();
-    let outcome = launch("64M").run(words("own_userfaultfd", "--memory 112"));
+    let outcome = launch("44M").run(words("own_userfaultfd", "--memory 76"));
     assert!(outcome.hung.is_none(), "{}", outcome.account());
     if outcome.code() != 0 {
         outcome.expect(1).complains("Device or resource busy");
@@ -278,7 +278,7 @@ fn own_userfaultfd_is_a_documented_limit() {
 #[test]
 fn pi_mutexes_are_a_documented_limit() {
     need_userfaultfd!();
-    let outcome = launch("64M").run(words("robust_mutex", "--memory 112 --rounds 1 --pi 1"));
+    let outcome = launch("44M").run(words("robust_mutex", "--memory 76 --rounds 1 --pi 1"));
     assert!(outcome.hung.is_none(), "{}", outcome.account());
     if outcome.code() != 0 {
         outcome.expect(1).complains("Bad address");
