@@ -180,7 +180,7 @@ fn a_server_that_stalls_goes_on() {
 }
 
 fn sigbus_report(launch: Launch) -> Running {
-    let arguments = "--memory 66 --rounds 3 --timeout 100".split(' ').map(Into::into);
+    let arguments = "--memory 96 --rounds 3 --timeout 100".split(' ').map(Into::into);
     launch.start([victim("sigbus_report").into_os_string()].into_iter().chain(arguments))
 }
 
