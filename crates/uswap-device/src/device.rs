@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uswap_core::PAGE_SIZE;
 
+use crate::queue::ReadQueue;
+
 /// An error number of the system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
@@ -162,6 +164,12 @@ pub trait Device: Send + Sync {
         }
     }
 
+    /// A queue of reads for one thread that does not wait for them. Making it may take a while. `None`: there is none, now or
+    /// ever; it may be asked again.
+    fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
+        None
+    }
+
     /// The content of these slots is no longer needed. A hint: it may do nothing.
     ///
     /// # Errors
@@ -214,6 +222,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         (**self).read_many(requests);
+    }
+    fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
+        (**self).read_queue()
     }
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         (**self).discard(first, count)

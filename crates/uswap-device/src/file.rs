@@ -18,7 +18,9 @@ use uswap_core::growth::{Growth, during};
 use uswap_sys::{AlignedBuf, Ring, RingOp, direct_alignment, punch_hole};
 
 use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_part, check_range};
+use crate::file_queue::FileQueue;
 use crate::open::{IoBackend, OpenError, Opened, open_named, open_unnamed};
+use crate::queue::ReadQueue;
 
 /// Transfers in flight per ring.
 const RING_DEPTH: u32 = 64;
@@ -184,6 +186,13 @@ impl Device for FileDevice {
             Some(ring) if inside => self.read_with(ring, requests),
             _ => requests.iter_mut().for_each(|r| r.result = self.read_part(r.slot, r.skip, r.buf)),
         }
+    }
+
+    fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
+        self.rings.as_ref()?;
+        let file = self.file.try_clone().ok()?;
+        let queue = FileQueue::new(file, self.base, self.slots, self.sector).ok()?;
+        Some(Box::new(queue))
     }
 
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {

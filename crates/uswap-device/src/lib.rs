@@ -3,9 +3,11 @@
 
 mod device;
 mod file;
+mod file_queue;
 mod mirror;
 pub mod nbd;
 mod open;
+mod queue;
 mod ram;
 mod wrap;
 
@@ -13,5 +15,6 @@ pub use device::{ConnectionState, ConnectionStatus, Device, DeviceClass, Errno, 
 pub use file::FileDevice;
 pub use mirror::Mirror;
 pub use open::{IoBackend, OpenError};
+pub use queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 pub use ram::RamDevice;
 pub use wrap::{Corrupt, Delay, DeviceCounters, Fail, Stats, When};

@@ -40,6 +40,8 @@ counters! {
     pgmajfault,
     /// Of `pgmajfault`: the page was read from a device.
     pgmajfault_device,
+    /// An owner asked a device for pages itself, without a reader.
+    queued_reads,
     /// A fault found its page staged and got it back.
     soft_faults,
     /// A fault on a page believed resident with nothing under way: answered with zeros.

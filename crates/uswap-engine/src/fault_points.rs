@@ -83,6 +83,8 @@ pub struct FaultPoints {
     pub delay_write: u64,
     /// Not a rule: nothing is read ahead, for comparison.
     pub no_prefetch: bool,
+    /// Not a rule: owners ask no device themselves, for comparison.
+    pub no_read_queue: bool,
     /// Not a rule: one read is in flight for each device, for comparison.
     pub one_read: bool,
     /// Not a rule: owners and agents are left where the kernel puts them, for comparison.
@@ -135,6 +137,7 @@ impl FaultPoints {
                 "no-prefetch" => points.no_prefetch = true,
                 "allocate" => points.allocate = true,
                 "no-alloc" => points.no_alloc = number,
+                "no-read-queue" => points.no_read_queue = true,
                 "one-read" => points.one_read = true,
                 "delay-attach" => points.delay_attach = number,
                 "delay-detach" => points.delay_detach = number,

@@ -44,6 +44,7 @@ mod owner;
 mod placement;
 pub mod procfs;
 mod proof;
+mod queues;
 mod reader;
 pub mod record;
 pub mod report;

@@ -19,6 +19,7 @@ use crate::load::Record;
 use crate::lobby::Lobby;
 use crate::placement::Placement;
 use crate::procfs;
+use crate::queues::{self, Queues};
 use crate::reader::Read;
 use crate::shared::{Greeting, Mailbox, Message, Shared, Verdict};
 use crate::space::{Space, SpaceId};
@@ -43,7 +44,10 @@ pub struct Owner {
     /// See `events`.
     pub faults: Vec<Fault>,
     mailbox: Arc<Mailbox>,
-    poller: Poller,
+    /// What it waits for.
+    pub poller: Poller,
+    /// Reads that it asks devices for itself.
+    pub queues: Queues,
     next_space: SpaceId,
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
@@ -105,6 +109,7 @@ impl Owner {
             faults: Vec::with_capacity(256),
             mailbox,
             poller,
+            queues: Queues::default(),
             next_space: 1,
             retry_at: None,
             last_sweep: Instant::now(),
@@ -171,6 +176,10 @@ impl Owner {
             self.absorb_all();
             return false;
         }
+        if let Some(device) = queues::device_of(event.token) {
+            self.look_at_queue(device);
+            return false;
+        }
         let space = ((event.token - 1) >> 1) as SpaceId;
         if event.token & 1 == 1 {
             self.with_space(space, |owner, space| owner.serve(space));
@@ -205,6 +214,8 @@ impl Owner {
             Message::Hello(greeting) => during(Growth::AddressSpaces, || self.receive_hello(greeting)),
             Message::Evicted(done) => self.with_space_or_release(done),
             Message::Read(done) => self.receive_read(done),
+            Message::Queue { device, queue } => self.receive_queue(device, queue),
+            Message::DeviceGone(device) => self.drop_queue(device),
             Message::Matched { space, found } => {
                 during(Growth::AddressSpaces, || self.with_space(space, |owner, space| owner.matched(space, found)));
             }
@@ -219,7 +230,7 @@ impl Owner {
     }
 
     /// What was charged when the read was ordered is charged anew for each page that is installed.
-    fn receive_read(&mut self, read: Read) {
+    pub fn receive_read(&mut self, read: Read) {
         if self.spaces.contains_key(&read.space) {
             self.with_space(read.space, |owner, space| owner.arrived(space, read));
         } else {
@@ -274,6 +285,7 @@ impl Owner {
             return;
         }
         self.last_sweep = Instant::now();
+        self.sweep_queues();
         during(Growth::Telling, || {
             self.tell_load(true);
             self.placement.sweep();

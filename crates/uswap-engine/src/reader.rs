@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use uswap_core::growth::{Growth, during};
 use uswap_core::{Lease, PAGE_SIZE, Reserve};
 use uswap_store::{LoadScratch, PageLoad};
 use uswap_sys::Reservation;
@@ -47,6 +48,26 @@ impl ReadBuffer {
         self.memory.bytes().len() / PAGE_SIZE
     }
 
+    /// Bytes that fit.
+    pub fn room(&self) -> usize {
+        self.memory.bytes().len()
+    }
+
+    /// The pages, and room for their bytes.
+    pub fn parts(&mut self) -> (&mut [PageLoad], &mut [u8]) {
+        (&mut self.pages, self.memory.bytes_mut())
+    }
+
+    /// Takes the memory away, for a device that fills it. It has to be put back.
+    pub fn take_memory(&mut self) -> Reservation {
+        std::mem::replace(&mut self.memory, Reservation::none())
+    }
+
+    /// Puts it back.
+    pub fn put_memory(&mut self, memory: Reservation) {
+        self.memory = memory;
+    }
+
     /// The bytes of some pages.
     pub fn bytes(&self, pages: std::ops::Range<usize>) -> &[u8] {
         &self.memory.bytes()[pages.start * PAGE_SIZE..pages.end * PAGE_SIZE]
@@ -75,9 +96,21 @@ impl std::fmt::Debug for Read {
     }
 }
 
+/// What the threads of a lane do.
+#[derive(Debug)]
+pub enum Job {
+    /// Bring pages.
+    Read(Read),
+    /// Make a queue for an owner ([`crate::queues`]).
+    MakeQueue {
+        /// Its number.
+        owner: usize,
+    },
+}
+
 /// What serves one device.
 struct Lane {
-    jobs: Jobs<Read>,
+    jobs: Jobs<Job>,
     /// Threads to begin with.
     first_threads: u32,
     threads: AtomicU32,
@@ -120,14 +153,14 @@ impl Readers {
         &self.reserve
     }
 
-    /// Hands a read over to the threads of a device.
+    /// Hands something over to the threads of a device.
     ///
     /// # Errors
-    /// The read, when the device has too many already or has gone.
-    pub fn push(&self, device: u8, read: Read) -> Result<(), Read> {
+    /// The job, when the device has too many already or has gone.
+    pub fn push(&self, device: u8, job: Job) -> Result<(), Job> {
         match self.lanes[usize::from(device)].get() {
-            Some(lane) => lane.jobs.push(read),
-            None => Err(read),
+            Some(lane) => lane.jobs.push(job),
+            None => Err(job),
         }
     }
 
@@ -149,6 +182,13 @@ impl Readers {
             let latency = Duration::from_micros(lane.latency.load(Relaxed));
             (lane.in_flight.load(Relaxed), lane.jobs.waiting(), latency)
         })
+    }
+
+    /// Reads that an owner has asked for, or got, past the threads.
+    pub fn note_queued(&self, device: u8, more: i32) {
+        if let Some(lane) = self.lanes[usize::from(device)].get() {
+            lane.in_flight.fetch_add(more as u32, Relaxed);
+        }
     }
 
     /// The device has gone: its threads leave.
@@ -288,7 +328,15 @@ fn run(shared: &Shared, device: u8) {
     let mut scratch = LoadScratch::default();
     let mut seat = Seat::default();
     crate::engine::serve_without_growth(shared);
-    while let Some(mut read) = lane.jobs.take() {
+    while let Some(job) = lane.jobs.take() {
+        let mut read = match job {
+            Job::Read(read) => read,
+            Job::MakeQueue { owner } => {
+                let queue = during(Growth::Devices, || shared.store.read_queue(device));
+                shared.mailboxes[owner].post(Message::Queue { device, queue });
+                continue;
+            }
+        };
         seat.change(read.beside);
         lane.in_flight.fetch_add(1, Relaxed);
         let begun = Instant::now();

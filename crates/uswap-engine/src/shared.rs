@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use uswap_core::growth::{Growth, during};
 use uswap_core::{Lease, PageHasher, Reserve};
+use uswap_device::ReadQueue;
 use uswap_store::{ObjectId, Store};
 use uswap_sys::events::EventFd;
 use uswap_sys::socket::MessageSocket;
@@ -271,6 +272,15 @@ pub enum Message {
     Evicted(EvictDone),
     /// A device read is done.
     Read(Read),
+    /// A queue of reads from a device was made, or could not be.
+    Queue {
+        /// Its number.
+        device: u8,
+        /// The queue.
+        queue: Option<Box<dyn ReadQueue>>,
+    },
+    /// A device has gone.
+    DeviceGone(u8),
     /// The matcher found the process of a space and a thread of it, or did not.
     Matched {
         /// Whose.

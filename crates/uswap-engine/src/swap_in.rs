@@ -16,7 +16,7 @@ use uswap_sys::userfaultfd::Install;
 use crate::fault::{Served, installed_bytes, page_mut, shorten};
 use crate::latency::Tier;
 use crate::owner::{MOST_INSTALL, Owner};
-use crate::reader::{Read, ReadBuffer};
+use crate::reader::{Job, Read, ReadBuffer};
 use crate::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -195,12 +195,13 @@ impl Owner {
         self.arriving(space, buffer.pages.len() as i64);
         let beside = if ahead { None } else { self.placement.processor() };
         let read = Read { space: space.id, owner: self.number, buffer, since, ahead, beside };
-        match self.shared.readers.push(device, read) {
-            Ok(()) => Some(device),
-            Err(read) => {
+        let Err(read) = self.ask_device(device, read) else { return Some(device) };
+        match self.shared.readers.push(device, Job::Read(read)) {
+            Err(Job::Read(read)) => {
                 self.forgo(space, read);
                 None
             }
+            _ => Some(device),
         }
     }
 

@@ -15,7 +15,7 @@ use uswap_store::{Compression, Drain, DrainRefusal};
 use crate::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use crate::config::{SwapPlace, SwapSpec};
 use crate::fault_points::FaultPoints;
-use crate::shared::Shared;
+use crate::shared::{Message, Shared};
 
 /// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -237,6 +237,7 @@ fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String>
         job.left.store(left, SeqCst);
         if left == 0 && store.end_drain(drain) {
             shared.readers.close(drain.device());
+            shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::DeviceGone(drain.device())));
             return Ok(());
         }
         if job.stop.load(SeqCst) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Arc, OnceLock, RwLock};
 
 use uswap_core::{Locking, PAGE_SIZE, Run, Slots, worker_number};
-use uswap_device::{Device, DeviceClass, Errno, News, ReadRequest};
+use uswap_device::{Device, DeviceClass, Errno, News, ReadQueue, ReadRequest};
 
 use crate::extent::{Extent, SLOT_UNITS, UNIT};
 use crate::outgoing::{BATCH_OBJECTS, Outgoing};
@@ -92,7 +92,7 @@ impl Bay {
     /// When `io` is shorter than two pages.
     pub fn read<'a>(&self, extent: &Extent, again: bool, io: &'a mut [u8]) -> Result<&'a [u8], Errno> {
         let Some(device) = self.device() else { return Err(Errno::IO) };
-        let bytes = whole_sectors(extent, device.sector());
+        let bytes = whole_sectors(&extent.bytes(), device.sector());
         let (slot, skip) = slot_and_skip(bytes.start);
         let io = &mut io[..(bytes.end - bytes.start) as usize];
         self.read_bytes.fetch_add(io.len() as u64, Relaxed);
@@ -129,6 +129,21 @@ impl Bay {
             device.read_many(requests);
             self.read_bytes.fetch_add(requests.iter().map(|request| request.buf.len() as u64).sum(), Relaxed);
         }
+    }
+
+    /// A queue of reads for one thread, if the device has such.
+    pub fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
+        self.device()?.read_queue()
+    }
+
+    /// What its reads may begin and end at multiples of; nothing of one that has gone.
+    pub fn sector(&self) -> Option<usize> {
+        self.look(|device| device.sector())
+    }
+
+    /// Counts bytes that were read past this.
+    pub fn note_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// How fast it is; nothing of one that has gone.
@@ -332,13 +347,12 @@ impl Bay {
     }
 }
 
-/// The bytes that must be read to have an object.
-fn whole_sectors(extent: &Extent, sector: usize) -> Range<u64> {
-    let bytes = extent.bytes();
+/// The bytes that must be read to have these.
+pub(crate) fn whole_sectors(bytes: &Range<u64>, sector: usize) -> Range<u64> {
     bytes.start / sector as u64 * sector as u64..bytes.end.next_multiple_of(sector as u64)
 }
 
-fn slot_and_skip(byte: u64) -> (u32, usize) {
+pub(crate) fn slot_and_skip(byte: u64) -> (u32, usize) {
     ((byte / PAGE_SIZE as u64) as u32, (byte % PAGE_SIZE as u64) as usize)
 }
 
@@ -373,7 +387,7 @@ impl ReadPlan {
         self.places.clear();
         let mut filled = 0;
         for extent in extents.take(IO_PAGES) {
-            let bytes = whole_sectors(&extent, sector);
+            let bytes = whole_sectors(&extent.bytes(), sector);
             let last = self.requests.last_mut().filter(|last| last.start <= bytes.start && bytes.start <= last.end);
             let added = match &last {
                 Some(last) => bytes.end.saturating_sub(last.end),

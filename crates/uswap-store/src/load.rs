@@ -101,6 +101,17 @@ impl Store {
         }
     }
 
+    /// The same, and what its bytes must be.
+    pub(crate) fn wanted_of(&self, id: ObjectId) -> Option<Wanted> {
+        let (shard, index) = self.split(id);
+        let guard = self.shards[shard].lock();
+        let entry = guard.entry(index);
+        match entry.place {
+            Place::Device(extent) => Some(Wanted { extent, check: entry.check, position: 0 }),
+            _ => None,
+        }
+    }
+
     /// Whether the object's copy is in this place of a device now.
     pub(crate) fn is_at(&self, id: ObjectId, extent: &Extent) -> bool {
         let (shard, index) = self.split(id);
@@ -239,7 +250,7 @@ impl Store {
     }
 
     /// Expands a page as read from a device and verifies it.
-    fn accept(&self, wanted: &Wanted, units: &[u8], out: &mut PageBuf) -> bool {
+    pub(crate) fn accept(&self, wanted: &Wanted, units: &[u8], out: &mut PageBuf) -> bool {
         add(&self.counters.pswpin, 1);
         unpack(units).is_some_and(|bytes| self.expand_whole(bytes, wanted.check, out))
     }

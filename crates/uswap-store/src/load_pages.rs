@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// Verifies a page that was read to its place. One that is wrong may have been moved meanwhile: it is looked up again.
-    fn is_right(&self, wanted: &Wanted, page: &PageBuf) -> bool {
+    pub(crate) fn is_right(&self, wanted: &Wanted, page: &PageBuf) -> bool {
         add(&self.counters.pswpin, 1);
         self.hasher.hash(page).check() == wanted.check
     }

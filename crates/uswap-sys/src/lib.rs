@@ -14,6 +14,7 @@ pub mod memory;
 pub mod net;
 pub mod pagemap;
 pub mod process;
+mod read_ring;
 mod reservation;
 mod ring;
 pub mod shared;
@@ -27,6 +28,7 @@ pub mod vmread;
 pub use aligned::AlignedBuf;
 pub use file::{direct_alignment, free_bytes, is_memory_file_system, punch_hole};
 pub use guard::GuardedAllocator;
+pub use read_ring::{FinishedRead, ReadRing};
 pub use reservation::Reservation;
 pub use ring::{Ring, RingOp};
 

@@ -61,9 +61,14 @@ impl Reservation {
         Ok(pieces.collect())
     }
 
+    /// No memory at all: what stands where a reservation was taken away for a time.
+    pub fn none() -> Self {
+        Self { start: NonNull::dangling(), length: 0 }
+    }
+
     /// The whole range.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `length` readable bytes are mapped at `start` for the life of self; untouched ones read as zero.
+        // SAFETY: `length` readable bytes are mapped at `start` for the life of self, or none are; untouched ones read as zero.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -91,10 +96,18 @@ impl Reservation {
     }
 }
 
+impl std::fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes at {:p}", self.length, self.start)
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no borrow of it outlives self.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        if self.length > 0 {
+            // SAFETY: the mapping is ours, and no borrow of it outlives self.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::device::Errno;
 pub const DEPTH: usize = 64;
 const INDEX_BITS: u32 = DEPTH.trailing_zeros();
 /// Bytes read at once where they do not go straight to a buffer: a reply with one page fits.
-const INBOX: usize = 8192;
+pub const INBOX: usize = 8192;
 /// How long a wait lasts before its time is looked at again.
 const GLANCE: Duration = Duration::from_millis(50);
 /// A server that shuts down says so (ESHUTDOWN of the protocol).
@@ -157,6 +157,11 @@ impl Line {
             came: AtomicBool::new(false),
             heard: AtomicU64::new(0),
         }
+    }
+
+    /// The stream of a connection on which nothing is in flight.
+    pub fn into_stream(self) -> Box<dyn Stream> {
+        self.stream
     }
 
     /// Why it is of no use any more, if so.
@@ -502,7 +507,7 @@ impl Table for Board<'_> {
 }
 
 /// An error number of the protocol as one of the system.
-fn errno(error: u32) -> Errno {
+pub fn errno(error: u32) -> Errno {
     match error {
         1 => Errno(libc::EPERM),
         12 => Errno(libc::ENOMEM),

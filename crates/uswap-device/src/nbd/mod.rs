@@ -19,6 +19,7 @@
 mod handshake;
 mod line;
 mod link;
+mod queue;
 mod reply;
 mod server;
 mod stream;
@@ -36,9 +37,11 @@ use uswap_core::growth::{Growth, during};
 
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_range};
 use crate::open::{SIGNATURE, is_swap_header};
+use crate::queue::ReadQueue;
 pub use handshake::{Export, HandshakeError, Told, parse_greeting, parse_option_reply};
 use line::{Breakage, Broken, DEPTH, Line, Order};
 use link::{Link, Look};
+use queue::NbdQueue;
 pub use reply::{Decoder, Direct, Malformed, Progress, Table};
 use server::{ConnectError, Server};
 pub use uri::NbdUri;
@@ -132,6 +135,8 @@ pub struct NbdDevice {
     export: Export,
     owner: [u8; OWNER],
     slots: u32,
+    /// Whether there may be connections besides the links.
+    may_have_more: bool,
     timeout: Duration,
     latency: Duration,
     links: Box<[Link]>,
@@ -196,6 +201,7 @@ impl NbdDevice {
             export,
             owner,
             slots: (bytes / PAGE_SIZE as u64).min(u64::from(u32::MAX) - 1) as u32,
+            may_have_more: options.connections.is_none() && export.allows_several(),
             timeout: options.timeout,
             latency: round_trip,
             links: (0..count).map(|_| Link::default()).collect(),
@@ -576,6 +582,15 @@ impl Device for NbdDevice {
             self.can_discard.store(false, Relaxed);
         }
         outcome
+    }
+
+    /// On a connection besides the others, where their number is left to us.
+    fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
+        if !self.may_have_more || self.troubled.load(Relaxed) {
+            return None;
+        }
+        let (line, _) = self.connect(Instant::now() + CONNECT_ASIDE).ok()?;
+        Some(Box::new(NbdQueue::new(line.into_stream(), self.export.structured, self.slots)))
     }
 
     fn connections(&self) -> Vec<ConnectionStatus> {

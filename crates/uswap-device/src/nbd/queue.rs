@@ -1,0 +1,228 @@
+//! Reads from an NBD server that their thread does not wait for, on a connection of their own.
+//!
+//! One thread sends and receives, so there is no lead to pass on and nobody to wake. The connection is not made anew when it
+//! breaks: what was under way ends with an error, its caller asks one of the device's lines, and makes another queue later.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use uswap_core::PAGE_SIZE;
+use uswap_core::growth::{Growth, during};
+use uswap_sys::Reservation;
+
+use super::BASE;
+use super::line::{DEPTH, INBOX, errno};
+use super::reply::{Decoder, Malformed, Progress, Table};
+use super::stream::{Stream, is_later};
+use super::wire::{self, Command};
+use crate::device::{Errno, check_range};
+use crate::queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
+
+const _: () = assert!(DEPTH == QUEUE_DEPTH && DEPTH == 64, "one bit for each read");
+
+/// A read under way.
+struct Flight {
+    memory: Reservation,
+    at: usize,
+    uses: u64,
+    progress: Progress,
+    /// Set when its reply is complete.
+    outcome: Option<Result<(), Errno>>,
+}
+
+/// The reads under way, by number.
+struct Flights {
+    places: [Option<Flight>; DEPTH],
+    uses: u64,
+    /// Bit n: number n is under way; its reply is complete.
+    taken: u64,
+    done: u64,
+}
+
+/// A connection and the reads under way on it.
+pub struct NbdQueue {
+    stream: Box<dyn Stream>,
+    decoder: Decoder,
+    inbox: Box<[u8; INBOX]>,
+    flights: Flights,
+    slots: u32,
+    broken: bool,
+    /// Bytes came since the server was last told so.
+    came: bool,
+}
+
+impl NbdQueue {
+    /// On a connection whose handshake is done and on which nothing is under way.
+    pub fn new(stream: Box<dyn Stream>, structured: bool, slots: u32) -> Self {
+        let flights = Flights { places: std::array::from_fn(|_| None), uses: 0, taken: 0, done: 0 };
+        Self {
+            stream,
+            decoder: Decoder::new(structured),
+            inbox: Box::new([0; INBOX]),
+            flights,
+            slots,
+            broken: false,
+            came: false,
+        }
+    }
+
+    fn send(&mut self, number: usize, offset: u64, length: u32) -> bool {
+        let cookie = self.flights.uses * DEPTH as u64 + number as u64;
+        let head = wire::request(Command::Read, cookie, offset, length);
+        // The socket has room for far more than all requests that can be under way: a server that does not take them is left.
+        let written = self.stream.try_write(&[IoSlice::new(&head)]).is_ok_and(|count| count == head.len());
+        written && self.stream.try_flush().is_ok()
+    }
+
+    /// Reads the socket as long as that brings something.
+    fn receive(&mut self) {
+        while !self.broken && self.flights.taken != self.flights.done {
+            match self.receive_once() {
+                Some(true) => {}
+                Some(false) => return,
+                None => self.broken = true,
+            }
+        }
+    }
+
+    /// One read of the socket. Says whether there may be more; `None`: the connection is of no use any more.
+    fn receive_once(&mut self) -> Option<bool> {
+        let direct = self.decoder.direct();
+        let (read, room) = match direct {
+            None => (self.stream.try_read(&mut self.inbox[..]), INBOX),
+            Some(direct) => {
+                let flight = self.flights.places[direct.index].as_mut()?;
+                let room = &mut flight.memory.bytes_mut()[flight.at + direct.at as usize..][..direct.left as usize];
+                (self.stream.try_read(room), direct.left as usize)
+            }
+        };
+        let count = match read {
+            Ok(0) => return None,
+            Ok(count) => count,
+            Err(error) if is_later(&error) => {
+                // A server with Nagle's algorithm holds the rest of a reply back until it knows that the beginning has come.
+                if std::mem::take(&mut self.came) {
+                    self.stream.acknowledge();
+                }
+                return Some(false);
+            }
+            Err(_) => return None,
+        };
+        self.came = true;
+        let taken = match direct {
+            Some(_) => self.decoder.advanced(count as u32, &mut self.flights),
+            None => self.decoder.feed(&self.inbox[..count], &mut self.flights),
+        };
+        taken.ok()?;
+        Some(count == room || direct.is_some() || self.stream.has_buffered())
+    }
+
+    fn take_done(&mut self) -> Option<QueuedEnd> {
+        let over = if self.broken { self.flights.taken } else { self.flights.done };
+        if over == 0 {
+            return None;
+        }
+        let number = over.trailing_zeros();
+        let flight = self.flights.places[number as usize].take()?;
+        self.flights.taken &= !(1 << number);
+        self.flights.done &= !(1 << number);
+        Some(QueuedEnd { number, memory: flight.memory, result: flight.outcome.unwrap_or(Err(Errno::IO)) })
+    }
+}
+
+impl ReadQueue for NbdQueue {
+    fn event(&self) -> BorrowedFd<'_> {
+        self.stream.socket()
+    }
+
+    fn begin(&mut self, read: QueuedRead) -> Result<u32, Reservation> {
+        let QueuedRead { slot, skip, length, memory, at } = read;
+        let number = (!self.flights.taken).trailing_zeros();
+        let fits = skip == 0 && check_range(slot, length, self.slots).is_ok() && at + length <= memory.bytes().len();
+        if self.broken || number as usize == DEPTH || !fits {
+            return Err(memory);
+        }
+        let offset = BASE + u64::from(slot) * PAGE_SIZE as u64;
+        self.flights.uses += 1;
+        if !self.send(number as usize, offset, length as u32) {
+            self.give_up();
+            return Err(memory);
+        }
+        let progress = Progress { offset, length: length as u32, got: 0, error: 0 };
+        let flight = Flight { memory, at, uses: self.flights.uses, progress, outcome: None };
+        self.flights.places[number as usize] = Some(flight);
+        self.flights.taken |= 1 << number;
+        Ok(number)
+    }
+
+    fn finished(&mut self) -> Option<QueuedEnd> {
+        if self.flights.done == 0 {
+            self.receive();
+        }
+        self.take_done()
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    fn give_up(&mut self) {
+        self.broken = true;
+        self.stream.shut();
+    }
+}
+
+impl Drop for NbdQueue {
+    fn drop(&mut self) {
+        if !self.broken && self.flights.taken == 0 {
+            let head = wire::request(Command::Disconnect, 0, 0, 0);
+            let goodbye = || self.stream.try_write(&[IoSlice::new(&head)]).and_then(|_| self.stream.try_flush());
+            // Who does not hear it learns of our going all the same.
+            let _ = during(Growth::Devices, goodbye);
+        }
+    }
+}
+
+impl Flights {
+    fn flight(&mut self, index: usize) -> &mut Flight {
+        self.places[index].as_mut().expect("the decoder names what it found")
+    }
+
+    fn part(&mut self, index: usize, at: u32, length: usize) -> &mut [u8] {
+        let flight = self.flight(index);
+        let from = flight.at + at as usize;
+        &mut flight.memory.bytes_mut()[from..from + length]
+    }
+}
+
+impl Table for Flights {
+    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+        let (index, uses) = ((cookie % DEPTH as u64) as usize, cookie / DEPTH as u64);
+        match &self.places[index] {
+            Some(flight) if flight.uses == uses && flight.outcome.is_none() => Ok((index, flight.progress)),
+            _ if uses > 0 && uses <= self.uses => Err(Malformed::AnsweredTwice(cookie)),
+            _ => Err(Malformed::UnknownCookie(cookie)),
+        }
+    }
+
+    fn progress(&self, index: usize) -> Progress {
+        self.places[index].as_ref().map_or_else(Progress::default, |flight| flight.progress)
+    }
+
+    fn note(&mut self, index: usize, progress: Progress) {
+        self.flight(index).progress = progress;
+    }
+
+    fn put(&mut self, index: usize, at: u32, bytes: &[u8]) {
+        self.part(index, at, bytes.len()).copy_from_slice(bytes);
+    }
+
+    fn zero(&mut self, index: usize, at: u32, length: u32) {
+        self.part(index, at, length as usize).fill(0);
+    }
+
+    fn finish(&mut self, index: usize, error: u32) {
+        self.flight(index).outcome = Some(if error == 0 { Ok(()) } else { Err(errno(error)) });
+        self.done |= 1 << index;
+    }
+}
