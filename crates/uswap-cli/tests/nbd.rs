@@ -52,6 +52,7 @@ fn nbdkit_serves() {
     survived(&outcome);
     let all = connections(&outcome);
     assert!(all.len() == 4 && all.iter().all(|one| one["state"] == "up" && one["reconnects"] == 0), "{all:?}");
+    assert!(outcome.stat("queued_reads") > 20, "owners ask themselves: {}", outcome.account());
     assert!(all.iter().all(|one| one["round_trip_us"].as_u64().is_some_and(|time| time > 0)), "{all:?}");
 }
 
@@ -137,6 +138,7 @@ fn survives_restarts(kind: Kind) {
     let outcome = running.wait();
     survived(&outcome);
     let reconnects: u64 = connections(&outcome).iter().filter_map(|one| one["reconnects"].as_u64()).sum();
+    assert!(outcome.stat("queued_reads") > 0, "{}", outcome.account());
     assert!(reconnects >= 4, "{reconnects} reconnects: {}", outcome.account());
     outcome.complains("connecting again").complains("connected again after");
 }
@@ -176,7 +178,9 @@ fn a_server_that_stalls_goes_on() {
         server.signal(18);
         std::thread::sleep(Duration::from_millis(500));
     }
-    survived(&running.wait());
+    let outcome = running.wait();
+    survived(&outcome);
+    assert!(outcome.stat("queued_reads") > 0, "{}", outcome.account());
 }
 
 fn sigbus_report(launch: Launch) -> Running {

@@ -45,6 +45,17 @@ macro_rules! torture {
 
 torture_cases!(torture);
 
+/// Reads that owners ask for themselves, every third of which fails and goes on to a reader; and without such.
+#[test]
+fn queued_reads_that_fail_go_to_readers() {
+    need_userfaultfd!();
+    for (faults, queued) in [("audit,queue-fail=3", true), ("audit,no-read-queue", false)] {
+        let launch = launch().option("--pool", "5").faults(faults);
+        let outcome = survives(launch, "--seed 64 --seconds 3 --memory 66 --processes 1");
+        assert_eq!(outcome.stat("queued_reads") > 20, queued, "{faults}: {}", outcome.account());
+    }
+}
+
 /// Writeback without end: what comes into the pool goes out to the device at once, packed; what lies there is moved.
 macro_rules! written_back {
     ($($test:ident: $faults:literal, $swap:literal, $arguments:literal;)*) => {

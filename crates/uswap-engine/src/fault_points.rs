@@ -83,6 +83,8 @@ pub struct FaultPoints {
     pub delay_write: u64,
     /// Not a rule: nothing is read ahead, for comparison.
     pub no_prefetch: bool,
+    /// One in N reads that an owner asked for itself fails.
+    pub queue_fail: u64,
     /// Not a rule: owners ask no device themselves, for comparison.
     pub no_read_queue: bool,
     /// Not a rule: one read is in flight for each device, for comparison.
@@ -137,6 +139,7 @@ impl FaultPoints {
                 "no-prefetch" => points.no_prefetch = true,
                 "allocate" => points.allocate = true,
                 "no-alloc" => points.no_alloc = number,
+                "queue-fail" => points.queue_fail = number,
                 "no-read-queue" => points.no_read_queue = true,
                 "one-read" => points.one_read = true,
                 "delay-attach" => points.delay_attach = number,

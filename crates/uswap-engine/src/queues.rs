@@ -140,6 +140,7 @@ impl Owner {
         while let Some((mut read, load, came)) = self.queues.find(device).and_then(Queue::finished) {
             self.shared.readers.note_queued(device, -1);
             let (pages, bytes) = read.buffer.parts();
+            let came = came && !self.shared.faults.hits(self.shared.faults.queue_fail);
             if came && self.shared.store.accept_queued(&load, pages, bytes) {
                 self.receive_read(read);
             } else {
