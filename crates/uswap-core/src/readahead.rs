@@ -72,6 +72,8 @@ pub struct Lead {
     pub from: u64,
     /// How many, and how far apart.
     pub window: Window,
+    /// Pages that were asked for and that the program has not reached yet.
+    pub ahead: u32,
 }
 
 /// What to bring: so many pages from the faulting one on, each `stride` bytes after the one before.
@@ -157,9 +159,10 @@ impl Streams {
         stream.lead = stream.lead.min(most);
         stream.seen = address;
         let missing = i64::from(stream.lead) - left;
-        let worth_it = missing >= i64::from(stream.window.min(stream.lead / 4).max(1));
+        let worth_it = missing >= i64::from(stream.window.min(stream.lead / 3).max(1));
         let window = Window { pages: missing.max(0) as u32, stride: stream.stride };
-        worth_it.then_some(Lead { from: stream.next, window })
+        let ahead = u32::try_from(left).unwrap_or(0);
+        worth_it.then_some(Lead { from: stream.next, window, ahead })
     }
 
     /// Of a lead that begins at `from`, everything up to `next` was asked for.

@@ -14,7 +14,7 @@ use uswap_core::Need;
 use uswap_core::growth::{Growth, during};
 use uswap_core::readahead::Window;
 use uswap_core::word::State;
-use uswap_store::{ObjectId, PageLoad};
+use uswap_store::{ObjectId, PageLoad, Spot};
 
 use crate::fault::Served;
 use crate::owner::Owner;
@@ -23,6 +23,9 @@ use crate::space::Space;
 
 /// Pages of one read ahead.
 const PER_READ: u32 = 64;
+/// Pages after which a read ends where its run on the device ends: the rest of it would be a request of its own, and the
+/// next read would begin in the middle of a run.
+const WORTH_A_READ: usize = 16;
 /// Reads of a space that wait for their faults, at most.
 const MOST_WAITING: usize = 64;
 /// How long they wait.
@@ -74,7 +77,9 @@ impl Owner {
         let device = self.shared.store.spot_of(object).map(|spot| spot.device());
         let arrived = space.ahead.take(address, object);
         let is_there = arrived.is_some();
-        if let Some(read) = arrived {
+        if let Some(mut read) = arrived {
+            // It waited for this fault, not the fault for it.
+            read.since = Instant::now();
             self.shared.counters.swap_ra_hit.add(1);
             self.place_read(space, read);
             // Pages of it that the kernel put off are looked after soon, and not from here: one read would lead to the next.
@@ -100,7 +105,12 @@ impl Owner {
         let (mut from, stride) = (lead.from, lead.window.stride);
         let mut left = lead.window.pages;
         while left > 0 {
-            let Some(mut buffer) = self.lend_buffer(space, address, left.min(PER_READ), Need::Ahead) else { break };
+            let wanted = left.min(PER_READ);
+            let Some(mut buffer) = self.lend_buffer(space, address, wanted, Need::Ahead) else { break };
+            // Small reads breed small reads: while there is enough under way, a large buffer is waited for.
+            if buffer.capacity() < wanted as usize && lead.ahead >= PER_READ {
+                break;
+            }
             let passed = self.choose_ahead(space, Window { pages: left, stride }, from, &mut buffer);
             let chosen = buffer.pages.len() as u32;
             if chosen == 0 || self.send_read(space, buffer, Instant::now(), true).is_none() {
@@ -115,7 +125,7 @@ impl Owner {
     /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device, across those that are in
     /// memory or in the pool. Returns how many steps that are.
     fn choose_ahead(&self, space: &Space, window: Window, from: u64, buffer: &mut ReadBuffer) -> u32 {
-        let mut device = None;
+        let mut before: Option<Spot> = None;
         for step in 0..window.pages {
             let page = from.wrapping_add_signed(window.stride * i64::from(step));
             let object = match space.table.get(page).state() {
@@ -126,11 +136,14 @@ impl Owner {
             // In the pool: its own fault is cheap.
             let Some(spot) = self.shared.store.spot_of(object) else { continue };
             let full = buffer.pages.len() == buffer.capacity();
-            let other = device.is_some_and(|device| device != spot.device());
-            if full || other || !self.may_come_along(space, page, buffer.pages.len() as i64) {
+            let chosen = buffer.pages.len();
+            let breaks = before.is_some_and(|before| {
+                spot.device() != before.device() || chosen >= WORTH_A_READ && !spot.is_read_with(&before)
+            });
+            if full || breaks || !self.may_come_along(space, page, buffer.pages.len() as i64) {
                 return step;
             }
-            device = Some(spot.device());
+            before = Some(spot);
             buffer.pages.push(PageLoad::new(page, object));
         }
         window.pages

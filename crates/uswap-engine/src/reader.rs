@@ -34,6 +34,9 @@ const PER_THREAD: Duration = Duration::from_micros(25);
 const SIZES: [(u32, u32); 3] = [(4, 4), (16, 4), (64, 2)];
 /// Pages that are read ahead for each microsecond of a round trip: a program that consumes 800 MB/s does not wait.
 const PAGES_PER_200_US: u32 = 40;
+/// Bounds of that: three reads are under way at least, so that the next is asked for while two others come.
+const LEAST_AHEAD: u32 = 192;
+const MOST_AHEAD: u32 = 2048;
 
 /// Where a read puts its pages.
 pub struct ReadBuffer {
@@ -167,7 +170,7 @@ impl Readers {
     /// Pages that a stream of faults shall be ahead of its program, at most.
     pub fn most_ahead(&self, device: u8) -> u32 {
         let latency = self.lanes[usize::from(device)].get().map_or(0, |lane| lane.latency.load(Relaxed));
-        (latency as u32 / 200 * PAGES_PER_200_US).clamp(128, 2048)
+        (latency as u32 / 200 * PAGES_PER_200_US).clamp(LEAST_AHEAD, MOST_AHEAD)
     }
 
     /// Whether a device is so far away that its server may have to be waited for.

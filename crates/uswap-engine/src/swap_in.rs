@@ -282,6 +282,8 @@ impl Owner {
         space.record.waited(since);
         for index in 0..done {
             space.waiters.remove(start + index * PAGE);
+        }
+        if done > 0 {
             self.shared.latencies.record(Tier::Device, since);
         }
         if served == Served::Done {
