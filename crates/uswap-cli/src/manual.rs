@@ -121,7 +121,10 @@ fn rest() -> Roff {
                 "So long a request to a server may take, reconnects included (default 30). Pages on a server that has not \
                  answered for that long are lost to who touches them, until it answers again.",
             ),
-            (",connections=N", "Connections to a server (default: 4 if it says that all see the same data, else 1)."),
+            (
+                ",connections=N",
+                "Connections to a server (default: 4, and one for each thread that serves faults, if it says that all see the same data, else 1).",
+            ),
         ],
     );
     page.control("SH", ["COMPRESSION"]);

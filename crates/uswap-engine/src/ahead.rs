@@ -25,7 +25,7 @@ use crate::space::Space;
 const PER_READ: u32 = 64;
 /// Pages after which a read ends where its run on the device ends: the rest of it would be a request of its own, and the
 /// next read would begin in the middle of a run.
-const WORTH_A_READ: usize = 16;
+const WORTH_A_READ: usize = 32;
 /// Reads of a space that wait for their faults, at most.
 const MOST_WAITING: usize = 64;
 /// How long they wait.
