@@ -15,12 +15,14 @@
 //! A raise that comes while the owner is lowering itself may be lost; the next one is not. To be made ordinary again
 //! needs the right to the niceness it had (`can_nice`): without that right an owner is never lowered.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
 use uswap_sys::process;
 
-/// Niceness of an owner that is not lowered.
-pub const NICENESS: i32 = -10;
+/// A niceness that only those may take who may come back from the idle policy. It is tried and not kept: while processors are
+/// short, a thread of so much weight that sleeps and wakes often makes the kernel (seen with 6.18) leave groups of other sessions
+/// without a processor for seconds, servers of our own swap among them.
+pub const PRIVILEGED: i32 = -10;
 /// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
 pub const TURN: u64 = 100_000;
 
@@ -29,6 +31,8 @@ pub const TURN: u64 = 100_000;
 pub struct Lowered {
     /// 0: not known, or not permitted.
     thread: AtomicU32,
+    /// What it had before.
+    niceness: AtomicI32,
     lowered: AtomicBool,
     raised: AtomicBool,
 }
@@ -36,7 +40,8 @@ pub struct Lowered {
 impl Lowered {
     /// The calling thread is the owner. `false`: it may not be lowered, since it could not be raised.
     pub fn adopt(&self) -> bool {
-        let permitted = process::set_nice(NICENESS);
+        let permitted = process::may_take_niceness(PRIVILEGED);
+        self.niceness.store(process::niceness_of(0).unwrap_or(0), SeqCst);
         self.thread.store(if permitted { process::this_thread() } else { 0 }, SeqCst);
         permitted
     }
@@ -63,7 +68,7 @@ impl Lowered {
     /// Owner: is an ordinary thread from now on.
     pub fn end(&self) {
         if self.lowered.swap(false, SeqCst) {
-            process::run_ordinarily(0, NICENESS, TURN);
+            process::run_ordinarily(0, self.niceness.load(SeqCst), TURN);
         }
     }
 
@@ -72,7 +77,7 @@ impl Lowered {
         let lowered = self.is_lowered();
         if lowered {
             self.raised.store(true, SeqCst);
-            process::run_ordinarily(self.thread.load(SeqCst), NICENESS, TURN);
+            process::run_ordinarily(self.thread.load(SeqCst), self.niceness.load(SeqCst), TURN);
         }
         lowered
     }
@@ -103,7 +108,7 @@ mod tests {
             if !shared.adopt() {
                 return;
             }
-            let me = process::this_thread();
+            let (me, niceness) = (process::this_thread(), process::niceness_of(0).expect("a niceness"));
             shared.raise();
             assert!(!shared.is_lowered() && policy(me) == ORDINARY, "nothing to raise");
             shared.lower();
@@ -112,7 +117,7 @@ mod tests {
             let other = shared.clone();
             assert!(std::thread::spawn(move || other.raise()).join().expect("raise"));
             assert_eq!(policy(me), ORDINARY);
-            assert_eq!(process::niceness_of(me), Some(NICENESS));
+            assert_eq!(process::niceness_of(me), Some(niceness), "nobody gains by it");
             shared.keep();
             assert_eq!(policy(me), IDLE);
             shared.end();
