@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use uswap_core::size::{Size, human};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
-use uswap_engine::config::{PoolShare, Ram, RunConfig, SwapSpec, Target, Tier, exit};
+use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::swaps::LEAST_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
@@ -20,9 +20,8 @@ pub struct EngineArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
     #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent. Below that its share follows from what faults cost (auto:
-    /// between 20 and 90); with ",fixed" it stays
-    #[arg(long, value_name = "PERCENT[,fixed]|auto", default_value = "auto")]
+    /// Most of the budget for the compressed pool, in percent; auto (an experiment): between 20 and 90, by what faults cost
+    #[arg(long, value_name = "PERCENT|auto", default_value = "50")]
     pool: String,
     /// Compressor of the pool: lz4, or zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4")]
@@ -104,7 +103,7 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     check_name(&name).map_err(|error| refuse(format!("--name {name:?}: {error}")))?;
     check_userfaultfd().map_err(refuse)?;
     let (ram, limit) = budget(&arguments.ram, process).map_err(refuse)?;
-    let pool = pool_share(&arguments.pool).map_err(refuse)?;
+    let pool_percent = pool_share(&arguments.pool).map_err(refuse)?;
     let tier = Tier {
         allocator: arguments.allocator.parse().map_err(|error| refuse(format!("--allocator: {error}")))?,
         compression: arguments.compressor.parse().map_err(|error| refuse(format!("--compressor: {error}")))?,
@@ -115,7 +114,7 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     Ok(RunConfig {
         ram,
         limit,
-        pool,
+        pool_percent,
         tier,
         load_control: false,
         swap,
@@ -186,18 +185,15 @@ fn check_userfaultfd() -> Result<(), String> {
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
 }
 
-fn pool_share(text: &str) -> Result<PoolShare, String> {
+/// `None`: auto.
+fn pool_share(text: &str) -> Result<Option<f64>, String> {
     if text == "auto" {
-        return Ok(PoolShare::default());
+        return Ok(None);
     }
-    let (number, fixed) = text.strip_suffix(",fixed").map_or((text, false), |number| (number, true));
-    let percent: Option<f64> = number.strip_suffix('%').unwrap_or(number).parse().ok();
+    let percent: Option<f64> = text.trim_end_matches('%').parse().ok();
     match percent.filter(|percent| (0.0..=90.0).contains(percent)) {
-        Some(percent) if fixed => Ok(PoolShare::Fixed(percent)),
-        Some(percent) => Ok(PoolShare::UpTo(percent)),
-        None => Err(format!(
-            "--pool {text}: auto, or between 0 and 90 percent of the budget, with \",fixed\" behind it or not"
-        )),
+        Some(percent) => Ok(Some(percent)),
+        None => Err(format!("--pool {text}: auto, or between 0 and 90 percent of the budget")),
     }
 }
 

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::share::PoolShare;
 use uswap_core::size::Size;
 use uswap_device::nbd::{MOST_CONNECTIONS, NbdUri};
 pub use uswap_store::{AllocatorKind, Compression, Tier};
@@ -137,8 +136,8 @@ pub struct RunConfig {
     pub ram: Ram,
     /// The budget in bytes to begin with.
     pub limit: u64,
-    /// How much of the budget the pool may have.
-    pub pool: PoolShare,
+    /// Most of the budget for the pool, in percent; `None`: by what faults cost.
+    pub pool_percent: Option<f64>,
     /// How pages are kept in memory.
     pub tier: Tier,
     /// Processes may be made to wait for their turn.

@@ -225,7 +225,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
     let store = Store::new(StoreConfig {
-        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool).percent() / 100.0) as u64,
+        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_percent).percent() / 100.0) as u64,
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
         devices: open_devices(config)?
@@ -366,7 +366,7 @@ fn start_threads(
         None
     };
     let shortage = image.shortage()?;
-    let mut governor = Governor::new(shared.clone(), balance, config.pool, swap_in_ram, shortage, attacher)?;
+    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher)?;
     let stop = stopping.clone();
     spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
     Ok(threads)

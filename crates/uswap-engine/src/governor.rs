@@ -15,11 +15,10 @@ use crate::callers::Callers;
 use crate::census::Census;
 use crate::fork_shares::ForkShares;
 use crate::group::Account;
-use crate::idle::Idle;
 use crate::image::Shortage;
 use crate::latency::Tier;
 use crate::procfs::{Memory, Statm};
-use crate::share::{Figures, PoolShare, Share};
+use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
@@ -77,7 +76,6 @@ pub struct Governor {
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
     share: Share,
-    idle: Idle,
     swap_in_ram: bool,
     /// Shared pages are known, or taken to be none.
     shares_known: bool,
@@ -95,7 +93,7 @@ impl Governor {
     pub fn new(
         shared: Arc<Shared>,
         automatic: Option<crate::cgroup::Balance>,
-        pool: PoolShare,
+        pool_percent: Option<f64>,
         swap_in_ram: bool,
         shortage: Shortage,
         attacher: Option<Sender<Silent>>,
@@ -115,8 +113,7 @@ impl Governor {
             callers: Callers::default(),
             attacher,
             leaving: Vec::new(),
-            share: Share::new(pool),
-            idle: Idle::default(),
+            share: Share::new(pool_percent),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -212,9 +209,8 @@ impl Governor {
         self.share.judge(Figures {
             faults: [faults.saturating_sub(from_devices), from_devices],
             pages: [store.stored_pages, store.devices.iter().map(|device| device.slots_used).sum()],
-            latencies: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
-            pool: [store.pool_bytes >> 12, self.pool_limit.max(0) as u64],
-            idle: self.idle.part(),
+            costs: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
+            pool_memory: store.pool_bytes >> 12,
         });
     }
 

@@ -28,7 +28,6 @@ mod greet_child;
 pub mod group;
 mod group_orders;
 pub mod groups;
-mod idle;
 mod image;
 mod inject;
 mod jobs;
