@@ -32,7 +32,9 @@ const WAITED_FOR: u64 = 2;
 /// How often and how long the program waits at most: a little longer than the engine lets it (300 ms).
 const MOST_WAITS: u32 = 30;
 const WAIT_NANOSECONDS: u64 = 10_000_000;
-/// How long the agent's thread runs at a time, in nanoseconds.
+/// Of the agent's thread, where it is allowed: what it does makes room, and it sleeps otherwise.
+const NICENESS: isize = -10;
+/// How long it runs at a time, in nanoseconds.
 const TURN: u64 = 100_000;
 
 /// CLONE_VM | CLONE_SIGHAND | CLONE_THREAD. Without CLONE_FILES (fds of its own), CLONE_FS (setns keeps working) and
@@ -207,6 +209,7 @@ extern "C" fn brought_main(argument: u64, socket: u64) -> ! {
 
 fn serve(argument: u64, socket: Option<i32>) -> ! {
     syscall::name_thread(crate::message::AGENT_NAME);
+    syscall::hurry(NICENESS);
     syscall::set_turn(TURN);
     let area = argument & !(INHERITED | WAITED_FOR);
     let agent = crate::link::connect(area, argument & INHERITED != 0, socket);

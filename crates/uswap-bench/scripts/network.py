@@ -137,7 +137,7 @@ def document(arguments):
     kinds = [word for word in arguments if not word.startswith("-")] or ["nbdkit", "nbd-server", "qemu-nbd"]
     budget, readers = 256 * MIB, 8 * os.cpu_count()
     program = compiled("linear_readers")
-    print("| server | content | run | status | seconds | read from it | cgroup's peak | killed by the kernel | restarts |\n|---|---|---|---|---|---|---|---|---|")
+    print("| server | content | run | status | seconds | read from it | our peak | cgroup's peak | killed by the kernel | restarts |\n|---|---|---|---|---|---|---|---|---|---|")
     for kind in kinds:
         for noisy, number in [(1, 1), (1, 2), (1, 3), (0, 1)]:
             group = pathlib.Path(f"/sys/fs/cgroup/memory/uswap-net-{os.getpid()}")
@@ -166,8 +166,8 @@ def document(arguments):
             kills = [line.split()[1] for line in (group / "memory.oom_control").read_text().splitlines() if line.startswith("oom_kill ")]
             time.sleep(0.3)
             group.rmdir()
-            read = stats.get("pswpin", 0) / 256
-            print(f"| {kind} | {'random' if noisy else 'text'} | {number} | {status} | {seconds:.1f} | {read:.0f} MiB | {peak:.0f} of {limit / MIB:.0f} MiB | {' '.join(kills)} | {count[0]} |", flush=True)
+            read, ours = stats.get("pswpin", 0) / 256, stats.get("ram_peak_bytes", 0) / MIB
+            print(f"| {kind} | {'random' if noisy else 'text'} | {number} | {status} | {seconds:.1f} | {read:.0f} MiB | {ours:.0f} MiB | {peak:.0f} of {limit / MIB:.0f} MiB | {' '.join(kills)} | {count[0]} |", flush=True)
 
 
 def copy_rate(server):

@@ -348,7 +348,7 @@ fn oom_protection() -> Check {
 fn priority() -> Check {
     let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
                CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";
-    match process::may_take_niceness(uswap_engine::lowered::PRIVILEGED) {
+    match process::may_take_niceness(uswap_engine::hurry::HURRIED) {
         true => Check::new("engine's priority", Verdict::Works, "it may give way to a program and come back"),
         false => Check::new("engine's priority", Verdict::Note, "not above that of the programs").fix(fix),
     }

@@ -241,6 +241,38 @@ fn automatic_with_many_processes_that_come_at_once() {
     }
 }
 
+/// The niceness of each thread of a process (field 19 of proc_pid_stat(5)).
+fn niceness_of_threads(pid: u32) -> Vec<i32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    stats.filter_map(|stat| stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()).collect()
+}
+
+/// Engine and agents run before others while memory grows unseen, and only then: in the long run they would keep other
+/// sessions from the processors.
+#[test]
+fn who_makes_room_is_in_a_hurry_only_while_memory_grows_unseen() {
+    need_userfaultfd!();
+    if !common::is_root() {
+        return not_here("another niceness than the program's needs CAP_SYS_NICE");
+    }
+    let script = "\"$0\" 160 half-random --reads 2 && \"$0\" 160 half-random --reads 1";
+    let program = victim("fill_twice").display().to_string();
+    let running = under("96M").swap_file("2G").deadline(120).start(["sh", "-c", script, program.as_str()]);
+    let engine = running.engine();
+    let all = |wanted: &dyn Fn(i32) -> bool, pid| {
+        let found = niceness_of_threads(pid);
+        (!found.is_empty() && found.into_iter().all(wanted)).then_some(())
+    };
+    running.until("an engine in a hurry", || niceness_of_threads(engine).contains(&-10).then_some(()));
+    running.until("a calm engine", || all(&|niceness| niceness == 0, engine));
+    let children = || common::procs::descendants(running.command());
+    running.until("a calm agent", || children().into_iter().find_map(|pid| all(&|niceness| niceness == 0, pid)));
+    let outcome = running.wait();
+    outcome.expect(0).paged();
+    assert!(outcome.stat("hurries") >= 1, "not for the second program: {}", outcome.account());
+}
+
 /// The group really kills what does not fit: the same program without us.
 #[test]
 fn without_us_it_is_killed() {

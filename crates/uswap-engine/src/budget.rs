@@ -81,6 +81,11 @@ impl Marks {
         (self.slack - self.slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack())
     }
 
+    /// Whether memory grows unseen: as much of late, in one measurement, as one processor can touch in half of the reaction.
+    pub fn grows_unseen(&self) -> bool {
+        self.slack > self.most_slack() / 8
+    }
+
     fn reserve(&self) -> i64 {
         (self.limit / 64).clamp(512, 4096)
     }
@@ -180,6 +185,11 @@ impl Budget {
 
     fn most_slack(&self) -> i64 {
         self.marks().most_slack()
+    }
+
+    /// Whether memory grows unseen, or may: nobody knows at the start.
+    pub fn grows_unseen(&self) -> bool {
+        self.marks().grows_unseen()
     }
 
     /// Reclaim stops here.

@@ -92,6 +92,8 @@ counters! {
     throttled_us,
     /// A fault waited for room for too long and was let through above the limit.
     over_limit,
+    /// Memory began to grow unseen near a limit: engine and agents run before others until it does not any more.
+    hurries,
     /// A fault was put aside because its process waits for its turn.
     held_faults,
     /// Of these: served at once, because its thread was in a system call or could not be looked at.

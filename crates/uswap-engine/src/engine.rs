@@ -31,6 +31,7 @@ use crate::door::Door;
 use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
 use crate::groups::Groups;
+use crate::hurry::Hurry;
 use crate::image::AgentImage;
 use crate::jobs::Jobs;
 use crate::leaving::Leaving;
@@ -123,6 +124,7 @@ fn start(
         },
     };
     // From here on only for the engine: the command has been forked and keeps what it was given.
+    let hurry = Hurry::begin();
     process::set_turn(lowered::TURN);
     keeper::protect();
     // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
@@ -144,7 +146,7 @@ fn start(
     let tape = channels.tape.take();
     let recording = tape.map(|tape| std::thread::Builder::new().name("recorder".into()).spawn(|| tape.run()));
     let recording = recording.transpose().map_err(say("cannot start a thread"))?;
-    let started = start_threads(config, &shared, channels, &stopping, &image)
+    let started = start_threads(config, &shared, channels, &stopping, &image, hurry)
         .and_then(|threads| named.start(shared.clone()).map(|()| threads))
         .map_err(say("cannot start a thread"));
     let threads = started.inspect_err(|_| {
@@ -322,6 +324,7 @@ fn start_threads(
     channels: Channels,
     stopping: &Arc<AtomicBool>,
     image: &AgentImage,
+    hurry: Hurry,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
     let mut spawn = |name: String, body: Box<dyn FnOnce() + Send>| -> std::io::Result<()> {
@@ -366,7 +369,8 @@ fn start_threads(
         None
     };
     let shortage = image.shortage()?;
-    let mut governor = Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher)?;
+    let mut governor =
+        Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher, hurry)?;
     let stop = stopping.clone();
     spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
     Ok(threads)

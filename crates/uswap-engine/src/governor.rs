@@ -15,6 +15,7 @@ use crate::callers::Callers;
 use crate::census::Census;
 use crate::fork_shares::ForkShares;
 use crate::group::Account;
+use crate::hurry::Hurry;
 use crate::image::Shortage;
 use crate::latency::Tier;
 use crate::procfs::{Memory, Statm};
@@ -83,6 +84,7 @@ pub struct Governor {
     pool_limit: i64,
     /// What new programs look at.
     shortage: Shortage,
+    hurry: Hurry,
 }
 
 impl Governor {
@@ -97,6 +99,7 @@ impl Governor {
         swap_in_ram: bool,
         shortage: Shortage,
         attacher: Option<Sender<Silent>>,
+        hurry: Hurry,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
@@ -118,12 +121,13 @@ impl Governor {
             shares_known: false,
             pool_limit: 0,
             shortage,
+            hurry,
         })
     }
 
     /// Measures until told to stop.
     pub fn run(&mut self, stop: &AtomicBool) {
-        // What grows while this thread waits for a processor is seen too late. Where it is not allowed short turns must do.
+        // What grows while this thread waits for a processor is seen too late. Where it is not allowed short turns and hurry must do.
         uswap_sys::process::run_first();
         while !stop.load(SeqCst) {
             // Before anything that takes a lock.
@@ -197,6 +201,7 @@ impl Governor {
         {
             self.shared.budget.set_limit(limit);
         }
+        self.hurry.follow(&self.shared, &managed);
         self.limit_pool(pages);
         self.scan_grown(&managed);
     }

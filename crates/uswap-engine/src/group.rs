@@ -165,6 +165,11 @@ impl Group {
         self.marks(threads).activation(self.processes.load(Relaxed))
     }
 
+    /// Whether its memory is near its limit and grows unseen.
+    pub fn grows_unseen(&self, threads: i64) -> bool {
+        self.used() > self.activation(threads) && self.marks(threads).grows_unseen()
+    }
+
     /// Its limit by the number of its processes, in pages.
     pub fn share(&self) -> i64 {
         self.limit / self.processes.load(Relaxed).max(1)

@@ -249,6 +249,12 @@ impl Groups {
         tree.deepest_first().iter().any(is_near)
     }
 
+    /// Whether memory of a group that is near its own limit grows unseen.
+    pub fn grows_unseen(&self) -> bool {
+        let tree = self.read();
+        tree.deepest_first().iter().any(|number| tree.group(*number).grows_unseen(self.threads))
+    }
+
     /// The groups that want pages evicted, the deepest first.
     pub fn short(&self) -> Vec<Short> {
         let tree = self.read();

@@ -28,6 +28,7 @@ mod greet_child;
 pub mod group;
 mod group_orders;
 pub mod groups;
+pub mod hurry;
 mod image;
 mod inject;
 mod jobs;

@@ -19,10 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
 use uswap_sys::process;
 
-/// A niceness that only those may take who may come back from the idle policy. It is tried and not kept: while processors are
-/// short, a thread of so much weight that sleeps and wakes often makes the kernel (seen with 6.18) leave groups of other sessions
-/// without a processor for seconds, servers of our own swap among them.
-pub const PRIVILEGED: i32 = -10;
+use crate::hurry::HURRIED;
+
 /// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
 pub const TURN: u64 = 100_000;
 
@@ -31,7 +29,7 @@ pub const TURN: u64 = 100_000;
 pub struct Lowered {
     /// 0: not known, or not permitted.
     thread: AtomicU32,
-    /// What it had before.
+    /// What it is to have while it is not lowered.
     niceness: AtomicI32,
     lowered: AtomicBool,
     raised: AtomicBool,
@@ -40,7 +38,7 @@ pub struct Lowered {
 impl Lowered {
     /// The calling thread is the owner. `false`: it may not be lowered, since it could not be raised.
     pub fn adopt(&self) -> bool {
-        let permitted = process::may_take_niceness(PRIVILEGED);
+        let permitted = process::may_take_niceness(HURRIED);
         self.niceness.store(process::niceness_of(0).unwrap_or(0), SeqCst);
         self.thread.store(if permitted { process::this_thread() } else { 0 }, SeqCst);
         permitted
@@ -82,6 +80,15 @@ impl Lowered {
         lowered
     }
 
+    /// Governor: the niceness that the owner has from now on while it is not lowered. Says which thread it is, if it can be told.
+    pub fn take_niceness(&self, niceness: i32) -> Option<u32> {
+        let thread = Some(self.thread.load(SeqCst)).filter(|thread| *thread != 0)?;
+        self.niceness.store(niceness, SeqCst);
+        self.raised.store(true, SeqCst);
+        process::run_ordinarily(thread, niceness, TURN);
+        Some(thread)
+    }
+
     /// Whether it runs below all others.
     pub fn is_lowered(&self) -> bool {
         self.lowered.load(SeqCst)
@@ -118,6 +125,14 @@ mod tests {
             assert!(std::thread::spawn(move || other.raise()).join().expect("raise"));
             assert_eq!(policy(me), ORDINARY);
             assert_eq!(process::niceness_of(me), Some(niceness), "nobody gains by it");
+            for told in [HURRIED, niceness] {
+                assert_eq!(shared.take_niceness(told), Some(me));
+                assert_eq!((policy(me), process::niceness_of(me)), (ORDINARY, Some(told)));
+                shared.keep();
+                assert_eq!(policy(me), IDLE, "lowered again");
+                shared.raise();
+                assert_eq!((policy(me), process::niceness_of(me)), (ORDINARY, Some(told)));
+            }
             shared.keep();
             assert_eq!(policy(me), IDLE);
             shared.end();

@@ -272,6 +272,12 @@ pub fn set_nice(value: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
 }
 
+/// Gives another thread that niceness; `false` where that is not allowed, or it is gone.
+pub fn set_niceness_of(thread: u32, niceness: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, niceness) == 0 }
+}
+
 /// Whether this process may give its threads that niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on this thread, which
 /// has its own again afterwards.
 pub fn may_take_niceness(niceness: i32) -> bool {
