@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # A failed test says what happened; a backtrace of the test harness adds nothing to it.
 export RUST_BACKTRACE := 0
 
-.PHONY: help build demo test test-vm soak bench bench-quick lint install-deps
+.PHONY: help build demo test test-vm soak bench bench-quick fuzz lint install-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -30,6 +30,9 @@ bench: build ## uswap beside the kernel: tables and plots in bench-results (25 m
 
 bench-quick: build ## the same in under a minute: four patterns, half of the memory
 	"$${CARGO_TARGET_DIR:-target}/release/uswap-bench" --quick $(BENCH)
+
+fuzz: ## whatever reads bytes from outside, a minute for each of its parsers (USWAP_FUZZ_SECONDS)
+	fuzz/run
 
 lint: ## format, clippy, and cargo-deny where it is installed
 	cargo fmt --all --check
