@@ -133,6 +133,10 @@ pub struct Ring {
     pub move_delay: AtomicU32,
     /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
     pub forget_threads: AtomicU32,
+    /// For tests: one in so many moves that succeed is taken for one that reported EEXIST after it moved (0: none).
+    pub move_lies: AtomicU32,
+    /// For tests: what a move reports is believed.
+    pub trust_move: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

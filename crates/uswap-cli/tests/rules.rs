@@ -259,3 +259,19 @@ fn nonce() {
     }
     .is_needed();
 }
+
+/// A move may report that it found something in its way though it moved pages: where they are the page table says. Who
+/// believes the report leaves them where nobody looks for them.
+#[test]
+fn page_table_is_the_truth() {
+    need_userfaultfd!();
+    Rule {
+        off: "trust-move",
+        always: "move-lies=20",
+        victim: "fill_twice",
+        arguments: "128 half-random --reads 1",
+        timeout: 60,
+        tries: 3,
+    }
+    .is_needed();
+}

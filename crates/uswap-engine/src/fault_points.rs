@@ -24,6 +24,10 @@ pub struct FaultPoints {
     pub delay_order: u64,
     /// Microseconds an agent stays inside the gate before it moves pages.
     pub delay_move: u64,
+    /// One in N moves of an agent reports EEXIST though it moved everything, as the kernel does now and then.
+    pub move_lies: u64,
+    /// Rule off: agents believe what a move that failed reports: that nothing was moved.
+    pub trust_move: bool,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
@@ -131,6 +135,8 @@ impl FaultPoints {
                 "delay-scan" => points.delay_scan = number,
                 "delay-order" => points.delay_order = number,
                 "delay-move" => points.delay_move = number,
+                "move-lies" => points.move_lies = number,
+                "trust-move" => points.trust_move = true,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
                 "delay-writeback" => points.delay_writeback = number,
