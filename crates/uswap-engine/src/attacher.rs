@@ -22,6 +22,8 @@ use crate::shared::{Attached, Fetched, Shared};
 use crate::unmanaged::{ProgramKind, Why, program_kind};
 use crate::{choice, procfs};
 
+/// How long it waits for news when everybody has an agent.
+const NOBODY: Duration = Duration::from_millis(100);
 /// How often a program whose threads all wait in calls that must not be disturbed is looked at.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long it is looked for a thread that is better to be stopped.
@@ -83,7 +85,11 @@ impl Attacher {
         uswap_sys::process::run_first();
         let mut silent = Silent::default();
         while !stop.load(SeqCst) {
-            let patience = if self.late.is_empty() { AGAIN } else { Duration::from_millis(1) };
+            let patience = match self.shared.leaving.is_under_way() {
+                _ if !self.late.is_empty() => Duration::from_millis(1),
+                false if silent.large.is_empty() && silent.small.is_empty() => NOBODY,
+                _ => AGAIN,
+            };
             match census.recv_timeout(patience) {
                 Ok(news) => {
                     self.known.retain(|pid, _| news.tree.contains(pid));

@@ -408,7 +408,7 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
             shared.store.writeback(&mut scratch);
             shared.budget.set_pool(shared.store.pool_bytes());
         } else if !needs_repack {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
         }
         if looks_after_room && looked.elapsed() > Duration::from_millis(100) {
             looked = Instant::now();

@@ -134,9 +134,7 @@ impl Governor {
             let lowered = self.raise_owners();
             self.measure();
             self.wake_owners();
-            let interval = self.shared.budget.poll_interval();
-            let groups = &self.shared.groups;
-            let interval = if groups.in_use() { interval.min(groups.poll_interval()) } else { interval };
+            let interval = self.shared.quiet();
             std::thread::sleep(if lowered { interval.min(LOWERED) } else { interval });
         }
     }

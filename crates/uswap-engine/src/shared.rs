@@ -140,6 +140,12 @@ impl Shared {
         }
     }
 
+    /// How long nobody need look after memory: until as much as can grow might bring it near a limit.
+    pub fn quiet(&self) -> std::time::Duration {
+        let quiet = self.budget.poll_interval();
+        if self.groups.in_use() { quiet.min(self.groups.poll_interval()) } else { quiet }
+    }
+
     /// Ends the tree with a reason; the first one counts.
     pub fn condemn(&self, verdict: Verdict) {
         self.verdict.lock().expect("verdict").get_or_insert(verdict);
