@@ -124,7 +124,7 @@ def delay(delays):
         with Server("nbdkit", 1 << 30, time_of) as server:
             for pattern, threads in [("seq", 1), ("zipf-0.5", 16), ("zipf-1.2", 16)]:
                 rates = []
-                for faults in ["", "no-prefetch,one-read"]:
+                for faults in ["", "no-prefetch,one-read,no-read-queue"]:
                     words = [WORKLOAD, "memory", "--pattern", pattern, "--threads", threads, "--mib", 192, "--seconds", 5,
                              "--operations", 5000000, "--content", "incompressible", "--check-seconds", 0]
                     status, _, out, _ = run(words, ["--ram", "64M", "--pool", "5", "--swap", server.uri()], faults)
@@ -157,7 +157,7 @@ def document(arguments):
                 killer = threading.Thread(target=kill)
                 if restarts:
                     killer.start()
-                words = [program, "--processes", readers, "--memory", 4 * budget // MIB, "--passes", 2, "--incompressible", noisy]
+                words = [program, "--processes", readers, "--memory", 4 * budget // MIB, "--passes", 12 if restarts else 2, "--incompressible", noisy]
                 status, seconds, out, stats = run(words, ["--ram", "256M", "--swap", server.uri()], wrapper=join, timeout=300)
                 over.set()
                 if restarts:
@@ -301,13 +301,13 @@ print(sent / seconds / (1 << 20))
 
 def loopback(_):
     rates = {False: [], True: []}
-    for n in range(18):
+    for n in range(54):
         under = n % 2 == 1
         words = [sys.executable, "-c", STREAM]
         line = [str(USWAP), "run", "-q", "--ram", "512M", "--", *words] if under else words
         rates[under].append(float(subprocess.run(line, capture_output=True, text=True, check=True).stdout))
     plain, with_uswap = statistics.median(rates[False]), statistics.median(rates[True])
-    print(f"| loopback TCP, nine alternating pairs | MiB/s |\n|---|---|\n| without uswap | {plain:.0f} |\n| under uswap run | {with_uswap:.0f} ({with_uswap / plain:.3f}) |")
+    print(f"| loopback TCP, 27 alternating pairs | MiB/s |\n|---|---|\n| without uswap | {plain:.0f} |\n| under uswap run | {with_uswap:.0f} ({with_uswap / plain:.3f}) |")
 
 
 if __name__ == "__main__":

@@ -241,6 +241,31 @@ fn automatic_with_many_processes_that_come_at_once() {
     }
 }
 
+/// How often the threads of a process have been given a processor (`schedstat` of each).
+fn turns_of_threads(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let turns = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(2)?.parse::<u64>().ok()
+    });
+    turns.sum()
+}
+
+/// An engine whose program is far from its budget hardly runs: what it takes is taken from programs that do not swap.
+#[test]
+fn an_idle_engine_hardly_wakes() {
+    need_userfaultfd!();
+    let running = under("512M").deadline(60).start(["sleep", "4"]);
+    let engine = running.engine();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let (before, begun) = (turns_of_threads(engine), std::time::Instant::now());
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (turns, seconds) = (turns_of_threads(engine) - before, begun.elapsed().as_secs_f64());
+    running.wait().expect(0);
+    notice(&format!("an idle engine ran {:.0} times a second", turns as f64 / seconds));
+    assert!(before > 0 && (turns as f64) < 150.0 * seconds, "{turns} in {seconds:.1} s");
+}
+
 /// The niceness of each thread of a process (field 19 of proc_pid_stat(5)).
 fn niceness_of_threads(pid: u32) -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
