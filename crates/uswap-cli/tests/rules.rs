@@ -104,7 +104,7 @@ fn patient_greeting() {
         victim: "busy_child",
         arguments: "--memory 96 --rounds 3 --micros 200000",
         timeout: 30,
-        tries: 4,
+        tries: 15,
     };
     let stays_unmanaged = |faults| {
         let outcome = rule.run(faults);
@@ -270,7 +270,7 @@ fn page_table_is_the_truth() {
         always: "move-lies=20",
         victim: "fill_twice",
         arguments: "128 half-random --reads 1",
-        timeout: 60,
+        timeout: 20,
         tries: 3,
     }
     .is_needed();
