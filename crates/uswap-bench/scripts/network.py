@@ -119,17 +119,20 @@ def run(words, options, faults="", wrapper=(), timeout=85):
 
 
 def delay(delays):
-    print("| delay | workload | MiB/s | without reading ahead, one read | times |\n|---|---|---|---|---|")
+    print("| delay | workload | MiB/s visited | one read | times | pages/s from the server | one read | times |\n|---|---|---|---|---|---|---|---|")
     for time_of in delays or ["1ms", "10ms"]:
         with Server("nbdkit", 1 << 30, time_of) as server:
             for pattern, threads in [("seq", 1), ("zipf-0.5", 16), ("zipf-1.2", 16)]:
-                rates = []
+                visited, brought = [], []
                 for faults in ["", "no-prefetch,one-read,no-read-queue"]:
-                    words = [WORKLOAD, "memory", "--pattern", pattern, "--threads", threads, "--mib", 192, "--seconds", 5,
-                             "--operations", 5000000, "--content", "incompressible", "--check-seconds", 0]
-                    status, _, out, _ = run(words, ["--ram", "64M", "--pool", "5", "--swap", server.uri()], faults)
-                    rates.append(json.loads(out.splitlines()[-1])["read_mib_per_second"] if status == 0 else float("nan"))
-                print(f"| {time_of} | {pattern}, {threads} threads | {rates[0]:.1f} | {rates[1]:.1f} | {rates[0] / rates[1]:.1f} |", flush=True)
+                    words = [WORKLOAD, "memory", "--pattern", pattern, "--threads", threads, "--mib", 192, "--seconds", 8,
+                             "--operations", 50000000, "--content", "incompressible", "--check-seconds", 0]
+                    status, _, out, stats = run(words, ["--ram", "64M", "--pool", "5", "--swap", server.uri()], faults)
+                    told = json.loads(out.splitlines()[-1]) if status == 0 else {}
+                    visited.append(told.get("read_mib_per_second", float("nan")))
+                    brought.append(stats.get("pswpin", 0) / told.get("visit_seconds", float("nan")))
+                print(f"| {time_of} | {pattern}, {threads} threads | {visited[0]:.1f} | {visited[1]:.1f} | {visited[0] / visited[1]:.1f} "
+                      f"| {brought[0]:.0f} | {brought[1]:.0f} | {brought[0] / brought[1]:.1f} |", flush=True)
 
 
 def document(arguments):
@@ -222,7 +225,7 @@ def swap_in_rate(server):
 
 def sequential(_):
     """Alternating, since the machine's speed changes; nbdcopy is measured before and after each of ours."""
-    words = [WORKLOAD, "memory", "--pattern", "seq", "--mib", 256, "--seconds", 4, "--operations", 5000000, "--content", "incompressible", "--check-seconds", 0]
+    words = [WORKLOAD, "memory", "--pattern", "seq", "--mib", 256, "--seconds", 4, "--operations", 50000000, "--content", "incompressible", "--check-seconds", 0]
     sweeps, returns, copies = [], [], []
     with Server("nbdkit", 1 << 30) as server:
         for _ in range(7):
@@ -271,7 +274,7 @@ def iter_bytes(link, left):
 
 def single(_):
     with Server("nbdkit", 1 << 30) as server:
-        words = [WORKLOAD, "memory", "--pattern", "random", "--mib", 192, "--seconds", 5, "--content", "incompressible", "--check-seconds", 0]
+        words = [WORKLOAD, "memory", "--pattern", "random", "--mib", 192, "--seconds", 20, "--content", "incompressible", "--check-seconds", 0]
         print("| single faults at random, p50 | us |\n|---|---|")
         ours, theirs = [], []
         for _ in range(3):
