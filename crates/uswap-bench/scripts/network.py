@@ -225,7 +225,7 @@ def swap_in_rate(server):
 
 def sequential(_):
     """Alternating, since the machine's speed changes; nbdcopy is measured before and after each of ours."""
-    words = [WORKLOAD, "memory", "--pattern", "seq", "--mib", 256, "--seconds", 4, "--operations", 50000000, "--content", "incompressible", "--check-seconds", 0]
+    words = [WORKLOAD, "memory", "--pattern", "seq", "--mib", 256, "--seconds", 4, "--operations", 5000000, "--content", "incompressible", "--check-seconds", 0]
     sweeps, returns, copies = [], [], []
     with Server("nbdkit", 1 << 30) as server:
         for _ in range(7):
@@ -274,7 +274,7 @@ def iter_bytes(link, left):
 
 def single(_):
     with Server("nbdkit", 1 << 30) as server:
-        words = [WORKLOAD, "memory", "--pattern", "random", "--mib", 192, "--seconds", 20, "--content", "incompressible", "--check-seconds", 0]
+        words = [WORKLOAD, "memory", "--pattern", "random", "--mib", 192, "--seconds", 5, "--content", "incompressible", "--check-seconds", 0]
         print("| single faults at random, p50 | us |\n|---|---|")
         ours, theirs = [], []
         for _ in range(3):

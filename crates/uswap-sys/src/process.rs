@@ -266,13 +266,7 @@ pub fn restore_open_files(before: Limit) {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// Gives this process a better share of the CPU; `false` where that is not allowed.
-pub fn set_nice(value: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) == 0 }
-}
-
-/// Gives another thread that niceness; `false` where that is not allowed, or it is gone.
+/// Gives a thread (0: this one) that niceness; `false` where that is not allowed, or it is gone.
 pub fn set_niceness_of(thread: u32, niceness: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, niceness) == 0 }
@@ -282,7 +276,7 @@ pub fn set_niceness_of(thread: u32, niceness: i32) -> bool {
 /// has its own again afterwards.
 pub fn may_take_niceness(niceness: i32) -> bool {
     let Some(before) = niceness_of(0) else { return false };
-    set_nice(niceness) && set_nice(before)
+    set_niceness_of(0, niceness) && set_niceness_of(0, before)
 }
 
 /// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those it starts: one that
