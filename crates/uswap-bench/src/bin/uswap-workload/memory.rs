@@ -206,6 +206,8 @@ fn tell(arguments: &MemoryArguments, pages: usize, shares: &[Share], all: &Histo
         "visit_seconds": visits,
         "check_seconds": longest(|s| s.check),
         "operations": operations,
+        // A thread whose share came to lie in memory as a whole makes nearly all of the visits.
+        "operations_of_threads": shares.iter().map(|s| s.operations).collect::<Vec<_>>(),
         "planned": planned,
         // What the planned work takes or would take: the same quantity whether or not the time ran out.
         "seconds": longest(|s| s.fill) + visits * planned as f64 / operations.max(1) as f64,
