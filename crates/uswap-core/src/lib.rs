@@ -10,6 +10,7 @@ pub mod locality;
 mod page;
 mod pool;
 mod rank;
+pub mod programs;
 pub mod readahead;
 mod reserve;
 pub mod size;

@@ -24,7 +24,7 @@
 //! **When it acts.** Two processes or more thrash, all together do, and the working sets of all who want to run exceed what is there for pages, for
 //! 150 ms on end. So it does nothing where working sets fit, for a single process, however large, or beside one that has
 //! itself to blame. It ends when all fit for a second, or fewer than two are left. While it acts, newcomers are expected to become as large as
-//! those that have ended of late, and take turns as soon as they grow: what they never had need not be brought back.
+//! others of the same program were (`programs.rs`), and take turns as soon as they grow: what they never had need not be brought back.
 //!
 //! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as many at a time as fit, always one, and
 //! no more than keep the processors busy, since whoever waits for a processor with its memory filled helps nobody. A turn lasts until the process has used
@@ -47,8 +47,10 @@
 //!
 //! Times are from any fixed moment on; memory is in pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use crate::programs::{Program, Programs};
 
 /// A fault is held at most so long at a time.
 pub const MOST_HOLD: Duration = Duration::from_millis(100);
@@ -101,6 +103,8 @@ pub struct Sample {
     pub key: Key,
     /// Its parent, if that is one of us.
     pub parent: Option<Key>,
+    /// What it runs.
+    pub program: Program,
     /// Its pages in memory.
     pub pages: u64,
     /// Its pages that were evicted.
@@ -149,6 +153,7 @@ struct Process {
     /// Its place in line: the smaller, the sooner.
     ticket: u64,
     parent: Option<Key>,
+    program: Program,
     turn: Option<Turn>,
     /// It has thrashed since it was idle last: it takes turns while load control is on.
     thrashed: bool,
@@ -165,6 +170,9 @@ struct Process {
     distance: f64,
     pages: u64,
     demand: u64,
+    /// The most that it had, in memory and evicted, and all that it used.
+    most: u64,
+    used: Duration,
     held: bool,
 }
 
@@ -188,10 +196,13 @@ impl Process {
         }
         self.gets_on = sample.runnable || sample.refaults > 0 || !sample.ran.is_zero();
         (self.blocked, self.parent, self.pages) = (sample.blocked, sample.parent, sample.pages);
+        self.program = sample.program;
+        self.most = self.most.max(sample.pages + sample.stored);
         if self.gets_on || self.blocked {
             self.awake = now;
         }
         self.burst += sample.waited + sample.ran;
+        self.used += sample.waited + sample.ran;
         if let Some(turn) = &mut self.turn {
             turn.left = turn.left.saturating_sub(sample.waited + sample.ran);
         }
@@ -228,8 +239,8 @@ pub struct LoadControl {
     /// When it became so that the state should change.
     changing: Option<Duration>,
     turns: u64,
-    /// How large those became that took turns and have ended.
-    typical: f64,
+    /// How large those became that have ended.
+    programs: Programs,
 }
 
 impl LoadControl {
@@ -279,22 +290,23 @@ impl LoadControl {
         self.choose(machine);
     }
 
-    /// Forgets those who have ended.
+    /// Forgets those who have ended, but not what they came to.
     fn bury(&mut self, samples: &[Sample]) {
-        let typical = &mut self.typical;
+        let living: BTreeSet<Key> = samples.iter().map(|sample| sample.key).collect();
+        let programs = &mut self.programs;
         self.processes.retain(|key, process| {
-            let lives = samples.iter().any(|sample| sample.key == *key);
-            if !lives && process.thrashed {
-                *typical += (process.demand as f64 - *typical) / if *typical == 0.0 { 1.0 } else { 8.0 };
+            let lives = living.contains(key);
+            if !lives {
+                programs.learn(process.program, process.most, process.used);
             }
             lives
         });
     }
 
-    /// What a process is going to need: while it is new, as much as those that have ended.
+    /// What a process is going to need: until it has used as much time as others of its program, as much as they did.
     fn expected(&self, process: &Process) -> u64 {
-        let new = !process.rested && process.burst < LEAST_USE;
-        if new { process.demand.max(self.typical as u64) } else { process.demand }
+        let habit = self.programs.habit(process.program).filter(|habit| process.used < habit.used);
+        process.demand.max(habit.map_or(0, |habit| habit.pages as u64))
     }
 
     /// Switches on and off.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_core::load_control::{Key, LoadControl, MOST_HOLD, Machine, Sample};
+use uswap_core::programs::Program;
 use uswap_sys::process;
 
 use crate::owner::Owner;
@@ -337,6 +338,7 @@ struct Seen {
     /// Its anonymous memory, also what is not registered yet.
     pages: u64,
     parent: Option<u32>,
+    program: Program,
     processor: Duration,
     refaults: u64,
     distance: u64,
@@ -489,6 +491,7 @@ impl Controller {
         Sample {
             key,
             parent: None,
+            program: now.program,
             pages: now.pages,
             stored: record.stored.load(Relaxed),
             refaults,
@@ -554,7 +557,8 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
         pid,
         statm,
         pages: anonymous.max(0) as u64,
-        parent: old.map_or_else(|| procfs::parent(pid), |old| old.parent),
+        parent: old.as_ref().map_or_else(|| procfs::parent(pid), |old| old.parent),
+        program: old.map_or_else(|| procfs::program(pid), |old| old.program),
         processor: own.saturating_sub(agent),
         refaults: record.refaults.load(Relaxed),
         distance: record.distance.load(Relaxed),
