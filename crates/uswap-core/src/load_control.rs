@@ -259,6 +259,11 @@ impl LoadControl {
         self.processes.get(&key).is_some_and(|process| process.held)
     }
 
+    /// Whether it is this process's turn.
+    pub fn has_turn(&self, key: Key) -> bool {
+        self.processes.get(&key).is_some_and(|process| process.turn.is_some())
+    }
+
     /// Its place in line: who has a larger one waits longer.
     pub fn place(&self, key: Key) -> u64 {
         self.processes.get(&key).map_or(0, |process| process.ticket)

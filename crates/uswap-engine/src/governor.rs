@@ -29,6 +29,8 @@ const LEAST_MANAGED: (i64, i64) = (128, 1024);
 const CENSUS: Duration = Duration::from_millis(100);
 /// The same while memory may soon be short: programs that have to be attached to grow fast.
 const CENSUS_SOON: Duration = Duration::from_millis(25);
+/// Of many processes a census takes milliseconds: then it is taken less often, so that it costs one part in so many of the time.
+const CENSUS_COST: u32 = 50;
 /// How often what a process shares is asked for while it matters, and for how many at a time.
 const SHARES: Duration = Duration::from_millis(20);
 const MOST_SHARES: usize = 8;
@@ -68,6 +70,7 @@ pub struct Governor {
     engine: Statm,
     watched: HashMap<u32, Watched>,
     census_at: Instant,
+    census_took: Duration,
     shares: ForkShares,
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
@@ -109,6 +112,7 @@ impl Governor {
             engine,
             watched,
             census_at: long_ago,
+            census_took: Duration::ZERO,
             shares: ForkShares::start()?,
             shared_pages: 0,
             automatic,
@@ -240,8 +244,9 @@ impl Governor {
     fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
         let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
         let budget = &self.shared.budget;
-        let soon = self.attacher.is_some() && budget.usage() > budget.activation() / 2;
-        if self.census_at.elapsed() >= if soon { CENSUS_SOON } else { CENSUS } {
+        let near = self.attacher.is_some() && budget.usage() > budget.activation() / 2;
+        let soon = (self.census_took * CENSUS_COST).clamp(CENSUS_SOON, CENSUS);
+        if self.census_at.elapsed() >= if near { soon } else { CENSUS } {
             self.census_at = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
@@ -253,6 +258,7 @@ impl Governor {
             }
             self.callers.look(&self.shared, managed, &tree);
             self.tell_attacher(managed, &tree);
+            self.census_took = self.census_at.elapsed();
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {

@@ -486,8 +486,9 @@ impl Controller {
         let ran = now.processor.saturating_sub(old.processor);
         let blocked = record.blocked.load(Relaxed) > 0;
         let moves = refaults > 0 || !ran.is_zero() || record.pending.load(Relaxed) > 0;
-        let runnable =
-            moves || self.control.is_on() && !blocked && procfs::is_runnable(now.pid, record.agent.load(Relaxed));
+        // Whoever has no turn and waits for a processor keeps nobody out.
+        let asks = self.control.has_turn(key) && !blocked;
+        let runnable = moves || asks && procfs::is_runnable(now.pid, record.agent.load(Relaxed));
         Sample {
             key,
             parent: None,
