@@ -4,11 +4,15 @@
 // through pipes, another by a futex in shared memory; whoever has it walks over all of its memory first. Meanwhile one
 // child of each round is killed, wherever it waits, and one forks a child of its own and waits for it.
 //
-//   taking_turns [--memory MIB] [--processes N] [--rounds N]      memory is the sum over the processes
+// With --listen 1 all of them inherit a socket that listens, as the workers of a server do: those are never held.
+//
+//   taking_turns [--memory MIB] [--processes N] [--rounds N] [--listen 1]      memory is the sum over the processes
 #include "ballast.h"
 #include <linux/futex.h>
 #include <limits.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #define MAX_PROCESSES 16
@@ -72,13 +76,22 @@ static void kill_one(long mib)
     MUST(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+static void listen_on_loopback(void)
+{
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    MUST(listener >= 0 && bind(listener, (struct sockaddr *)&place, sizeof place) == 0 && listen(listener, 1) == 0);
+}
+
 int main(int argc, char **argv)
 {
-    victim_begin(argc, argv, "--memory --processes --rounds", 120);
+    victim_begin(argc, argv, "--memory --processes --rounds --listen", 120);
     long count = option_number("--processes", 4), rounds = option_number("--rounds", 6);
     long mib = option_number("--memory", 128) / (count + 1);
     if (count < 2 || count > MAX_PROCESSES)
         return 2;
+    if (option_number("--listen", 0))
+        listen_on_loopback();
     whose_turn = map_shared(PAGE);
     pid_t children[MAX_PROCESSES];
     int pipes[MAX_PROCESSES][2];

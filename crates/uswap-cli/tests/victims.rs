@@ -134,7 +134,6 @@ victims! {
 macro_rules! in_turns {
     ($($test:ident: $name:literal, $arguments:literal;)*) => {
         $(#[test]
-        #[ignore = "an experiment that is off by default: make soak"]
         fn $test() {
             need_userfaultfd!();
             let outcome = launch("44M").faults("crowd").run(words($name, $arguments));
@@ -169,11 +168,34 @@ fn processes_that_take_turns_wait_for_one_another() {
     assert!(load["turns"].as_u64() > Some(2) && load["waited_ms"].as_u64() > Some(0), "{load}");
 }
 
+/// Workers of a server are never held: somebody waits for their answers.
+#[test]
+fn who_listens_for_connections_takes_no_turns() {
+    need_userfaultfd!();
+    let outcome = launch("44M").faults("crowd").run(words("taking_turns", "--memory 70 --rounds 3 --listen 1"));
+    outcome.expect(0).paged();
+    assert_eq!(outcome.stat("held_faults"), 0, "{}", outcome.account());
+}
+
+/// What turns are for: eight processes that each fit bring back much less in turns than all at once.
+#[test]
+fn a_crowd_in_turns_carries_fewer_pages() {
+    need_userfaultfd!();
+    let brought_back = |turns| {
+        let crowd = launch("64M").option("--load-control", turns).run(words("crowd", "--memory 192 --rounds 20"));
+        crowd.expect(0).paged();
+        assert_eq!(crowd.stat("held_faults") > 0, turns == "on", "{}", crowd.account());
+        crowd.stat("pgmajfault")
+    };
+    let (all_at_once, in_turns) = (brought_back("off"), brought_back("on"));
+    assert!(in_turns * 2 < all_at_once, "{in_turns} pages brought back in turns, {all_at_once} without");
+}
+
 /// Without a need nobody is held, and switched off nobody is whatever the need.
 #[test]
 fn without_a_need_or_switched_off_nobody_takes_turns() {
     need_userfaultfd!();
-    let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 76 --rounds 1"));
+    let alone = launch("44M").run(words("mremap_cases", "--memory 76 --rounds 1"));
     let off = launch("44M").option("--load-control", "off").run(words("sigstop_tree", "--memory 76"));
     for outcome in [alone, off] {
         outcome.expect(0).paged();

@@ -35,7 +35,7 @@
 //! Who waits gives its memory to those who run, whoever is last in line first, as its pages are needed last.
 //!
 //! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for [`REST`]: what is short or interactive comes
-//! first. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
+//! first. Who answers others over sockets: somebody waits for it who gives up after some seconds. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
 //! instead, since its parent may wait for it. And when nobody who is in wants to run, the next comes in at once
 //! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Somebody
 //! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him.
@@ -121,6 +121,8 @@ pub struct Sample {
     pub runnable: bool,
     /// Faults of it are held.
     pub blocked: bool,
+    /// Others wait for its answers: it is never held.
+    pub serves: bool,
 }
 
 /// What is known of the machine.
@@ -162,6 +164,7 @@ struct Process {
     /// It ran, or waited for pages, in this tick.
     gets_on: bool,
     blocked: bool,
+    serves: bool,
     /// What it used since it was idle last, and whether it ever was.
     burst: Duration,
     rested: bool,
@@ -196,7 +199,7 @@ impl Process {
         }
         self.gets_on = sample.runnable || sample.refaults > 0 || !sample.ran.is_zero();
         (self.blocked, self.parent, self.pages) = (sample.blocked, sample.parent, sample.pages);
-        self.program = sample.program;
+        (self.program, self.serves) = (sample.program, sample.serves);
         self.most = self.most.max(sample.pages + sample.stored);
         if self.gets_on || self.blocked {
             self.awake = now;
@@ -333,7 +336,8 @@ impl LoadControl {
 
     fn is_crowded(&self, machine: Machine) -> bool {
         let awake = || self.processes.values().filter(|process| process.is_awake(self.now, REST));
-        let thrashing = awake().filter(|process| process.thrashed && process.thrashing() > THRASHES).count();
+        let takes = |process: &&Process| process.thrashed && !process.serves;
+        let thrashing = awake().filter(takes).filter(|process| process.thrashing() > THRASHES).count();
         let demand: u64 = awake().map(|process| process.demand).sum();
         let waited: f64 = awake().map(|process| process.waited).sum();
         let ran: f64 = awake().map(|process| process.ran).sum();
@@ -341,14 +345,16 @@ impl LoadControl {
     }
 
     fn is_eased(&self, machine: Machine) -> bool {
-        let thrashed = self.processes.values().filter(|process| process.thrashed).count();
+        let thrashed = self.processes.values().filter(|process| process.thrashed && !process.serves).count();
         let demand: u64 = self.processes.values().map(|process| self.expected(process)).sum();
         thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE
     }
 
     /// Whether the process takes turns.
     fn takes_turns(&self, process: &Process) -> bool {
-        process.thrashed && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
+        process.thrashed
+            && !process.serves
+            && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
     /// While memory is short whoever begins to grow takes turns at once.

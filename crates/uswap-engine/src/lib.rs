@@ -50,6 +50,7 @@ mod reader;
 pub mod record;
 pub mod report;
 mod scan;
+mod servers;
 mod share;
 pub mod shared;
 mod space;

@@ -21,6 +21,7 @@ use uswap_sys::process;
 
 use crate::owner::Owner;
 use crate::procfs::{self, Mode, Statm};
+use crate::servers::Looked;
 use crate::shared::{Message, Shared};
 use crate::space::{Space, SpaceId};
 
@@ -339,6 +340,7 @@ struct Seen {
     pages: u64,
     parent: Option<u32>,
     program: Program,
+    looked: Looked,
     processor: Duration,
     refaults: u64,
     distance: u64,
@@ -465,8 +467,10 @@ impl Controller {
                 continue;
             }
             let mut old = before.remove(key).filter(|old| old.pid == pid);
-            let now = observe(record, pid, old.as_mut());
-            samples.push(self.sample(*key, record, &now, old.as_ref().unwrap_or(&now)));
+            let mut now = observe(record, pid, old.as_mut());
+            let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now));
+            sample.serves = (sample.refaults > 0 || self.control.is_on()) && now.looked.answers(pid);
+            samples.push(sample);
             self.seen.insert(*key, now);
         }
         let keys: HashMap<u32, Key> = self.seen.iter().map(|(key, seen)| (seen.pid, *key)).collect();
@@ -501,6 +505,7 @@ impl Controller {
             ran,
             runnable,
             blocked,
+            serves: false,
         }
     }
 
@@ -559,6 +564,7 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
         statm,
         pages: anonymous.max(0) as u64,
         parent: old.as_ref().map_or_else(|| procfs::parent(pid), |old| old.parent),
+        looked: old.as_ref().map(|old| old.looked).unwrap_or_default(),
         program: old.map_or_else(|| procfs::program(pid), |old| old.program),
         processor: own.saturating_sub(agent),
         refaults: record.refaults.load(Relaxed),

@@ -1,0 +1,105 @@
+//! Who answers others: processes that load control never holds.
+//!
+//! A program that waits some seconds for its turn ends sooner than one that faults all the time, and nobody sees the
+//! difference but in the time. A server is different: somebody waits for each of its answers, and gives up after some seconds. It cannot be
+//! told by its use of the processor, which under load is that of a compiler. So it is told by what it holds: a socket
+//! of the internet (listening or connected), or a Unix socket that has a name. Pairs of sockets between parent and child, pipes and
+//! terminals do not count: builds have those too, and who waits for one of them is let in when the others are idle.
+//!
+//! Sources: proc_pid_net(5), proc_pid_fd(5); the tables are those of the process's own network namespace.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// An answer is good for so long: servers begin to listen, and programs connect.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+/// Descriptors that are looked at, at most.
+const MOST: usize = 4096;
+/// The tables that have the sockets of the internet, and the column of the inode there.
+const INTERNET: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
+const INTERNET_INODE: usize = 9;
+/// The same of Unix sockets, behind which the name stands if there is one.
+const UNIX_INODE: usize = 6;
+
+/// What was seen of a process last.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looked {
+    at: Option<Instant>,
+    answers: bool,
+}
+
+impl Looked {
+    /// Whether this process answers others.
+    pub fn answers(&mut self, pid: u32) -> bool {
+        if self.at.is_none_or(|at| at.elapsed() >= GOOD_FOR) {
+            *self = Self { at: Some(Instant::now()), answers: answers_others(pid) };
+        }
+        self.answers
+    }
+}
+
+fn answers_others(pid: u32) -> bool {
+    let sockets = sockets(pid);
+    if sockets.is_empty() {
+        return false;
+    }
+    let table = |name: &str| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    INTERNET.iter().any(|name| internet_inodes(&table(name)).any(|inode| sockets.contains(&inode)))
+        || named_inodes(&table("unix")).any(|inode| sockets.contains(&inode))
+}
+
+/// Inodes of the sockets that a process has open.
+fn sockets(pid: u32) -> HashSet<u64> {
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
+    let targets = descriptors.flatten().take(MOST).filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
+}
+
+fn internet_inodes(table: &str) -> impl Iterator<Item = u64> {
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(INTERNET_INODE)?.parse().ok())
+}
+
+fn named_inodes(table: &str) -> impl Iterator<Item = u64> {
+    table.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_whitespace().skip(UNIX_INODE);
+        let inode = words.next()?.parse().ok()?;
+        words.next().map(|_| inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// One test, because all is about the descriptors of one process.
+    #[test]
+    fn sockets_that_others_can_reach_count_and_pairs_do_not() {
+        let own = std::process::id();
+        let pair = UnixStream::pair().expect("a pair");
+        assert!(!answers_others(own), "a pair of sockets is no server's");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        assert!(answers_others(own));
+        let mut looked = Looked::default();
+        assert!(looked.answers(own));
+        drop(listener);
+        assert!(looked.answers(own), "an answer is good for a second");
+        assert!(!answers_others(own));
+        let place = std::env::temp_dir().join(format!("uswap-servers-{own}"));
+        let listener = UnixListener::bind(&place).expect("a socket with a name");
+        assert!(answers_others(own));
+        drop((listener, pair));
+        std::fs::remove_file(place).expect("the socket's name goes");
+        assert!(!answers_others(own));
+    }
+
+    #[test]
+    fn lines_that_are_no_sockets_are_passed_over() {
+        assert_eq!(internet_inodes("head\n0: 1 2 3 4 5 6 7 8 77 9\nshort\n").collect::<Vec<_>>(), [77]);
+        let table = "head\n0: 2 0 0 1 1 55\n0: 2 0 0 1 1 56 /run/it\n0: 2 0 0 1 1 x /run/it\n";
+        assert_eq!(named_inodes(table).collect::<Vec<_>>(), [56]);
+    }
+}
