@@ -357,7 +357,8 @@ impl LoadControl {
             && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
-    /// While memory is short whoever begins to grow takes turns at once.
+    /// While memory is short whoever begins to grow takes turns at once. Not before it does, though its program tells that it will: of a
+    /// compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
     fn enlist_newcomers(&mut self, machine: Machine) {
         for process in self.processes.values_mut() {
             let new = !process.rested && process.burst >= NEWCOMER && process.burst < LEAST_USE;

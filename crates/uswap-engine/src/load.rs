@@ -289,10 +289,10 @@ impl Owner {
     }
 
     /// Spaces whose pages go first: those of held processes, and of these the ones that have longest to wait for their turn,
-    /// as many as it takes to have `wanted` pages twice over.
-    pub fn suspended(&self, wanted: u64) -> Vec<SpaceId> {
+    /// as many as it takes to have `wanted` pages twice over; and the pages that all of them have here.
+    pub fn suspended(&self, wanted: u64) -> (Vec<SpaceId>, u64) {
         if !self.shared.load.is_holding() {
-            return Vec::new();
+            return (Vec::new(), 0);
         }
         let can_give = |space: &Space| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
         let suspended = self.spaces.values().filter(|space| can_give(space));
@@ -306,15 +306,16 @@ impl Owner {
             ahead += weight;
             ahead - weight < 2 * wanted
         });
-        enough.map(|(_, id, _)| id).collect()
+        (enough.map(|(_, id, _)| id).collect(), pages)
     }
 
-    /// Whether another owner's held spaces give what is wanted, and are about to.
-    pub fn others_give(&self) -> bool {
+    /// Whether another owner's held spaces give so many pages, and are about to.
+    pub fn others_give(&self, wanted: u64) -> bool {
         let load = &self.shared.load;
         let other_owners = || self.shared.idle.iter().enumerate().filter(|(number, _)| *number != self.number);
         load.is_holding()
-            && load.suspended_elsewhere(self.number) > 0
+            && load.suspended_elsewhere(self.number) >= wanted as i64
+            && self.shared.budget.has_room(0)
             && (self.shared.budget.under_way() > 0 || other_owners().any(|(_, idle)| !idle.load(Relaxed)))
     }
 }

@@ -343,11 +343,13 @@ impl Owner {
         let manageable = self.spaces.values().map(|space| weight(space)).sum();
         self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
         let left = (wanted as u64).saturating_sub(asked.values().sum());
-        let suspended = self.suspended(left);
-        if !suspended.is_empty() {
-            self.reclaim_from(|space| suspended.contains(&space.id), left, |_, _| {});
-        } else if !self.others_give() {
-            self.reclaim_from(|_| true, left, |_, _| {});
+        let (suspended, theirs) = self.suspended(left);
+        let from_suspended = left.min(theirs);
+        self.reclaim_from(|space| suspended.contains(&space.id), from_suspended, |_, _| {});
+        // What is about to be too late is taken from whoever has it.
+        let left = if self.shared.budget.has_room(0) { left - from_suspended } else { left };
+        if left > 0 && !self.others_give(left) {
+            self.reclaim_from(|space| !suspended.contains(&space.id), left, |_, _| {});
         }
         let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
         if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(URGENT) {
