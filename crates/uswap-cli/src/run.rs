@@ -20,8 +20,8 @@ pub struct EngineArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
     #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent; auto (an experiment): between 20 and 90, by what faults cost
-    #[arg(long, value_name = "PERCENT|auto", default_value = "50")]
+    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost
+    #[arg(long, value_name = "PERCENT|auto", default_value = "auto")]
     pool: String,
     /// Compressor of the pool: lz4, or zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4")]

@@ -352,9 +352,7 @@ impl LoadControl {
 
     /// Whether the process takes turns.
     fn takes_turns(&self, process: &Process) -> bool {
-        process.thrashed
-            && !process.serves
-            && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
+        process.thrashed && !process.serves && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
     /// While memory is short whoever begins to grow takes turns at once. Not before it does, though its program tells that it will: of a

@@ -228,3 +228,49 @@ proptest! {
         }
     }
 }
+
+/// One of many in a tick, as it thrashes.
+fn thrashing(key: u64, program: u64, pages: u64, stored: u64) -> Sample {
+    let (ran, waited) = (TICK / 10, TICK);
+    Sample {
+        key,
+        program,
+        pages,
+        stored,
+        refaults: 50,
+        distance: stored,
+        ran,
+        waited,
+        runnable: true,
+        ..Sample::default()
+    }
+}
+
+/// Of two large ones that thrash one ends; which of two small newcomers of this program are held beside the other one?
+fn newcomers_held(program: u64) -> [bool; 2] {
+    let mut control = LoadControl::default();
+    let machine = Machine { capacity: 10_000, processors: 2, idle: 1.0, ..Machine::default() };
+    let large = [1, 2].map(|key| thrashing(key, 7, 5000, 3000));
+    (1..60).for_each(|tick| control.tick(TICK * tick, machine, &large));
+    assert!(control.is_on());
+    let stays = usize::from(control.is_held(1));
+    let small = [3, 4].map(|key| thrashing(key, program, 600, 100));
+    (60..70).for_each(|tick| control.tick(TICK * tick, machine, &[large[stays], small[0], small[1]]));
+    [3, 4].map(|key| control.is_held(key))
+}
+
+#[test]
+fn newcomers_are_expected_to_become_as_large_as_others_of_their_program() {
+    assert_eq!(newcomers_held(7), [true, true], "one that ended took 8000 pages");
+    assert!(newcomers_held(8).contains(&false), "of this program nothing is known, and it is small");
+}
+
+#[test]
+fn who_answers_others_is_never_held() {
+    let mut control = LoadControl::forced(Duration::from_millis(200));
+    let samples = [1, 2, 3].map(|key| Sample { serves: key > 1, ..thrashing(key, 0, 5000, 3000) });
+    for tick in 1..100 {
+        control.tick(TICK * tick, Machine { capacity: 10_000, processors: 2, ..Machine::default() }, &samples);
+        assert!(!control.is_held(2) && !control.is_held(3));
+    }
+}

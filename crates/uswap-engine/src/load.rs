@@ -27,6 +27,9 @@ use crate::space::{Space, SpaceId};
 
 /// How often the controller looks while load control is on, and otherwise.
 const BUSY_TICK: Duration = Duration::from_millis(5);
+/// A look at many processes takes half a millisecond: it costs one part in so many of the time at most.
+const TICK_COST: u32 = 20;
+const MOST_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// How often pool and processors are asked for their figures.
 const FIGURES: Duration = Duration::from_millis(100);
@@ -357,6 +360,7 @@ pub struct Controller {
     seen: HashMap<Key, Seen>,
     begun: Instant,
     ticked: Instant,
+    tick_took: Duration,
     /// Faults of the run at the last look, and whether there were none.
     faults: u64,
     quiet: bool,
@@ -390,6 +394,7 @@ impl Controller {
             seen: HashMap::new(),
             begun: now,
             ticked: now,
+            tick_took: Duration::ZERO,
             faults: 0,
             quiet: true,
             swap_in: 10e-6,
@@ -404,7 +409,8 @@ impl Controller {
         // Owners and programs wait for what is decided here; a look takes microseconds.
         process::run_first();
         while !stop.load(Relaxed) {
-            let tick = if self.control.is_on() { BUSY_TICK } else { IDLE_TICK };
+            let busy = (self.tick_took * TICK_COST).clamp(BUSY_TICK, MOST_BUSY_TICK);
+            let tick = if self.control.is_on() { busy } else { IDLE_TICK };
             let left = tick.saturating_sub(self.ticked.elapsed());
             let wait = if self.open.is_empty() { left } else { left.min(Duration::from_millis(1)) };
             match self.questions.recv_timeout(wait) {
@@ -415,6 +421,7 @@ impl Controller {
             if self.ticked.elapsed() >= tick {
                 self.look_again();
                 self.tick();
+                self.tick_took = self.ticked.elapsed();
             }
         }
     }

@@ -15,9 +15,12 @@
 //! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
 //! sees it in the faults, and the share turns round; a step is small enough that little is lost.
 //!
+//! While nothing lies on devices it stays: nobody can say what a fault there would cost, and the pool takes no more than it
+//! needs. It begins with two thirds, in which memory that compresses to a third has room for nearly twice the budget: what spills
+//! before anything is known must be read back.
+//!
 //! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
-//! wait for processors it costs more than that, and a large pool makes a parallel build slower. So this is not the
-//! default.
+//! wait for processors it costs more than that. Load control (`load.rs`) sees to it that they do not all fault at once.
 //!
 //! A share that the user gave is the most that is taken, as ever, and stays.
 
@@ -28,7 +31,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Least and most of the budget, and where it begins, in percent.
 const LEAST: f64 = 20.0;
 const MOST: f64 = 90.0;
-const BEGIN: f64 = 50.0;
+const BEGIN: f64 = 65.0;
 /// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
 const STEP: f64 = 2.0;
 const FAR: f64 = 3.0;
@@ -84,6 +87,9 @@ impl Share {
             return;
         }
         self.before = now.faults;
+        if now.pages[1] == 0 {
+            return;
+        }
         let density = |tier: usize| faults[tier] as f64 / now.pages[tier].max(1) as f64;
         let [pool_cost, device_cost] = now.costs.map(|cost| cost as f64);
         let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
@@ -145,6 +151,15 @@ mod tests {
         assert!(!share.is_due() && share.percent() == 35.0);
         let mut share = Share::new(None);
         share.judge(Figures { faults: [10, 10], pages: [100, 100], costs: COSTS, pool_memory: 50 });
+        assert_eq!(share.percent(), BEGIN);
+    }
+
+    #[test]
+    fn while_nothing_lies_on_devices_it_stays() {
+        let mut share = Share::new(None);
+        for round in 1..100 {
+            share.judge(Figures { faults: [1000 * round, 0], pages: [1000, 0], costs: COSTS, pool_memory: 500 });
+        }
         assert_eq!(share.percent(), BEGIN);
     }
 
