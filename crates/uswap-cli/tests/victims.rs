@@ -188,14 +188,15 @@ fn a_crowd_in_turns_carries_fewer_pages() {
         crowd.stat("pgmajfault")
     };
     let (all_at_once, in_turns) = (brought_back("off"), brought_back("on"));
-    assert!(in_turns * 2 < all_at_once, "{in_turns} pages brought back in turns, {all_at_once} without");
+    // Without other load it is a quarter.
+    assert!(in_turns * 4 < all_at_once * 3, "{in_turns} pages brought back in turns, {all_at_once} without");
 }
 
 /// Without a need nobody is held, and switched off nobody is whatever the need.
 #[test]
 fn without_a_need_or_switched_off_nobody_takes_turns() {
     need_userfaultfd!();
-    let alone = launch("44M").run(words("mremap_cases", "--memory 76 --rounds 1"));
+    let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 76 --rounds 1"));
     let off = launch("44M").option("--load-control", "off").run(words("sigstop_tree", "--memory 76"));
     for outcome in [alone, off] {
         outcome.expect(0).paged();

@@ -233,7 +233,8 @@ impl Governor {
         let pool = (self.shared.store.pool_bytes() >> 12) as i64;
         let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
         let fixed = (used - pool - manageable).max(0);
-        let share = (budget.limit() - fixed).max(0) as f64 * self.share.percent() / 100.0;
+        let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
+        let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
         // That takes the pool's lock, for which this thread would wait while its holder waits for a processor.
         if (share as i64 - self.pool_limit).abs() > LEAST_POOL_STEP {
             self.pool_limit = share as i64;

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use uswap_core::growth::{Growth, during};
 use uswap_core::load_control::{Key, LoadControl, MOST_HOLD, Machine, Sample};
 use uswap_core::programs::Program;
 use uswap_sys::process;
@@ -251,7 +252,7 @@ impl Owner {
         let until = Instant::now() + MOST_HOLD;
         if !space.held.iter().any(|held| held.address == address) {
             self.shared.counters.held_faults.add(1);
-            space.held.push(HeldFault { address, write, until });
+            during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, until }));
         }
         space.record.blocked.store(space.held.len() as u64, Relaxed);
         self.retry_by(until);
@@ -263,7 +264,8 @@ impl Owner {
     pub fn serve_held(&mut self, space: &mut Space) {
         let held = space.record.is_held() && self.shared.load.is_holding();
         let now = Instant::now();
-        let due: Vec<HeldFault> = space.held.extract_if(.., |fault| !held || fault.until <= now).collect();
+        let is_due = |fault: &mut HeldFault| !held || fault.until <= now;
+        let due: Vec<HeldFault> = during(Growth::AddressSpaces, || space.held.extract_if(.., is_due).collect());
         for fault in &due {
             self.shared.counters.held_to_the_end.add(u64::from(held));
             self.serve_fault(space, fault.address, fault.write, now);
@@ -299,8 +301,9 @@ impl Owner {
         }
         let can_give = |space: &Space| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
         let suspended = self.spaces.values().filter(|space| can_give(space));
+        let place = |space: &Space| (space.record.place.load(Relaxed), space.id, space.weight());
         let mut found: Vec<(u64, SpaceId, u64)> =
-            suspended.map(|space| (space.record.place.load(Relaxed), space.id, space.weight())).collect();
+            during(Growth::AddressSpaces, || suspended.map(|space| place(space)).collect());
         let pages: u64 = found.iter().map(|(.., weight)| weight).sum();
         self.shared.load.suspended[self.number].store(pages as i64, Relaxed);
         found.sort_unstable_by_key(|(place, ..)| std::cmp::Reverse(*place));
@@ -309,7 +312,7 @@ impl Owner {
             ahead += weight;
             ahead - weight < 2 * wanted
         });
-        (enough.map(|(_, id, _)| id).collect(), pages)
+        (during(Growth::AddressSpaces, || enough.map(|(_, id, _)| id).collect()), pages)
     }
 
     /// Whether another owner's held spaces give so many pages, and are about to.

@@ -32,6 +32,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LEAST: f64 = 20.0;
 const MOST: f64 = 90.0;
 const BEGIN: f64 = 65.0;
+const HALF: f64 = 50.0;
 /// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
 const STEP: f64 = 2.0;
 const FAR: f64 = 3.0;
@@ -72,6 +73,12 @@ impl Share {
     /// The share now.
     pub fn percent(&self) -> f64 {
         self.percent
+    }
+
+    /// The share of what is left beside memory that cannot be managed, which takes this part of the budget. Where that is most of
+    /// it, what is left is so little that half must stay for pages as they are; also then a share that was given is kept.
+    pub fn percent_beside(&self, fixed: f64) -> f64 {
+        if self.fixed || fixed < 0.5 { self.percent } else { self.percent.min(HALF) }
     }
 
     /// Whether it is time for [`Share::judge`].
@@ -161,6 +168,13 @@ mod tests {
             share.judge(Figures { faults: [1000 * round, 0], pages: [1000, 0], costs: COSTS, pool_memory: 500 });
         }
         assert_eq!(share.percent(), BEGIN);
+    }
+
+    #[test]
+    fn beside_much_that_cannot_be_managed_it_is_half_at_most() {
+        assert_eq!(Share::new(None).percent_beside(0.4), BEGIN);
+        assert_eq!(Share::new(None).percent_beside(0.6), HALF);
+        assert_eq!(Share::new(Some(70.0)).percent_beside(0.6), 70.0);
     }
 
     #[test]
