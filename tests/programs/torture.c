@@ -679,8 +679,10 @@ static void become_child_image(struct worker *worker, const char *path)
     char seed[32], timeout[32];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)next_random(&worker->random) >> 1);
     snprintf(timeout, sizeof timeout, "%ld", (long)(victim_deadline - seconds_now()) + 1);
+    // What is masked is masked for the image too: a program without a C library must not guard evicted pages there either.
+    const char *mask = option_text("--ops-mask", NULL);
     execl(path, victim_name, "--child-image", "--seed", seed, "--ops", "200", "--memory", "16", "--threads", "1",
-          "--processes", "0", "--timeout", timeout, (char *)NULL);
+          "--processes", "0", "--timeout", timeout, mask ? "--ops-mask" : (char *)NULL, mask, (char *)NULL);
     fail("exec of %s: %s", path, strerror(errno));
 }
 
