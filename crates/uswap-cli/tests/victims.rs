@@ -134,6 +134,7 @@ victims! {
 macro_rules! in_turns {
     ($($test:ident: $name:literal, $arguments:literal;)*) => {
         $(#[test]
+        #[ignore = "an experiment that is off by default: make soak"]
         fn $test() {
             need_userfaultfd!();
             let outcome = launch("44M").faults("crowd").run(words($name, $arguments));
@@ -179,6 +180,7 @@ fn who_listens_for_connections_takes_no_turns() {
 
 /// What turns are for: eight processes that each fit bring back much less in turns than all at once.
 #[test]
+#[ignore = "an experiment that is off by default; beside other tests the gain varies: make soak"]
 fn a_crowd_in_turns_carries_fewer_pages() {
     need_userfaultfd!();
     let brought_back = |turns| {
