@@ -22,9 +22,9 @@ int main(int argc, char **argv)
 {
     victim_begin(argc, argv, "--memory --processes --rounds", 120);
     long count = option_number("--processes", 8), rounds = option_number("--rounds", 20);
-    long mib = option_number("--memory", 128) / count;
     if (count < 1 || count > MAX_PROCESSES)
         return 2;
+    long mib = option_number("--memory", 128) / count;
     pid_t children[MAX_PROCESSES];
     for (long i = 0; i < count; i++)
         if ((children[i] = start_child()) == 0)

@@ -184,6 +184,11 @@ impl Process {
         if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
     }
 
+    /// Whether it can have to wait at all.
+    fn may_be_held(&self) -> bool {
+        self.thrashed && !self.serves
+    }
+
     fn is_awake(&self, now: Duration, within: Duration) -> bool {
         self.blocked || now.saturating_sub(self.awake) <= within
     }
@@ -336,8 +341,7 @@ impl LoadControl {
 
     fn is_crowded(&self, machine: Machine) -> bool {
         let awake = || self.processes.values().filter(|process| process.is_awake(self.now, REST));
-        let takes = |process: &&Process| process.thrashed && !process.serves;
-        let thrashing = awake().filter(takes).filter(|process| process.thrashing() > THRASHES).count();
+        let thrashing = awake().filter(|process| process.may_be_held() && process.thrashing() > THRASHES).count();
         let demand: u64 = awake().map(|process| process.demand).sum();
         let waited: f64 = awake().map(|process| process.waited).sum();
         let ran: f64 = awake().map(|process| process.ran).sum();
@@ -345,14 +349,14 @@ impl LoadControl {
     }
 
     fn is_eased(&self, machine: Machine) -> bool {
-        let thrashed = self.processes.values().filter(|process| process.thrashed && !process.serves).count();
+        let thrashed = self.processes.values().filter(|process| process.may_be_held()).count();
         let demand: u64 = self.processes.values().map(|process| self.expected(process)).sum();
         thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE
     }
 
     /// Whether the process takes turns.
     fn takes_turns(&self, process: &Process) -> bool {
-        process.thrashed && !process.serves && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
+        process.may_be_held() && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
     /// While memory is short whoever begins to grow takes turns at once. Not before it does, though its program tells that it will: of a

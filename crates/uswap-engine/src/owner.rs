@@ -345,7 +345,9 @@ impl Owner {
         let left = (wanted as u64).saturating_sub(asked.values().sum());
         let (suspended, theirs) = self.suspended(left);
         let from_suspended = left.min(theirs);
-        self.reclaim_from(|space| suspended.contains(&space.id), from_suspended, |_, _| {});
+        if from_suspended > 0 {
+            self.reclaim_from(|space| suspended.contains(&space.id), from_suspended, |_, _| {});
+        }
         // What is about to be too late is taken from whoever has it.
         let left = if self.shared.budget.has_room(0) { left - from_suspended } else { left };
         if left > 0 && !self.others_give(left) {

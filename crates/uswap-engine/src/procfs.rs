@@ -80,11 +80,15 @@ pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
-/// What tells the file of the program that a process executes from all others; 0 if it cannot be seen.
-pub fn program(pid: u32) -> u64 {
+/// What tells the file of the program that a process executes from all others: its device and inode.
+pub fn executable(pid: u32) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
-    let file = fs::metadata(format!("/proc/{pid}/exe"));
-    file.map_or(0, |file| file.ino().wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ file.dev())
+    fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// The same as one number; 0 if it cannot be seen.
+pub fn program(pid: u32) -> u64 {
+    executable(pid).map_or(0, |(device, inode)| inode.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ device)
 }
 
 /// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its own, the one with

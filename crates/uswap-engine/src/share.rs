@@ -20,7 +20,9 @@
 //! before anything is known must be read back.
 //!
 //! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
-//! wait for processors it costs more than that. Load control (`load.rs`) sees to it that they do not all fault at once.
+//! wait for processors it costs more than that.
+//!
+//! Where most of the budget is memory that cannot be managed (thread stacks), it is half of the rest at most.
 //!
 //! A share that the user gave is the most that is taken, as ever, and stays.
 
@@ -32,6 +34,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const LEAST: f64 = 20.0;
 const MOST: f64 = 90.0;
 const BEGIN: f64 = 65.0;
+/// The most beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
 /// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
 const STEP: f64 = 2.0;

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
 
 use uswap_core::size::human;
 
@@ -86,10 +85,10 @@ fn not_permitted(name: &str, user: &str, scope: u32) -> String {
 /// The process of uswap that this one is, or descends from.
 fn belongs_to(pid: u32) -> Option<u32> {
     const GENERATIONS: usize = 64;
-    let identity = |pid: &u32| fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()));
-    let ours = identity(&std::process::id());
-    let is_ours =
-        |pid: &u32| procfs::name(*pid).as_deref() == Some("uswap-engine") || ours.is_some() && identity(pid) == ours;
+    let ours = procfs::executable(std::process::id());
+    let is_ours = |pid: &u32| {
+        procfs::name(*pid).as_deref() == Some("uswap-engine") || ours.is_some() && procfs::executable(*pid) == ours
+    };
     std::iter::successors(Some(pid), |pid| procfs::parent(*pid))
         .take_while(|pid| *pid > 1)
         .take(GENERATIONS)
