@@ -28,8 +28,10 @@
 //!
 //! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as many at a time as fit, always one, and
 //! no more than keep the processors busy, since whoever waits for a processor with its memory filled helps nobody. A turn lasts until the process has used
-//! ten times what it costs to bring its working set in, and two seconds at least, because most jobs are finite, and of finite jobs that
-//! run one after the other all but the last end sooner than when they take turns; and for [`MOST_TURN`] at most. Smaller ones further behind may
+//! five times what it costs to bring its working set in, and for [`MOST_TURN`] at most. A process that has not yet used [`FINITE`] since it was
+//! idle last may use it up in its first turn, because most jobs are finite, and of finite jobs that
+//! run one after the other all but the last end sooner than when they take turns; whoever goes on for longer is likely to for much longer,
+//! and short turns are better for whoever watches all of them get on. Smaller ones further behind may
 //! go before one that does not fit yet, for as long as it must wait anyway. Who was in goes to the end of the line. So
 //! whoever waits is first in line after as many turns as there are others, and then is let in, whatever its size: nobody starves.
 //! Who waits gives its memory to those who run, whoever is last in line first, as its pages are needed last.
@@ -38,7 +40,8 @@
 //! first. Who answers others over sockets: somebody waits for it who gives up after some seconds. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
 //! instead, since its parent may wait for it. And when nobody who is in wants to run, the next comes in at once
 //! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Somebody
-//! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him.
+//! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him. Who is stopped has no turn, and what it has in memory
+//! is nobody's, as it cannot be evicted.
 //!
 //! **If the estimate is wrong.** Too small: those who are in refault, which raises their estimates, and the last one let in goes back to
 //! its place in line, until the others fit. Too large: fewer are in than could be, for one turn; in its turn a process brings in
@@ -65,10 +68,12 @@ const START: Duration = Duration::from_millis(20);
 /// A turn ends after so long, however little of it was used.
 pub const MOST_TURN: Duration = Duration::from_secs(10);
 /// What may be used of a turn, running and waiting for pages: at least and at most.
-const LEAST_USE: Duration = Duration::from_secs(2);
+const LEAST_USE: Duration = Duration::from_millis(250);
 const MOST_USE: Duration = Duration::from_secs(6);
+/// A job that is finite has mostly used less when it ends.
+pub const FINITE: Duration = Duration::from_secs(2);
 /// And so many times what it takes to bring the working set in.
-const TURN_FACTOR: u32 = 10;
+const TURN_FACTOR: u32 = 5;
 /// A turn that takes the place of one that does not fit yet is not worth it if it is shorter.
 const LEAST_INTERIM: Duration = Duration::from_millis(250);
 /// Share of its time that a process waits for pages when it thrashes.
@@ -123,6 +128,8 @@ pub struct Sample {
     pub blocked: bool,
     /// Others wait for its answers: it is never held.
     pub serves: bool,
+    /// It is stopped (SIGSTOP, a tracer): it does not run, and nothing that it has can be evicted.
+    pub stopped: bool,
 }
 
 /// What is known of the machine.
@@ -165,6 +172,7 @@ struct Process {
     gets_on: bool,
     blocked: bool,
     serves: bool,
+    stopped: bool,
     /// What it used since it was idle last, and whether it ever was.
     burst: Duration,
     rested: bool,
@@ -186,7 +194,7 @@ impl Process {
 
     /// Whether it can have to wait at all.
     fn may_be_held(&self) -> bool {
-        self.thrashed && !self.serves
+        self.thrashed && !self.serves && !self.stopped
     }
 
     fn is_awake(&self, now: Duration, within: Duration) -> bool {
@@ -202,9 +210,11 @@ impl Process {
         if !self.is_awake(now, REST) {
             (self.burst, self.thrashed, self.turn, self.rested) = (Duration::ZERO, false, None, true);
         }
-        self.gets_on = sample.runnable || sample.refaults > 0 || !sample.ran.is_zero();
-        (self.blocked, self.parent, self.pages) = (sample.blocked, sample.parent, sample.pages);
-        (self.program, self.serves) = (sample.program, sample.serves);
+        let moves = sample.runnable || sample.refaults > 0 || !sample.ran.is_zero();
+        (self.gets_on, self.blocked) = (moves && !sample.stopped, sample.blocked && !sample.stopped);
+        (self.parent, self.pages) = (sample.parent, sample.pages);
+        (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);
+        self.turn = self.turn.filter(|_| !sample.stopped);
         self.most = self.most.max(sample.pages + sample.stored);
         if self.gets_on || self.blocked {
             self.awake = now;
@@ -289,6 +299,8 @@ impl LoadControl {
 
     /// Decides anew at the time `now`. `samples` has every process that lives.
     pub fn tick(&mut self, now: Duration, machine: Machine, samples: &[Sample]) {
+        let stuck: u64 = samples.iter().filter(|sample| sample.stopped).map(|sample| sample.pages).sum();
+        let machine = Machine { capacity: machine.capacity.saturating_sub(stuck).max(1), ..machine };
         let passed = now.saturating_sub(self.now);
         self.now = now;
         self.bury(samples);
@@ -339,8 +351,13 @@ impl LoadControl {
         }
     }
 
+    /// Those that are not stopped.
+    fn present(&self) -> impl Iterator<Item = &Process> {
+        self.processes.values().filter(|process| !process.stopped)
+    }
+
     fn is_crowded(&self, machine: Machine) -> bool {
-        let awake = || self.processes.values().filter(|process| process.is_awake(self.now, REST));
+        let awake = || self.present().filter(|process| process.is_awake(self.now, REST));
         let thrashing = awake().filter(|process| process.may_be_held() && process.thrashing() > THRASHES).count();
         let demand: u64 = awake().map(|process| process.demand).sum();
         let waited: f64 = awake().map(|process| process.waited).sum();
@@ -350,7 +367,7 @@ impl LoadControl {
 
     fn is_eased(&self, machine: Machine) -> bool {
         let thrashed = self.processes.values().filter(|process| process.may_be_held()).count();
-        let demand: u64 = self.processes.values().map(|process| self.expected(process)).sum();
+        let demand: u64 = self.present().map(|process| self.expected(process)).sum();
         thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE
     }
 
@@ -363,7 +380,7 @@ impl LoadControl {
     /// compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
     fn enlist_newcomers(&mut self, machine: Machine) {
         for process in self.processes.values_mut() {
-            let new = !process.rested && process.burst >= NEWCOMER && process.burst < LEAST_USE;
+            let new = !process.rested && process.burst >= NEWCOMER && process.burst < FINITE;
             process.thrashed |= new && process.demand > machine.capacity / SMALL;
         }
     }
@@ -405,7 +422,7 @@ impl LoadControl {
             .collect();
         over.sort_unstable();
         for (_, key) in over {
-            let turn = self.new_turn(machine, self.demand(key));
+            let turn = self.new_turn(machine, self.demand(key), self.processes[&key].burst);
             self.tickets += u64::from(somebody_waits);
             let ticket = self.tickets;
             self.change(key, |process| {
@@ -418,9 +435,10 @@ impl LoadControl {
         }
     }
 
-    fn new_turn(&self, machine: Machine, demand: u64) -> Turn {
+    fn new_turn(&self, machine: Machine, demand: u64, burst: Duration) -> Turn {
         let swap_in = machine.swap_in.saturating_mul(demand.min(1 << 24) as u32);
-        let left = swap_in.saturating_mul(TURN_FACTOR).clamp(LEAST_USE, MOST_USE);
+        let least = FINITE.saturating_sub(burst).max(LEAST_USE);
+        let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MOST_USE);
         Turn { since: self.now, until: self.now + self.forced.unwrap_or(MOST_TURN), left }
     }
 
@@ -450,8 +468,8 @@ impl LoadControl {
     fn admit(&mut self, machine: Machine, line: &[Key]) {
         let now = self.now;
         let mut room = Room::new(machine, self.forced.is_some());
-        room.total = self.processes.values().map(|process| process.pages).sum();
-        for process in self.processes.values() {
+        room.total = self.present().map(|process| process.pages).sum();
+        for process in self.present() {
             if !self.takes_turns(process) && process.is_awake(now, LINGER) {
                 room.add(process, process.demand);
                 room.anybody |= process.gets_on;
@@ -466,7 +484,8 @@ impl LoadControl {
         let mut ends = now;
         for key in line {
             let process = self.processes[key].clone();
-            let wanted = process.is_awake(now, linger);
+            // Whoever waits keeps his place for a moment of sleep: who just had a turn would come before him again otherwise.
+            let wanted = process.is_awake(now, if process.turn.is_some() { linger } else { LINGER });
             let demand = self.expected(&process);
             // A sleeper who has a turn keeps newcomers out for a moment, but nobody who is in.
             if let Some(turn) = process.turn {
@@ -483,7 +502,7 @@ impl LoadControl {
                 continue;
             }
             let lent = self.lender(&process);
-            let turn = self.new_turn(machine, demand);
+            let turn = self.new_turn(machine, demand, process.burst);
             let until = [lent, waits_until].into_iter().flatten().fold(turn.until, Duration::min);
             let worthwhile = waits_until.is_none() || until.saturating_sub(now) >= LEAST_INTERIM;
             if room.fits(&process, demand, FILLED) && worthwhile {

@@ -274,3 +274,31 @@ fn who_answers_others_is_never_held() {
         assert!(!control.is_held(2) && !control.is_held(3));
     }
 }
+
+/// Somebody who sleeps in every second tick, and did in that one when the other's turn ended.
+#[test]
+fn who_just_had_a_turn_does_not_come_before_one_who_waits_and_nods() {
+    let mut world = World::new(100, &[Program { sleeps: 2, ..sweep(1, 1) }, Program { sleeps: 4, ..sweep(16_809, 1) }]);
+    world.finish(1000);
+    assert!(world.programs[0].is_none() && world.longest <= 300, "{} ticks held", world.longest);
+}
+
+/// Three sweeps of which one fits at a time. Whoever is stopped has no turn, is not held, and its pages are nobody's.
+#[test]
+fn who_is_stopped_has_no_turn_and_is_not_waited_for() {
+    let mut control = LoadControl::default();
+    let machine = Machine { capacity: 10_000, processors: 2, idle: 1.0, ..Machine::default() };
+    let all = [1, 2, 3].map(|key| thrashing(key, 7, 3000, 3000));
+    (1..60).for_each(|tick| control.tick(TICK * tick, machine, &all));
+    let inside = (1..=3).find(|key| control.has_turn(*key)).expect("somebody has a turn");
+    let stopped =
+        all.map(|sample| Sample { stopped: sample.key == inside, blocked: control.is_held(sample.key), ..sample });
+    control.tick(TICK * 60, machine, &stopped);
+    assert!(!control.has_turn(inside) && !control.is_held(inside));
+    let others = || (1..=3).filter(|key| *key != inside);
+    assert_eq!(others().filter(|key| control.has_turn(*key)).count(), 1, "the next comes in at once");
+    // The two others would fit beside each other, were it not for what the stopped one has.
+    let small = stopped.map(|sample| Sample { stored: 500, distance: 500, ..sample });
+    (61..300).for_each(|tick| control.tick(TICK * tick, machine, &small));
+    assert!(others().any(|key| control.is_held(key)), "7000 pages are left, and each of two wants 3500");
+}

@@ -40,6 +40,8 @@ const MOST_HELD: usize = 256;
 pub const MOST_QUESTIONS: usize = 1024;
 /// How often, a millisecond apart, a thread is looked at that is still on its way to sleep.
 const LOOKS: u32 = 5;
+/// An answer whether a process is stopped is good for so long while it does not run.
+const STOPPED_FOR: Duration = Duration::from_millis(50);
 /// What a fault costs beside the owner's work: the message and the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(20);
 /// Pages of a held space that are worth being evicted before those of others.
@@ -348,6 +350,8 @@ struct Seen {
     parent: Option<u32>,
     program: Program,
     looked: Looked,
+    /// Whether it was stopped when it was looked at last.
+    stopped: Option<(Instant, bool)>,
     processor: Duration,
     refaults: u64,
     distance: u64,
@@ -480,6 +484,7 @@ impl Controller {
             let mut old = before.remove(key).filter(|old| old.pid == pid);
             let mut now = observe(record, pid, old.as_mut());
             let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now));
+            sample.stopped = self.is_stopped(*key, &sample, &mut now);
             sample.serves = (sample.refaults > 0 || self.control.is_on()) && now.looked.answers(pid);
             samples.push(sample);
             self.seen.insert(*key, now);
@@ -489,6 +494,19 @@ impl Controller {
             sample.parent = self.seen[&sample.key].parent.and_then(|parent| keys.get(&parent).copied());
         }
         samples
+    }
+
+    /// Whether a process is stopped that should run and does not.
+    fn is_stopped(&self, key: Key, sample: &Sample, seen: &mut Seen) -> bool {
+        if !self.control.is_on() || !sample.ran.is_zero() {
+            seen.stopped = None;
+            return false;
+        }
+        if seen.stopped.is_none_or(|(looked, _)| looked.elapsed() >= STOPPED_FOR) {
+            let asks = seen.stopped.is_some() || sample.runnable || sample.blocked || self.control.has_turn(key);
+            seen.stopped = asks.then(|| (Instant::now(), procfs::is_stopped(seen.pid)));
+        }
+        seen.stopped.is_some_and(|(_, stopped)| stopped)
     }
 
     fn sample(&mut self, key: Key, record: &Record, now: &Seen, old: &Seen) -> Sample {
@@ -517,6 +535,7 @@ impl Controller {
             runnable,
             blocked,
             serves: false,
+            stopped: false,
         }
     }
 
@@ -576,6 +595,7 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
         pages: anonymous.max(0) as u64,
         parent: old.as_ref().map_or_else(|| procfs::parent(pid), |old| old.parent),
         looked: old.as_ref().map(|old| old.looked).unwrap_or_default(),
+        stopped: old.as_ref().and_then(|old| old.stopped),
         program: old.map_or_else(|| procfs::program(pid), |old| old.program),
         processor: own.saturating_sub(agent),
         refaults: record.refaults.load(Relaxed),
