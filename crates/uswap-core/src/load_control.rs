@@ -257,6 +257,7 @@ pub struct LoadControl {
     /// When it became so that the state should change.
     changing: Option<Duration>,
     turns: u64,
+    spare: i64,
     /// How large those became that have ended.
     programs: Programs,
 }
@@ -290,6 +291,11 @@ impl LoadControl {
     /// Turns given so far.
     pub fn turns(&self) -> u64 {
         self.turns
+    }
+
+    /// Pages that are left beside the working sets of those who are in, or that these lack (negative), at the last tick.
+    pub fn spare(&self) -> i64 {
+        self.spare
     }
 
     /// The estimate of its working set.
@@ -514,6 +520,7 @@ impl LoadControl {
                 waits_until = waits_until.or(Some(ends));
             }
         }
+        self.spare = (machine.capacity as f64 * FILLED) as i64 - room.used as i64;
     }
 }
 

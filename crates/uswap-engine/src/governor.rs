@@ -218,6 +218,8 @@ impl Governor {
             pages: [store.stored_pages, store.devices.iter().map(|device| device.slots_used).sum()],
             costs: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
             pool_memory: store.pool_bytes >> 12,
+            budget: shared.budget.limit(),
+            spare: shared.load.spare(),
         });
     }
 

@@ -149,6 +149,8 @@ pub struct Load {
     questions: SyncSender<Question>,
     /// By owner: pages of held spaces that can be evicted.
     suspended: Vec<AtomicI64>,
+    /// Pages that are left beside those who are in.
+    spare: AtomicI64,
     turns: AtomicU64,
     ended_ms: AtomicU64,
 }
@@ -163,6 +165,7 @@ impl Load {
             records: Mutex::default(),
             questions,
             suspended: (0..owners).map(|_| AtomicI64::new(0)).collect(),
+            spare: AtomicI64::new(0),
             turns: AtomicU64::new(0),
             ended_ms: AtomicU64::new(0),
         }
@@ -171,6 +174,11 @@ impl Load {
     /// Whether anybody is held: all that the fault path asks while nobody is.
     pub fn is_holding(&self) -> bool {
         self.holding.load(Relaxed)
+    }
+
+    /// While processes take turns: pages that are left beside those who are in, or that they lack.
+    pub fn spare(&self) -> Option<i64> {
+        self.is_holding().then(|| self.spare.load(Relaxed))
     }
 
     fn is_watching(&self) -> bool {
@@ -577,6 +585,7 @@ impl Controller {
         load.watching.store(self.control.is_on(), Relaxed);
         load.holding.store(any, Relaxed);
         load.turns.store(self.control.turns(), Relaxed);
+        load.spare.store(self.control.spare(), Relaxed);
         for (mailbox, _) in self.shared.mailboxes.iter().zip(changed).filter(|(_, changed)| *changed) {
             mailbox.post(Message::Balance);
         }

@@ -19,6 +19,10 @@
 //! needs. It begins with two thirds, in which memory that compresses to a third has room for nearly twice the budget: what spills
 //! before anything is known must be read back.
 //!
+//! While processes take turns (`load.rs`), what those who are in need is known, and goes first: a loop that lacks little misses as often
+//! per page as one that lacks much, and not at all once it fits. If the pool can give what they lack, it does; and it takes no more
+//! than they leave.
+//!
 //! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
 //! wait for processors it costs more than that.
 //!
@@ -56,6 +60,10 @@ pub struct Figures {
     pub costs: [u64; 2],
     /// Memory that the pool takes, in pages.
     pub pool_memory: u64,
+    /// The budget, in pages.
+    pub budget: i64,
+    /// While processes take turns: pages that are left beside those who are in, or that they lack.
+    pub spare: Option<i64>,
 }
 
 /// The pool's share of the budget.
@@ -92,6 +100,12 @@ impl Share {
     /// Takes a step, if there is reason for one.
     pub fn judge(&mut self, now: Figures) {
         self.judged = Instant::now();
+        let percent = |pages: i64| 100.0 * pages as f64 / now.budget.max(1) as f64;
+        let spare = now.spare.map_or(f64::INFINITY, percent);
+        if spare < 0.0 && self.percent + spare >= LEAST {
+            self.percent = (self.percent - STRIDE * STEP).max(LEAST);
+            return;
+        }
         let faults = [0, 1].map(|tier| now.faults[tier].saturating_sub(self.before[tier]));
         if faults[0] + faults[1] < ENOUGH {
             return;
@@ -107,7 +121,7 @@ impl Share {
         let loss = density(0) * pool_cost;
         let step = |more: f64, less: f64| if more > FAR * less { STRIDE * STEP } else { STEP };
         if gain > MARGIN * loss {
-            self.percent = (self.percent + step(gain, loss)).min(MOST);
+            self.percent = (self.percent + step(gain, loss).min(spare.max(0.0))).min(MOST);
         } else if loss > MARGIN * gain {
             self.percent = (self.percent - step(loss, gain)).max(LEAST);
         }
@@ -119,6 +133,10 @@ mod tests {
     use super::*;
 
     const COSTS: [u64; 2] = [20_000, 160_000];
+
+    fn figures(faults: [u64; 2], pages: [u64; 2], pool_memory: u64) -> Figures {
+        Figures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, spare: None }
+    }
 
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
     /// compress by `ratio`; every page has its place by how often it is touched. Returns the share after some time.
@@ -135,12 +153,7 @@ mod tests {
             let total = weight(0.0, all);
             faults[0] += 10_000.0 * weight(resident, resident + pool) / total;
             faults[1] += 10_000.0 * weight(resident + pool, all) / total;
-            share.judge(Figures {
-                faults: faults.map(|n| n as u64),
-                pages: [pool as u64, device as u64],
-                costs: COSTS,
-                pool_memory: (pool / ratio) as u64,
-            });
+            share.judge(figures(faults.map(|n| n as u64), [pool as u64, device as u64], (pool / ratio) as u64));
         }
         share.percent()
     }
@@ -160,7 +173,7 @@ mod tests {
         let share = Share::new(Some(35.0));
         assert!(!share.is_due() && share.percent() == 35.0);
         let mut share = Share::new(None);
-        share.judge(Figures { faults: [10, 10], pages: [100, 100], costs: COSTS, pool_memory: 50 });
+        share.judge(figures([10, 10], [100, 100], 50));
         assert_eq!(share.percent(), BEGIN);
     }
 
@@ -168,7 +181,7 @@ mod tests {
     fn while_nothing_lies_on_devices_it_stays() {
         let mut share = Share::new(None);
         for round in 1..100 {
-            share.judge(Figures { faults: [1000 * round, 0], pages: [1000, 0], costs: COSTS, pool_memory: 500 });
+            share.judge(figures([1000 * round, 0], [1000, 0], 500));
         }
         assert_eq!(share.percent(), BEGIN);
     }
@@ -180,15 +193,33 @@ mod tests {
         assert_eq!(Share::new(Some(70.0)).percent_beside(0.6), 70.0);
     }
 
+    /// Random touches want a large pool; those who are in want what they lack first, if the pool can give it.
+    #[test]
+    fn who_has_a_turn_goes_before_the_pool() {
+        let mut share = Share::new(None);
+        let mut judged = |round: u64, spare| {
+            let mut now = figures([0, 1000 * round], [10, 10], 5);
+            now.spare = Some(spare);
+            share.judge(now);
+            share.percent()
+        };
+        assert_eq!(judged(1, 100), BEGIN + 1.0, "no more than is left");
+        assert_eq!(judged(2, -500), BEGIN + 1.0 - STEP * STRIDE);
+        assert!(judged(3, 0) < BEGIN);
+        assert!(judged(4, -9000) <= BEGIN, "that much the pool does not have");
+        assert!(judged(5, 5000) > BEGIN);
+        (6..100).for_each(|round| assert!(judged(round, -1) >= LEAST));
+    }
+
     #[test]
     fn bounds_are_kept() {
         let mut share = Share::new(None);
         for round in 1..100 {
-            share.judge(Figures { faults: [0, 1000 * round], pages: [10, 10], costs: COSTS, pool_memory: 5 });
+            share.judge(figures([0, 1000 * round], [10, 10], 5));
         }
         assert_eq!(share.percent(), MOST);
         for round in 1..100 {
-            share.judge(Figures { faults: [1000 * round, 99_000], pages: [10, 10], costs: COSTS, pool_memory: 5 });
+            share.judge(figures([1000 * round, 99_000], [10, 10], 5));
         }
         assert_eq!(share.percent(), LEAST);
     }
