@@ -216,7 +216,8 @@ impl Process {
         (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);
         self.turn = self.turn.filter(|_| !sample.stopped);
         self.most = self.most.max(sample.pages + sample.stored);
-        if self.gets_on || self.blocked {
+        // Who is stopped was not idle of itself: it goes on as what it was.
+        if self.gets_on || self.blocked || self.stopped {
             self.awake = now;
         }
         self.burst += sample.waited + sample.ran;
