@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
+use uswap_core::ageing::Ageing;
 use uswap_core::size::human;
+use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
 use uswap_sys::process::{self, Limit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
@@ -205,7 +207,18 @@ fn features(host: &Host) -> Vec<Check> {
     ] {
         checks.push(Check::of(subject, probe::features(feature), Verdict::Fails, newer));
     }
+    checks.push(ageing());
     checks
+}
+
+/// How it is told whether a page is in use.
+fn ageing() -> Check {
+    let means = "pages that are next to go leave the program first, and one that is touched then is in use";
+    Check::new(
+        "ageing",
+        Verdict::Works,
+        format!("by {}: {means} (this build knows no access bit of any kernel)", Staging::NAME),
+    )
 }
 
 fn remote_hands() -> Vec<Check> {

@@ -1,6 +1,7 @@
 //! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs inside the lab.
 #![forbid(unsafe_code)]
 
+pub mod ageing;
 pub mod challenge;
 pub mod growth;
 mod histogram;

@@ -16,6 +16,8 @@
 //! pages differ in heat get what they pay for. If the guess is wrong it costs soft faults, whose sum the second
 //! condition bounds. It is looked at each time the list has been passed once or so.
 
+use crate::ageing::Ageing;
+
 /// Shares are counted in so many parts of what is resident.
 const PARTS: u64 = 4096;
 /// The least that lies staged: a thirty-second.
@@ -42,30 +44,31 @@ impl Default for Staging {
     }
 }
 
-impl Staging {
-    /// Pages that shall lie staged beside so many resident ones.
-    pub fn target(&self, resident: u64) -> u64 {
+impl Ageing for Staging {
+    const NAME: &'static str = "soft faults";
+    const IS_SILENT: bool = false;
+
+    fn target(&self, resident: u64) -> u64 {
         resident * self.share / PARTS
     }
 
-    /// A soft fault.
-    pub fn touched(&mut self) {
+    fn touched(&mut self) {
         self.touched += 1;
     }
 
-    /// A page that had been evicted came back.
-    pub fn refaulted(&mut self) {
+    fn refaulted(&mut self) {
         self.refaults += 1;
     }
 
-    /// A staged page went; so many are resident. `aged`: what is staged was chosen by age, and not at random.
-    pub fn evicted(&mut self, resident: u64, aged: bool) {
+    fn evicted(&mut self, resident: u64, aged: bool) {
         self.evicted += 1;
         if self.evicted + self.touched >= self.target(resident).max(LEAST_SEEN) {
             self.adjust(aged);
         }
     }
+}
 
+impl Staging {
     fn adjust(&mut self, aged: bool) {
         // Both as shares of those that left: in parts.
         let touched = self.touched * PARTS / (self.evicted + self.touched);

@@ -28,6 +28,7 @@
 //!
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
+use crate::ageing::Ageing;
 use crate::challenge::Challenge;
 use crate::lists::Lists;
 use crate::staging::Staging;
@@ -43,12 +44,12 @@ const MOST_BLOCK: u64 = 8;
 /// Most neighbours that go together when the active list must shrink.
 const MOST_SHRINK: u64 = 512;
 
-/// Which pages of a space stay. Addresses are of pages, in bytes.
+/// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
 #[derive(Clone, Debug, Default)]
-pub struct WorkingSet {
+pub struct WorkingSet<A: Ageing = Staging> {
     lists: Lists,
     challenge: Challenge,
-    staging: Staging,
+    ageing: A,
     /// Evictions so far.
     clock: u64,
     /// Pages joined the active list because there was room: the inactive list gets its share from them.
@@ -80,7 +81,7 @@ pub struct Refault {
     pub distance: u64,
 }
 
-impl WorkingSet {
+impl<A: Ageing> WorkingSet<A> {
     /// Puts a resident page at the tail of the list that its word names, and writes the word.
     pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
         table.set(page, self.enlist(page, word));
@@ -115,7 +116,7 @@ impl WorkingSet {
 
     /// Judges the return of an evicted page by its word.
     pub fn refault(&mut self, word: PageWord) -> Refault {
-        self.staging.refaulted();
+        self.ageing.refaulted();
         let distance = u64::from(word.refault_distance(self.clock as u32));
         let restore = word.workingset();
         if restore {
@@ -131,7 +132,7 @@ impl WorkingSet {
     /// A staged page goes: counts the eviction, and returns the time for its shadow.
     pub fn evict(&mut self, word: PageWord) -> u32 {
         self.clock += 1;
-        self.staging.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
+        self.ageing.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
         if word.active() {
             let block = self.block_size();
             self.challenge.displaced(self.clock, block);
@@ -153,14 +154,14 @@ impl WorkingSet {
         }
     }
 
-    /// Pages that shall lie staged beside so many resident ones.
+    /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
     pub fn staging_target(&self, resident: u64) -> u64 {
-        self.staging.target(resident)
+        self.ageing.target(resident)
     }
 
     /// A staged page was touched: a reference.
     pub fn soft_fault(&mut self) {
-        self.staging.touched();
+        self.ageing.touched();
     }
 
     /// The lists, for those who check the books.

@@ -79,6 +79,11 @@ pub trait FaultPolicy {
     /// The page was staged and was touched; it is mapped now.
     fn soft_fault(&mut self, page: u32, pages: &mut Pages);
 
+    /// Whether the hardware notes a touch of a staged page, which stays mapped then: nobody waits for it.
+    fn notes_touches(&self) -> bool {
+        false
+    }
+
     /// How often a page was put on the active list.
     fn activations(&self) -> u64;
 }
@@ -107,7 +112,7 @@ impl<P: FaultPolicy> Policy for Pager<P> {
                 self.pages.staged -= 1;
                 self.pages.mapped += 1;
                 self.policy.soft_fault(page, &mut self.pages);
-                Outcome::Soft
+                if self.policy.notes_touches() { Outcome::Hit } else { Outcome::Soft }
             }
             Place::Out => {
                 self.policy.fault(page, &mut self.pages);

@@ -24,7 +24,7 @@ pub use opt::{NEVER, Opt};
 pub use s3fifo::S3Fifo;
 pub use two_list::TwoList;
 pub use two_queue::TwoQueue;
-pub use uswap::Uswap;
+pub use uswap::{Uswap, UswapBits};
 
 use crate::pager::Pager;
 use crate::policy::Policy;
@@ -54,6 +54,8 @@ pub enum Kind {
     TwoList,
     /// [`Uswap`].
     Uswap,
+    /// [`UswapBits`].
+    UswapBits,
 }
 
 /// What a policy may know of a trace before it runs.
@@ -67,7 +69,7 @@ pub struct Knowledge {
 
 impl Kind {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Opt,
         Self::Lru,
         Self::Fifo,
@@ -79,6 +81,7 @@ impl Kind {
         Self::Kernel,
         Self::TwoList,
         Self::Uswap,
+        Self::UswapBits,
     ];
 
     /// The name on the command line.
@@ -95,6 +98,7 @@ impl Kind {
             Self::Kernel => "kernel",
             Self::TwoList => "two-list",
             Self::Uswap => "uswap",
+            Self::UswapBits => "uswap-bits",
         }
     }
 
@@ -111,6 +115,7 @@ impl Kind {
             Self::S3Fifo => "a small FIFO that filters for the main one",
             Self::Kernel => "Linux's inactive and active list with refault distance",
             Self::Uswap => "the engine's own code, which sees faults and soft faults only",
+            Self::UswapBits => "the same where the kernel notes accesses: a touch of a page under test costs nothing",
             Self::TwoList => "two lists with staged pages, which see faults and soft faults only",
         }
     }
@@ -129,7 +134,8 @@ impl Kind {
             Self::S3Fifo => Box::new(S3Fifo::new(distinct, capacity)),
             Self::Kernel => Box::new(Kernel::new(distinct, capacity)),
             Self::TwoList => Box::new(Pager::new(TwoList::new(distinct), distinct, capacity)),
-            Self::Uswap => Box::new(Pager::new(Uswap::new(distinct), distinct, capacity)),
+            Self::Uswap => Box::new(Pager::new(<Uswap>::new(distinct), distinct, capacity)),
+            Self::UswapBits => Box::new(Pager::new(UswapBits::new(distinct), distinct, capacity)),
         }
     }
 }

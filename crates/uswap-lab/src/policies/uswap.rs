@@ -1,8 +1,10 @@
 //! The engine's own policy: `working_set.rs` of `uswap-core`, the code that runs, driven as the engine drives it
 //! (`evict.rs`, `fault.rs`). Left out: trays of 64 pages and the floor under the staged pages that follows from them, watermarks,
-//! readahead.
+//! readahead. With [`AccessBits`] instead of soft faults it is what the same policy would be on a kernel that notes accesses.
 
 use uswap_core::PAGE_SIZE;
+use uswap_core::ageing::{AccessBits, Ageing};
+use uswap_core::staging::Staging;
 use uswap_core::table::PageTable;
 use uswap_core::word::State;
 use uswap_core::working_set::WorkingSet;
@@ -14,16 +16,19 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A space and its staged pages.
 #[derive(Clone, Debug)]
-pub struct Uswap {
+pub struct Uswap<A: Ageing = Staging> {
     table: PageTable,
-    working_set: WorkingSet,
+    working_set: WorkingSet<A>,
     links: Links,
     /// In the order in which they were staged.
     staged: List,
     activations: u64,
 }
 
-impl Uswap {
+/// With access bits: pages under test stay mapped.
+pub type UswapBits = Uswap<AccessBits>;
+
+impl<A: Ageing> Uswap<A> {
     /// For a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         Self {
@@ -63,7 +68,7 @@ impl Uswap {
     }
 }
 
-impl FaultPolicy for Uswap {
+impl<A: Ageing> FaultPolicy for Uswap<A> {
     fn fault(&mut self, page: u32, pages: &mut Pages) {
         if pages.is_full() {
             let target = self.working_set.staging_target(pages.mapped() as u64) as usize;
@@ -81,6 +86,10 @@ impl FaultPolicy for Uswap {
         self.staged.remove(&mut self.links, page);
         self.working_set.soft_fault();
         self.map(page, true);
+    }
+
+    fn notes_touches(&self) -> bool {
+        A::IS_SILENT
     }
 
     fn activations(&self) -> u64 {
