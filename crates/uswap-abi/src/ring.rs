@@ -38,6 +38,15 @@ impl Operation {
     }
 }
 
+/// Above the number of a [`RunResult`] stands the errno.
+const ERRNO_SHIFT: u32 = 8;
+
+/// The errno of a packed result; 0: none was told.
+#[must_use]
+pub fn errno_of(bits: u32) -> i32 {
+    (bits >> ERRNO_SHIFT) as i32
+}
+
 /// Why a run did not go (wholly) into its tray. What did go is told by [`HandOver`] alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -61,9 +70,15 @@ pub enum RunResult {
 }
 
 impl RunResult {
+    /// The number of this result, with the kernel's answer (a negative errno) if that is worth knowing.
+    #[must_use]
+    pub fn with_answer(self, answer: i32) -> u32 {
+        self as u32 | answer.unsigned_abs() << ERRNO_SHIFT
+    }
+
     /// The result with this number; an unknown one is [`RunResult::Gone`].
     pub fn from_bits(bits: u32) -> Self {
-        match bits {
+        match bits & ((1 << ERRNO_SHIFT) - 1) {
             0 => Self::Pending,
             1 => Self::Moved,
             2 => Self::Cancelled,
@@ -87,7 +102,7 @@ pub struct Run {
     pub what: AtomicU64,
     /// First slot within the tray.
     pub slot: AtomicU32,
-    /// [`RunResult`] as a number.
+    /// [`RunResult::with_answer`].
     pub result: AtomicU32,
 }
 

@@ -218,7 +218,7 @@ impl Agent {
                 _ => (worst, next) = (RunResult::Gone, pages),
             }
             if next >= pages {
-                publish(tray, index, worst);
+                publish_answer(tray, index, worst, if worst == RunResult::Gone { result } else { 0 });
             }
             self.ring.gate.leave();
         }
@@ -319,7 +319,11 @@ impl Agent {
 }
 
 fn publish(tray: &Tray, index: usize, result: RunResult) {
-    tray.runs[index].result.store(result as u32, Relaxed);
+    publish_answer(tray, index, result, 0);
+}
+
+fn publish_answer(tray: &Tray, index: usize, result: RunResult, answer: isize) {
+    tray.runs[index].result.store(result.with_answer(answer as i32), Relaxed);
     tray.runs_done.store(index as u32 + 1, Release);
 }
 

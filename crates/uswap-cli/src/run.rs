@@ -51,8 +51,8 @@ pub struct EngineArguments {
 pub struct RunArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
-    /// Whether processes whose memory does not fit together take turns, so that not all wait for pages all the time (an experiment)
-    #[arg(long, value_name = "on|off", default_value = "off", value_parser = ["on", "off"])]
+    /// Whether processes whose memory does not fit together take turns, so that not all wait for pages all the time
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"])]
     load_control: String,
     /// Leave programs alone that have not loaded the agent (static ones, cleared environments)
     #[arg(long)]

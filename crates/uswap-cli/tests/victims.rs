@@ -97,7 +97,6 @@ victims! {
     io_uring_buffers: "io_uring_buffers", "--memory 76 --rounds 1";
     shared_log: "shared_log", "--memory 76 --rounds 1";
     signals: "signals", "--memory 76 --seconds 2";
-    sigstop_tree: "sigstop_tree", "--memory 76";
     last_thread_exits: "last_thread_exits", "--memory 76";
     last_thread_exits_in_child: "last_thread_exits", "--memory 76 --in-child-only";
     fork_storm: "fork_storm", "--memory 56 --processes 20 --waves 2";
@@ -134,7 +133,6 @@ victims! {
 macro_rules! in_turns {
     ($($test:ident: $name:literal, $arguments:literal;)*) => {
         $(#[test]
-        #[ignore = "an experiment that is off by default: make soak"]
         fn $test() {
             need_userfaultfd!();
             let outcome = launch("44M").faults("crowd").run(words($name, $arguments));
@@ -180,7 +178,6 @@ fn who_listens_for_connections_takes_no_turns() {
 
 /// What turns are for: eight processes that each fit bring back much less in turns than all at once.
 #[test]
-#[ignore = "an experiment that is off by default; beside other tests the gain varies: make soak"]
 fn a_crowd_in_turns_carries_fewer_pages() {
     need_userfaultfd!();
     let brought_back = |turns| {
@@ -190,7 +187,7 @@ fn a_crowd_in_turns_carries_fewer_pages() {
         crowd.stat("pgmajfault")
     };
     let (all_at_once, in_turns) = (brought_back("off"), brought_back("on"));
-    // Without other load it is a quarter.
+    // Without other load it is a tenth.
     assert!(in_turns * 4 < all_at_once * 3, "{in_turns} pages brought back in turns, {all_at_once} without");
 }
 
@@ -199,11 +196,15 @@ fn a_crowd_in_turns_carries_fewer_pages() {
 fn without_a_need_or_switched_off_nobody_takes_turns() {
     need_userfaultfd!();
     let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 76 --rounds 1"));
-    let off = launch("44M").option("--load-control", "off").run(words("sigstop_tree", "--memory 76"));
-    for outcome in [alone, off] {
-        outcome.expect(0).paged();
-        assert_eq!(outcome.stat("held_faults"), 0, "{}", outcome.account());
+    for outcome in [alone, sigstop_tree("", "--memory 76")] {
+        assert_eq!(outcome.expect(0).paged().stat("held_faults"), 0, "{}", outcome.account());
     }
+}
+
+/// Four processes, each of which must get on while others are stopped. They do not fit together; in turns each would wait some
+/// seconds for the others (sigstop_tree_in_turns).
+fn sigstop_tree(faults: &str, arguments: &str) -> Outcome {
+    launch("44M").option("--load-control", "off").faults(faults).run(words("sigstop_tree", arguments))
 }
 
 /// The agents spend most of their time inside the gate, so that stops find them there: their owner must look after the
@@ -211,7 +212,7 @@ fn without_a_need_or_switched_off_nobody_takes_turns() {
 #[test]
 fn sigstop_inside_the_gate() {
     need_userfaultfd!();
-    let outcome = launch("44M").faults("delay-move=500").run(words("sigstop_tree", "--memory 56"));
+    let outcome = sigstop_tree("delay-move=500", "--memory 56");
     outcome.expect(0).paged();
     assert!(outcome.stat("gate_deferred") > 0, "nobody was inside: {}", outcome.account());
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
-use uswap_abi::ring::{Operation, RunResult};
+use uswap_abi::ring::{Operation, RunResult, errno_of};
 use uswap_core::Need;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
@@ -229,6 +229,7 @@ impl Owner {
         let mut results = [RunResult::Pending; TRAY_PAGES as usize];
         let told = shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed)));
         results.iter_mut().zip(told).for_each(|(result, told)| *result = told);
+        let errno = errno_of(shared.runs[0].result.load(Relaxed));
         let stuck = shared.stuck.load(SeqCst);
         let tray = space.trays.get_mut(number);
         let left = std::mem::take(&mut tray.ordered);
@@ -241,7 +242,7 @@ impl Owner {
             && tray.filled == 0
             && !results.is_empty()
             && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
-        self.count_refusal(space, refused);
+        self.count_refusal(space, refused, errno);
         for (run, result) in runs.iter().zip(results) {
             for bit in bits(run.slots() & left) {
                 self.put_back(space, addresses[bit as usize], result, run);
@@ -258,12 +259,15 @@ impl Owner {
     }
 
     /// An agent whose calls are all refused (a seccomp filter over all threads) will not do better the next time.
-    fn count_refusal(&mut self, space: &mut Space, refused: bool) {
+    fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
         space.refusals = if refused { space.refusals + 1 } else { 0 };
         if space.refusals == MOST_REFUSALS && space.is_alive() {
             let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
             let text = during(Growth::Telling, || {
-                format!("{name} (process {pid}) refuses its agent's system calls (a seccomp filter?): its memory stays")
+                let error = std::io::Error::from_raw_os_error(errno);
+                format!(
+                    "{name} (process {pid}): its agent's system calls are refused (a seccomp filter?): {error}; its memory stays"
+                )
             });
             self.shared.notice(text);
         }
