@@ -68,6 +68,11 @@ pub struct Challenge {
 }
 
 impl Challenge {
+    /// Whether nobody has challenged the list yet.
+    pub fn is_untried(&self) -> bool {
+        self.distance == 0.0
+    }
+
     /// Whether challengers displace the head of the active list, and not pages chosen at random.
     pub fn is_open(&self) -> bool {
         self.guard == Guard::Open
@@ -87,7 +92,7 @@ impl Challenge {
 
     /// An active page is evicted; `block`: so many in a row are treated alike.
     pub fn displaced(&mut self, now: u64, block: u64) {
-        if self.distance == 0.0 || self.until.is_some_and(|until| now >= until) {
+        if self.is_untried() || self.until.is_some_and(|until| now >= until) {
             return;
         }
         self.displaced += 1;
@@ -102,11 +107,18 @@ impl Challenge {
         }
     }
 
+    /// An active page that was to be evicted was touched before it went: displaced, and back at once.
+    pub fn displaced_page_touched(&mut self, now: u64, block: u64) {
+        let before = self.displaced;
+        self.displaced(now, block);
+        self.returned += self.displaced - before;
+    }
+
     /// A page came back soon enough to challenge the active list. Whether it is let in. `passing`: pages on their way
     /// out, `block`: so many in a row are treated alike.
     pub fn challenge(&mut self, now: u64, distance: u64, passing: u64, block: u64) -> bool {
         let distance = distance.max(1) as f64;
-        if self.distance == 0.0 {
+        if self.is_untried() {
             (self.distance, self.begin) = (distance, now);
         }
         self.spread += ((distance - self.distance).abs() - self.spread) / 64.0;

@@ -159,9 +159,13 @@ impl<A: Ageing> WorkingSet<A> {
         self.ageing.target(resident)
     }
 
-    /// A staged page was touched: a reference.
-    pub fn soft_fault(&mut self) {
+    /// A staged page was touched: a reference. One that was displaced has come back before it was gone.
+    pub fn soft_fault(&mut self, word: PageWord) {
         self.ageing.touched();
+        if word.active() {
+            let block = self.block_size();
+            self.challenge.displaced_page_touched(self.clock, block);
+        }
     }
 
     /// The lists, for those who check the books.
@@ -225,13 +229,14 @@ impl<A: Ageing> WorkingSet<A> {
     }
 
     fn block_size(&self) -> u64 {
-        (self.lists.count(true) / 4096).clamp(1, MOST_BLOCK)
+        (self.lists.count(true) / 8192).clamp(1, MOST_BLOCK)
     }
 
-    /// The first shortage after a time of room: the pages that came last go to the head of the inactive list, so many that it
-    /// keeps its share when the first are staged.
+    /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages
+    /// that came last go to the head of the inactive list, so many that it keeps its share when the first are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
-        if !std::mem::take(&mut self.filled) {
+        let ignorant = self.challenge.is_untried() && self.active_gives();
+        if !std::mem::take(&mut self.filled) && !ignorant {
             return;
         }
         let staged = self.staged();

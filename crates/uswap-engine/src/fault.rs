@@ -386,11 +386,11 @@ impl Owner {
         let served = self.finish_install(space, address, PAGE, result);
         if served == Served::Done && result == Install::Done {
             self.shared.counters.soft_faults.add(1);
-            space.working_set.soft_fault();
             self.shared.touched(space.id, address);
             let (tray, bit) = space.trays.of_slot(slot);
             tray.live &= !(1 << bit);
             let word = space.table.get(address);
+            space.working_set.soft_fault(word);
             self.become_resident(space, address, word.resident().set_active(true));
             self.shared.latencies.record(Tier::Staged, since);
         }

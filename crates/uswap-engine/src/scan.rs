@@ -21,6 +21,17 @@ const ARENA: u64 = 64 << 20;
 const MOST_GUARD: u64 = 1 << 20;
 const MOST_STACK: u64 = 1 << 30;
 
+/// Blocks of a mapping that join the lists one after the other.
+const AGE_BLOCK: u64 = 2 << 20;
+
+/// What was registered in a scan.
+#[derive(Clone, Copy, Debug)]
+struct NewRange {
+    start: u64,
+    end: u64,
+    heap: bool,
+}
+
 impl Owner {
     /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
     pub fn scan(&mut self, space: &mut Space) {
@@ -34,13 +45,14 @@ impl Owner {
         }
         space.scanned = Instant::now();
         let Some(maps) = space.maps.take() else { return };
-        let mut at = 0;
+        let (mut at, mut new) = (0, Vec::new());
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
             at = mapping.end;
-            if self.is_manageable(space, &maps, &mapping) && self.manage(space, &mapping) {
-                self.heal(space, &maps, &mapping);
+            if self.is_manageable(space, &maps, &mapping) && self.manage(space, &mapping, &mut new) {
+                self.heal(space, &maps, &mapping, &mut new);
             }
         }
+        self.take_by_age(space, &new);
         space.maps = Some(maps);
         if space.window.is_empty() {
             self.settle_notes(space);
@@ -104,8 +116,8 @@ impl Owner {
                 || !is_stack(space, maps, mapping))
     }
 
-    /// Registers what of the mapping is not registered yet and takes its pages in. Whether anything was.
-    fn manage(&mut self, space: &mut Space, mapping: &Mapping) -> bool {
+    /// Registers what of the mapping is not registered yet, and adds it to what is `new`. Whether anything was.
+    fn manage(&mut self, space: &mut Space, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool {
         let missing = space.unregistered_parts(mapping.start, mapping.end);
         if missing.is_empty() {
             return false;
@@ -123,22 +135,36 @@ impl Owner {
         space.notes.registered(mapping.start, mapping.end);
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.add(&missing);
-        for (start, end) in missing {
-            self.take_present(space, start, end);
-        }
+        new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
         true
     }
 
     /// The mapping can have been replaced by a larger one after it was read, and was cut in two by registering what it
     /// had been: mremap would refuse it (EFAULT). Whatever continues it is registered too, which makes it one again.
-    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping) {
+    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) {
         for at in [mapping.start - PAGE, mapping.end] {
             let found = maps.covering_or_next(at).ok().flatten();
             let continues = |other: &Mapping| other.start <= at && other.name == mapping.name;
             if let Some(other) = found.filter(continues)
                 && self.is_ours_to_manage(space, maps, &other)
             {
-                self.manage(space, &other);
+                self.manage(space, &other, new);
+            }
+        }
+    }
+
+    /// Pages that are present in ranges just registered join the lists, the oldest first as far as addresses tell: a heap grows upwards,
+    /// what is mapped lies below what was mapped before it (and may be one mapping with it).
+    fn take_by_age(&mut self, space: &mut Space, new: &[NewRange]) {
+        for range in new.iter().filter(|range| range.heap) {
+            self.take_present(space, range.start, range.end);
+        }
+        for range in new.iter().filter(|range| !range.heap).rev() {
+            let mut end = range.end;
+            while end > range.start {
+                let start = ((end - 1) & !(AGE_BLOCK - 1)).max(range.start);
+                self.take_present(space, start, end);
+                end = start;
             }
         }
     }

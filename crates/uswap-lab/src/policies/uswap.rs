@@ -84,7 +84,7 @@ impl<A: Ageing> FaultPolicy for Uswap<A> {
 
     fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
         self.staged.remove(&mut self.links, page);
-        self.working_set.soft_fault();
+        self.working_set.soft_fault(self.table.get(u64::from(page) * PAGE));
         self.map(page, true);
     }
 
