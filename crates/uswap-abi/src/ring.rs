@@ -61,7 +61,7 @@ pub enum RunResult {
     ThreadPage = 3,
     /// The kernel refused: shared by a fork, or pinned (EBUSY).
     Busy = 4,
-    /// The kernel refused the range: border of a mapping, protection, mlock (EINVAL), or nothing there (ENOENT).
+    /// The kernel refused the range: border of a mapping, protection, mlock (EINVAL), a guard (EFAULT), or nothing there (ENOENT).
     Refused = 5,
     /// An event is pending (EAGAIN) for longer than the agent waits.
     Again = 6,

@@ -214,7 +214,7 @@ impl Agent {
                     (worst, next) = (RunResult::Busy, if unshared { next + 1 } else { pages });
                 }
                 r if r == -syscall::ENOENT => next += 1,
-                r if r == -syscall::EINVAL => (worst, next) = (RunResult::Refused, pages),
+                r if r == -syscall::EINVAL || r == -syscall::EFAULT => (worst, next) = (RunResult::Refused, pages),
                 _ => (worst, next) = (RunResult::Gone, pages),
             }
             if next >= pages {

@@ -48,6 +48,7 @@ pub const EAGAIN: isize = 11;
 pub const EBUSY: isize = 16;
 pub const EEXIST: isize = 17;
 pub const EINVAL: isize = 22;
+pub const EFAULT: isize = 14;
 pub const ENOENT: isize = 2;
 
 /// Results of [`wait_while_zero`] after which it may be called again.

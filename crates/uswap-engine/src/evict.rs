@@ -260,7 +260,10 @@ impl Owner {
 
     /// An agent whose calls are all refused (a seccomp filter over all threads) will not do better the next time.
     fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
-        space.refusals = if refused { space.refusals + 1 } else { 0 };
+        space.refusals = if refused { space.refusals.saturating_add(1) } else { 0 };
+        if space.refusals >= MOST_REFUSALS {
+            space.refused = Instant::now();
+        }
         if space.refusals == MOST_REFUSALS && space.is_alive() {
             let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
             let text = during(Growth::Telling, || {

@@ -33,6 +33,8 @@ use crate::window::Window;
 
 /// Orders in a row that an agent may fail to execute before its process is left alone.
 pub const MOST_REFUSALS: u32 = 16;
+/// After so many it is tried again this much later.
+const SULK: Duration = Duration::from_secs(1);
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
@@ -97,6 +99,8 @@ pub struct Space {
     pub reader: u32,
     /// Orders in a row whose system calls were refused altogether.
     pub refusals: u32,
+    /// When there were too many last.
+    pub refused: Instant,
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
     /// The event userfaultfd.
@@ -219,6 +223,7 @@ impl Space {
             pid: None,
             reader: 0,
             refusals: 0,
+            refused: Instant::now(),
             failed_reads: 0,
             events: Arc::new(events),
             staging: None,
@@ -377,6 +382,7 @@ impl Space {
 
     /// Whether pages can be evicted from it.
     pub fn can_evict(&self) -> bool {
-        self.active && self.agent.is_some() && self.pid.is_some() && !self.stopped && self.refusals < MOST_REFUSALS
+        let willing = self.refusals < MOST_REFUSALS || self.refused.elapsed() >= SULK;
+        self.active && self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
     }
 }
