@@ -42,6 +42,8 @@ pub const MOST_QUESTIONS: usize = 1024;
 const LOOKS: u32 = 5;
 /// An answer whether a process is stopped is good for so long while it does not run.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
+/// How often owners tell what they have while it looks.
+const TOLD: Duration = Duration::from_millis(1);
 /// What a fault costs beside the owner's work: the message and the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(20);
 /// Pages of a held space that are worth being evicted before those of others.
@@ -296,9 +298,10 @@ impl Owner {
         }
     }
 
-    /// Tells the controller of all spaces: at each turn while it watches, and now and then.
-    pub fn tell_load(&self, now_and_then: bool) {
-        if now_and_then || self.shared.load.is_watching() {
+    /// Tells the controller of all spaces: often while it watches, and now and then.
+    pub fn tell_load(&mut self, now_and_then: bool) {
+        if now_and_then || self.shared.load.is_watching() && self.told_load.elapsed() >= TOLD {
+            self.told_load = Instant::now();
             self.spaces.values().for_each(|space| space.tell_load());
         }
     }

@@ -60,6 +60,10 @@ pub struct Owner {
     candidates: Vec<(SpaceId, u64)>,
     /// Groups that are short of memory and for which nothing is under way here.
     pub idle_groups: Vec<usize>,
+    /// When load control was told of the spaces last.
+    pub told_load: Instant,
+    /// When reclaim was last shared out over the spaces, and how long that took.
+    balanced: (Instant, Duration),
     /// When pages were taken for groups last.
     pub groups_balanced: Instant,
     /// New programs that wait for room.
@@ -80,6 +84,9 @@ pub struct Fault {
 }
 
 const BELL: u64 = 0;
+/// Among more than a few spaces reclaim is shared out so rarely that it takes one part in so many of the time, while memory is not urgently short.
+const BALANCE_COST: u32 = 5;
+const FEW: usize = 8;
 
 fn events_token(space: SpaceId) -> u64 {
     u64::from(space) << 1 | 1
@@ -117,6 +124,8 @@ impl Owner {
             spare_ids: Vec::new(),
             candidates: Vec::with_capacity(64),
             idle_groups: Vec::new(),
+            told_load: Instant::now(),
+            balanced: (Instant::now(), Duration::ZERO),
             groups_balanced: Instant::now(),
             lobby: Lobby::default(),
             late_children: Vec::new(),
@@ -339,6 +348,18 @@ impl Owner {
         if wanted <= 0 {
             return self.set_helpless(false);
         }
+        let begun = Instant::now();
+        let (last, took) = self.balanced;
+        let next = last + took * BALANCE_COST;
+        if self.spaces.len() > FEW && begun < next && asked.is_empty() && self.shared.budget.has_room(URGENT) {
+            return self.retry_by(next);
+        }
+        self.share_out(wanted, &asked);
+        self.balanced = (begun, begun.elapsed());
+    }
+
+    /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were `asked` for so many already.
+    fn share_out(&mut self, wanted: i64, asked: &HashMap<SpaceId, u64>) {
         let weight = |space: &Space| if space.can_evict() { space.weight() as i64 } else { 0 };
         let manageable = self.spaces.values().map(|space| weight(space)).sum();
         self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
