@@ -223,6 +223,11 @@ impl Groups {
 
     // --- questions --------------------------------------------------------------------------------------------------
 
+    /// Whether a limit other than the run's holds for the account.
+    pub fn is_limited(&self, account: &Account) -> bool {
+        self.read().above_account(account).any(|group| group.limit().is_some())
+    }
+
     /// Whether the groups of a process let it have so many pages more.
     pub fn has_room(&self, account: &Account, pages: i64) -> bool {
         self.read().above_account(account).all(|group| group.has_room(pages, self.threads))

@@ -302,7 +302,9 @@ impl Owner {
     pub fn tell_load(&mut self, now_and_then: bool) {
         if now_and_then || self.shared.load.is_watching() && self.told_load.elapsed() >= TOLD {
             self.told_load = Instant::now();
-            self.spaces.values().for_each(|space| space.tell_load());
+            let groups = &self.shared.groups;
+            let is_limited = |space: &Space| space.account.as_ref().is_some_and(|account| groups.is_limited(account));
+            self.spaces.values().for_each(|space| space.tell_load(groups.in_use() && is_limited(space)));
         }
     }
 
@@ -340,11 +342,12 @@ impl Owner {
 }
 
 impl Space {
-    fn tell_load(&self) {
+    /// Who has a group's limit to keep to does not take turns for the run's.
+    fn tell_load(&self, limited: bool) {
         let record = &self.record;
         record.pid.store(self.pid.unwrap_or(0), Relaxed);
         record.agent.store(self.reader, Relaxed);
-        record.active.store(self.active && self.can_evict(), Relaxed);
+        record.active.store(self.active && self.can_evict() && !limited, Relaxed);
         record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
         record.stored.store(self.stored, Relaxed);
         record.pending.store((self.waiters.len() + self.stalled.len()) as u64, Relaxed);
