@@ -5,8 +5,9 @@
 // nothing brings the page back before. (Restartable sequences would: the kernel notes in the control block on which
 // processor a thread wakes up. The program has the C library leave them out, as old ones and musl do.)
 //
-//   cold_exit [--memory MIB] [--threads N] [--stacks own|heap]
+//   cold_exit [--memory MIB] [--threads N] [--stacks own|heap] [--young 1]
 //
+// young: the stacks are made after the memory that is walked over, so that they are not what is held of it.
 // own: stacks as the C library makes them, with a guard below; heap: cut out of one large block, without guards.
 #include "ballast.h"
 
@@ -51,20 +52,24 @@ static void start(pthread_t *thread, unsigned char *stack)
 
 int main(int argc, char **argv)
 {
-    victim_begin(argc, argv, "--memory --threads --stacks", 60);
+    victim_begin(argc, argv, "--memory --threads --stacks --young", 60);
     without_rseq(argv);
     int count = (int)option_number("--threads", 24);
     bool heap = strcmp(option_text("--stacks", "own"), "heap") == 0;
     unsigned char *stacks = heap ? map_pages((size_t)count * STACK_BYTES / PAGE) : NULL;
     pthread_t *threads = calloc((size_t)count, sizeof *threads);
     MUST(threads && pipe(gate) == 0);
+    bool young = option_number("--young", 0) != 0;
+    if (young)
+        ballast_make(option_number("--memory", 128));
     phase("starting threads");
     for (int i = 0; i < count; i++)
         start(&threads[i], heap ? stacks + (size_t)i * STACK_BYTES : NULL);
     while (atomic_load(&waiting) < count)
         sleep_micros(1000);
     phase("walking until their control blocks are cold");
-    ballast_make(option_number("--memory", 128));
+    if (!young)
+        ballast_make(option_number("--memory", 128));
     for (int i = 0; i < 3; i++)
         ballast_walk();
     phase("joining threads whose control blocks are cold");

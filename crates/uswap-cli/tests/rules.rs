@@ -222,7 +222,7 @@ fn stacks_stay() {
         off: "manage-stacks",
         always: "forget-threads",
         victim: "cold_exit",
-        arguments: "--memory 96 --stacks own",
+        arguments: "--memory 96 --stacks own --young 1",
         timeout: 15,
         tries: 3,
     }
@@ -237,7 +237,7 @@ fn control_blocks_stay() {
         off: "forget-threads",
         always: "",
         victim: "cold_exit",
-        arguments: "--memory 96 --stacks heap",
+        arguments: "--memory 96 --stacks heap --young 1",
         timeout: 15,
         tries: 3,
     }

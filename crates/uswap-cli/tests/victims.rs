@@ -145,7 +145,7 @@ macro_rules! in_turns {
 
 in_turns! {
     sigstop_tree_in_turns: "sigstop_tree", "--memory 62 --processes 2";
-    shared_log_in_turns: "shared_log", "--memory 76 --rounds 1";
+    shared_log_in_turns: "shared_log", "--memory 200 --rounds 1";
     robust_mutex_in_turns: "robust_mutex", "--memory 62 --rounds 1 --pi 0";
     signals_in_turns: "signals", "--memory 62 --seconds 2";
     vfork_spawn_in_turns: "vfork_spawn", "--memory 62 --rounds 1";
