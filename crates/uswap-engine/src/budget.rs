@@ -30,7 +30,7 @@ pub const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
 /// So many processes are found and registered in a millisecond while others grow.
-const REGISTERED_PER_MS: i64 = 4;
+const REGISTERED_PER_MS: i64 = 2;
 
 /// The marks below a limit, of a run or of a group. Everything is in pages.
 #[derive(Clone, Copy, Debug)]
@@ -344,10 +344,10 @@ mod tests {
     fn many_processes_are_registered_earlier() {
         let budget = Budget::new(256 << 20, 2);
         let alone = budget.activation();
-        budget.set_processes(3);
+        budget.set_processes(1);
         assert_eq!(budget.activation(), alone);
         budget.set_processes(32);
-        assert_eq!(alone - budget.activation(), 2 * GROWTH_PAGES * 8);
+        assert_eq!(alone - budget.activation(), 2 * GROWTH_PAGES * 16);
         budget.set_processes(100_000);
         assert_eq!(budget.activation(), budget.limit() / 4);
     }
