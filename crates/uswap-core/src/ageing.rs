@@ -12,7 +12,7 @@
 
 /// A test of age, and how many pages it has.
 pub trait Ageing: Clone + std::fmt::Debug + Default {
-    /// What `doctor` and the laboratory call it.
+    /// What `doctor` calls it.
     const NAME: &'static str;
 
     /// A touch is noted without a fault.

@@ -70,10 +70,10 @@ pub const MOST_TURN: Duration = Duration::from_secs(10);
 /// What may be used of a turn, running and waiting for pages: at least and at most.
 const LEAST_USE: Duration = Duration::from_millis(250);
 const MOST_USE: Duration = Duration::from_secs(6);
-/// A job that is finite has mostly used less when it ends.
-pub const FINITE: Duration = Duration::from_secs(2);
 /// And so many times what it takes to bring the working set in.
 const TURN_FACTOR: u32 = 5;
+/// A job that is finite has mostly used less when it ends.
+pub const FINITE: Duration = Duration::from_secs(2);
 /// A turn that takes the place of one that does not fit yet is not worth it if it is shorter.
 const LEAST_INTERIM: Duration = Duration::from_millis(250);
 /// Share of its time that a process waits for pages when it thrashes.

@@ -258,7 +258,8 @@ impl Owner {
         }
     }
 
-    /// An agent whose calls are all refused (a seccomp filter over all threads) will not do better the next time.
+    /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
+    /// left alone for a while ([`Space::can_evict`]). `errno`: the kernel's answer.
     fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
         space.refusals = if refused { space.refusals.saturating_add(1) } else { 0 };
         if space.refusals >= MOST_REFUSALS {

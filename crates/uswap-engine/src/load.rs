@@ -303,8 +303,9 @@ impl Owner {
         if now_and_then || self.shared.load.is_watching() && self.told_load.elapsed() >= TOLD {
             self.told_load = Instant::now();
             let groups = &self.shared.groups;
+            let in_use = groups.in_use();
             let is_limited = |space: &Space| space.account.as_ref().is_some_and(|account| groups.is_limited(account));
-            self.spaces.values().for_each(|space| space.tell_load(groups.in_use() && is_limited(space)));
+            self.spaces.values().for_each(|space| space.tell_load(in_use && is_limited(space)));
         }
     }
 

@@ -170,7 +170,7 @@ impl Owner {
     }
 
     /// Pages that are present join the lists in the order of their addresses.
-    pub fn take_present(&mut self, space: &mut Space, start: u64, end: u64) {
+    fn take_present(&mut self, space: &mut Space, start: u64, end: u64) {
         let mut runs = [PresentRun::default(); 256];
         let ample = self.is_ample(space);
         let mut at = start;

@@ -31,9 +31,9 @@ use crate::tray::Trays;
 use crate::waiters::Waiters;
 use crate::window::Window;
 
-/// Orders in a row that an agent may fail to execute before its process is left alone.
+/// Orders in a row that an agent may fail to execute before its process is left alone for a while.
 pub const MOST_REFUSALS: u32 = 16;
-/// After so many it is tried again this much later.
+/// Then it is tried again after this.
 const SULK: Duration = Duration::from_secs(1);
 
 /// Pages in a row that must not be shared until nobody looks any more.
@@ -99,7 +99,7 @@ pub struct Space {
     pub reader: u32,
     /// Orders in a row whose system calls were refused altogether.
     pub refusals: u32,
-    /// When there were too many last.
+    /// When the last of too many was.
     pub refused: Instant,
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
