@@ -21,7 +21,7 @@ struct Area {
     brought: AtomicU64,
 }
 
-/// The engine puts an S in the place of its first letter while memory is short.
+/// The engine puts an S in the place of its first letter while memory is short or a crowd that begins could make it so.
 #[used]
 static SHORTAGE: [u8; 24] = *b"uswap:memory-is-short:no";
 
@@ -98,15 +98,21 @@ extern "C" fn constructor() {
     let Some(area) = reserve_area() else { return };
     AREA.address.store(area, SeqCst);
     watch_forks();
-    let waits = memory_is_short();
-    start_thread(area, if waits { WAITED_FOR } else { 0 });
-    if waits {
-        wait_for_answer(area);
+    begin(area, 0);
+}
+
+/// Starts the agent, and waits for it where memory may soon be short.
+fn begin(area: u64, flags: u64) {
+    if !memory_may_be_short() {
+        return start_thread(area, flags);
     }
+    answered(area).store(0, SeqCst);
+    start_thread(area, flags | WAITED_FOR);
+    wait_for_answer(area);
 }
 
 /// Whether new programs are to wait: what a program touches before the engine knows of it comes without asking.
-fn memory_is_short() -> bool {
+fn memory_may_be_short() -> bool {
     // SAFETY: it is ours; volatile, because the engine changes it in the file behind the mapping.
     unsafe { (&raw const SHORTAGE).cast::<u8>().read_volatile() == b'S' }
 }
@@ -134,7 +140,7 @@ fn wait_for_answer(area: u64) {
 extern "C" fn after_fork_in_child() {
     let area = AREA.address.load(SeqCst);
     if area != NO_AREA {
-        start_thread(area, INHERITED);
+        begin(area, INHERITED);
     }
 }
 

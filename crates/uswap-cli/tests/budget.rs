@@ -241,6 +241,25 @@ fn automatic_with_many_processes_that_come_at_once() {
     }
 }
 
+/// A crowd of fork children that fill their memory as fast as they can stays within the budget, since each waits for its agent
+/// before it begins. Without that rule they pass it by a third in every second run.
+#[test]
+fn a_crowd_of_fork_children_waits_for_its_agents() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let passed_by = |faults: &str| {
+        let arguments = "--processes 16 --memory 256 --passes 1 --incompressible 1 --timeout 60".split(' ');
+        let words = std::iter::once(victim("linear_readers").into()).chain(arguments.map(std::ffi::OsString::from));
+        let outcome = under("64M").swap_file("1G").deadline(90).faults(faults).run(words);
+        outcome.expect(0).paged();
+        outcome.stat("ram_peak_bytes").saturating_sub(64 * MIB) >> 20
+    };
+    let with: Vec<u64> = (0..4).map(|_| passed_by("")).collect();
+    let without: Vec<u64> = (0..12).map(|_| passed_by("hasty-programs")).take_while(|over| *over < 12).collect();
+    notice(&format!("MiB over the budget: {with:?}, in haste {without:?} and then more than that"));
+    assert!(with.iter().all(|over| *over < 12) && without.len() < 12, "{with:?}, in haste {without:?}");
+}
+
 /// How often the threads of a process have been given a processor (`schedstat` of each).
 fn turns_of_threads(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

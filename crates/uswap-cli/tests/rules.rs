@@ -100,9 +100,10 @@ fn patient_greeting() {
     need_userfaultfd!();
     let rule = Rule {
         off: "hasty-greeting",
-        always: "",
+        // A child that waits for its agent changes nothing until it is known.
+        always: "hasty-programs",
         victim: "busy_child",
-        arguments: "--memory 96 --rounds 3 --micros 200000",
+        arguments: "--memory 72 --rounds 8 --micros 100000",
         timeout: 30,
         tries: 15,
     };

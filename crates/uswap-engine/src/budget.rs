@@ -32,6 +32,12 @@ const REACTION: i64 = 4;
 /// So many processes are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 2;
 
+/// A program begins to grow before its agent has had a processor: for as long as a turn of the scheduler lasts at most, in
+/// milliseconds.
+const TURN: i64 = 4;
+/// So many programs for each processor may begin at once.
+const CROWD: i64 = 16;
+
 /// The marks below a limit, of a run or of a group. Everything is in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
@@ -49,6 +55,12 @@ impl Marks {
         // What processes grow by while all of them are being registered.
         let crowd = self.threads * GROWTH_PAGES * (processes / REGISTERED_PER_MS);
         (self.limit - self.reserve() * 3 / 2 - self.most_slack() - crowd).max(self.limit / 4)
+    }
+
+    /// Above this, programs wait for their agents before they begin: what a crowd of them touches in its first turns, before
+    /// anybody knows of them, would not fit.
+    pub fn crowded(&self) -> i64 {
+        self.limit - self.threads * CROWD * GROWTH_PAGES * TURN
     }
 
     /// Above this, reclaim starts.
@@ -171,6 +183,11 @@ impl Budget {
     /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
     pub fn activation(&self) -> i64 {
         self.marks().activation(self.processes.load(Relaxed))
+    }
+
+    /// Whether a crowd of programs that begin now could pass the limit before anybody knows of them, or memory is short.
+    pub fn may_be_crowded(&self) -> bool {
+        self.usage() > self.marks().crowded().min(self.activation())
     }
 
     /// How many processes share the budget: each must be registered before its growth can be held up.
@@ -350,6 +367,16 @@ mod tests {
         assert_eq!(alone - budget.activation(), 2 * GROWTH_PAGES * 16);
         budget.set_processes(100_000);
         assert_eq!(budget.activation(), budget.limit() / 4);
+    }
+
+    #[test]
+    fn programs_wait_for_their_agents_while_a_crowd_would_not_fit() {
+        let (small, large) = (Budget::new(64 << 20, 2), Budget::new(1 << 30, 2));
+        assert!(small.may_be_crowded());
+        assert!(!large.may_be_crowded());
+        let begun = large.begin_measurement();
+        large.end_measurement(begun, large.limit() - 2 * CROWD * TURN * GROWTH_PAGES + 1);
+        assert!(large.usage() < large.activation() && large.may_be_crowded());
     }
 
     #[test]

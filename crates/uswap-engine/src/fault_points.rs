@@ -62,6 +62,8 @@ pub struct FaultPoints {
     pub no_nonce: bool,
     /// Rule off: an agent whose space is not found at once is sent away.
     pub hasty_greeting: bool,
+    /// Rule off: programs do not wait for their agents.
+    pub hasty_programs: bool,
     /// Rule off: a process is proven by one page, which its children inherit.
     pub one_proof: bool,
     /// Rule off: what is moved onto memory just registered counts as just registered.
@@ -179,6 +181,7 @@ impl FaultPoints {
                 "forget-threads" => points.forget_threads = true,
                 "no-nonce" => points.no_nonce = true,
                 "hasty-greeting" => points.hasty_greeting = true,
+                "hasty-programs" => points.hasty_programs = true,
                 "one-proof" => points.one_proof = true,
                 "lasting-fresh" => points.lasting_fresh = true,
                 "delay-settle" => points.delay_settle = number,

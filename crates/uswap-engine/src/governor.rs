@@ -394,7 +394,8 @@ impl Governor {
     }
 
     fn wake_owners(&mut self) {
-        self.shortage.tell(self.shared.budget.usage() > self.shared.budget.activation());
+        let soon = self.shared.budget.may_be_crowded() || self.is_group_near();
+        self.shortage.tell(soon && !self.shared.faults.hasty_programs);
         self.shared.budget.set_pool(self.shared.store.pool_bytes());
         let groups = &self.shared.groups;
         if self.shared.budget.wanted() > 0 || groups.in_use() && !groups.short().is_empty() {
