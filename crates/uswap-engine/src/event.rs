@@ -6,7 +6,7 @@
 use uswap_abi::layout::PAGE;
 use uswap_core::word::{PageWord, State};
 use uswap_store::ObjectId;
-use uswap_sys::userfaultfd::{Event, Userfaultfd};
+use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
 use crate::owner::Owner;
 use crate::space::Space;
@@ -181,7 +181,8 @@ impl Owner {
             child.unregister_range(start, end);
         }
         self.shared.counters.managed_processes.add(1);
-        install_identity(&child);
+        // What fails here is tried again when the agent touches the page.
+        let _ = install_identity(&child);
         if !self.adopt(child) {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::shared::Verdict::Broken(text));
@@ -265,11 +266,10 @@ impl Owner {
 
 /// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
 /// there at the fork: it only says where to look for the space first (see `find_child`).
-pub fn install_identity(child: &Space) {
+pub fn install_identity(child: &Space) -> Install {
     let mut page = [0u8; 4096];
     page[..8].copy_from_slice(&child.identity.to_ne_bytes());
-    // What fails here is tried again when the agent touches the page or says hello.
-    let _ = child.events.copy(child.identity_page(), &page);
+    child.events.copy(child.identity_page(), &page)
 }
 
 impl Space {

@@ -280,8 +280,9 @@ impl Owner {
     /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
     fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
         if address == space.identity_page() && space.identity != 0 {
-            crate::event::install_identity(space);
-            return Served::Done;
+            // Refused while the child changes its mappings; its agent waits here, and is no agent until it is served.
+            let result = crate::event::install_identity(space);
+            return self.finish_install(space, address, PAGE, result);
         }
         let is_proof = is_proof(space.area, address);
         if is_proof && space.pid.is_none() {
