@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::victims::victim;
-use common::{Running, Scratch, USWAP, under};
+use common::{Running, Scratch, USWAP, alone, under};
 use serde_json::Value;
 
 /// Pages of a MiB.
@@ -82,6 +82,7 @@ impl Sets {
 #[test]
 fn a_new_working_set_is_resident_after_three_passes() {
     need_userfaultfd!();
+    let _alone = alone();
     let mut sets = Sets::new("change", &[72, 72]);
     for _ in 0..6 {
         sets.read(1);
@@ -97,6 +98,7 @@ fn a_new_working_set_is_resident_after_three_passes() {
 #[test]
 fn a_stream_does_not_displace_an_established_set() {
     need_userfaultfd!();
+    let _alone = alone();
     let mut sets = Sets::new("protect", &[102, 24]);
     for _ in 0..6 {
         sets.read(2);
