@@ -213,6 +213,13 @@ impl Server {
         self.pid = 0;
     }
 
+    /// Whether it still runs.
+    #[allow(dead_code, reason = "not every suite asks")]
+    pub fn is_alive(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    }
+
     /// Sends a signal to it and what it has forked.
     pub fn signal(&self, signal: i32) {
         let forked = procs::descendants(self.pid);
