@@ -316,13 +316,14 @@ fn quiet_and_summary() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 56] = [
+const FIGURES: [&str; 57] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
     "stray_faults",
     "zero_fills",
     "swap_ra",
+    "prepaged",
     "pgscan",
     "pgsteal",
     "pgdeactivate",

@@ -184,11 +184,30 @@ fn a_crowd_in_turns_carries_fewer_pages() {
         let crowd = launch("64M").option("--load-control", turns).run(words("crowd", "--memory 192 --rounds 20"));
         crowd.expect(0).paged();
         assert_eq!(crowd.stat("held_faults") > 0, turns == "on", "{}", crowd.account());
-        crowd.stat("pgmajfault")
+        crowd.stat("zswpin") + crowd.stat("pswpin")
     };
     let (all_at_once, in_turns) = (brought_back("off"), brought_back("on"));
     // Without other load it is a tenth.
     assert!(in_turns * 4 < all_at_once * 3, "{in_turns} pages brought back in turns, {all_at_once} without");
+}
+
+/// What a process had before it had to wait comes back together when its turn begins, with the right bytes (the program
+/// looks at each page), without a fault for each page.
+#[test]
+fn a_turn_begins_with_the_working_set() {
+    need_userfaultfd!();
+    let run = |faults: &str| {
+        let launch = launch("64M").option("--load-control", "on").faults(faults);
+        let crowd = launch.run(words("crowd", "--memory 192 --rounds 20"));
+        crowd.expect(0).paged();
+        assert_eq!(crowd.stat("checksum_errors") + crowd.stat("poisoned_pages"), 0, "{}", crowd.account());
+        (crowd.stat("prepaged"), crowd.stat("pgmajfault"))
+    };
+    let ((without, by_faults), (prepaged, left)) = (run("no-prepaging"), run(""));
+    common::notice(&format!(
+        "{by_faults} faults without it; {prepaged} pages without a fault and {left} faults with it"
+    ));
+    assert!(without == 0 && prepaged > 2048, "{prepaged} pages, {left} and {by_faults} faults");
 }
 
 /// Without a need nobody is held, and switched off nobody is whatever the need.

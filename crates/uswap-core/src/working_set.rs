@@ -140,6 +140,11 @@ impl<A: Ageing> WorkingSet<A> {
         self.clock as u32
     }
 
+    /// Evictions so far, modulo what a shadow holds.
+    pub fn evictions(&self) -> u32 {
+        self.clock as u32
+    }
+
     /// The next page to be staged: it is on no list any more.
     pub fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.fill_inactive(table);

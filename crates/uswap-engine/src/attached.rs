@@ -81,7 +81,7 @@ impl Attached {
     fn look_for_agent(&mut self, shared: &Shared, config: &RunConfig) -> Result<(), String> {
         // Of a tree those who are worth it get agents, now and later; the first is often but a shell that waits.
         let whole = !shared.tree.is_root(self.pid);
-        if whole || shared.managed.lock().expect("managed").get(&self.pid).is_some_and(|process| process.agent) {
+        if whole || shared.managed.all().get(&self.pid).is_some_and(|process| process.agent) {
             self.is_there = true;
             if config.verbosity > 0 {
                 let ram = human((shared.budget.limit() as u64) << 12);

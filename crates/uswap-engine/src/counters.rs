@@ -50,6 +50,8 @@ counters! {
     zero_fills,
     /// A page was installed by readahead, beside the one that faulted.
     swap_ra,
+    /// A page was brought back when its process's turn began, before anybody touched it.
+    prepaged,
     /// A fault found its page read ahead: the buffer in which it lay was installed.
     swap_ra_hit,
     /// A buffer of pages that were read ahead was dropped, because no fault came for it in a second.

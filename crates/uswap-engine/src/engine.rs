@@ -275,7 +275,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         leaving: Leaving::new(owners),
         orders: Default::default(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
-        managed: Mutex::default(),
+        managed: crate::shared::Managed::default(),
         unmanaged: Mutex::default(),
         recorder,
     };

@@ -89,6 +89,8 @@ pub struct FaultPoints {
     pub delay_write: u64,
     /// Not a rule: nothing is read ahead, for comparison.
     pub no_prefetch: bool,
+    /// What a process lacks in its turn comes by faults alone.
+    pub no_prepaging: bool,
     /// One in N reads that an owner asked for itself fails.
     pub queue_fail: u64,
     /// Not a rule: owners ask no device themselves, for comparison.
@@ -145,6 +147,7 @@ impl FaultPoints {
                 "delay-read" => points.delay_read = number,
                 "delay-write" => points.delay_write = number,
                 "no-prefetch" => points.no_prefetch = true,
+                "no-prepaging" => points.no_prepaging = true,
                 "allocate" => points.allocate = true,
                 "no-alloc" => points.no_alloc = number,
                 "queue-fail" => points.queue_fail = number,

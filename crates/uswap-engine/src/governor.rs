@@ -150,7 +150,7 @@ impl Governor {
     }
 
     fn measure(&mut self) {
-        let managed = self.shared.managed.lock().expect("managed").clone();
+        let managed = self.shared.managed.all();
         self.take_census(&managed);
         let shared = self.shared.clone();
         let round = shared.groups.in_use().then(|| {
@@ -161,6 +161,7 @@ impl Governor {
         let before = self.watched.len();
         let leaving = &mut self.leaving;
         let groups = &self.shared.groups;
+        // All of them each time: that a process has not run is not to be had for less, since processor time counts by ticks.
         self.watched.retain(|_, watched| {
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();

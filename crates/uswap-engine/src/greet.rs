@@ -94,7 +94,7 @@ impl Owner {
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
         };
-        self.shared.managed.lock().expect("managed").insert(pid, process);
+        self.shared.managed.insert(pid, process);
     }
 
     /// Looks for the process of a space that has none: a fault names the thread that waits; without one the relatives
@@ -148,10 +148,7 @@ impl Owner {
     pub fn lose_process(&mut self, space: &mut Space) {
         let Some(pid) = space.pid.take() else { return };
         space.lost = Some(pid);
-        let mut managed = self.shared.managed.lock().expect("managed");
-        if managed.get(&pid).is_some_and(|known| known.space == space.id && known.owner == self.number) {
-            managed.remove(&pid);
-        }
+        self.shared.managed.remove(pid, space.id, self.number);
     }
 }
 

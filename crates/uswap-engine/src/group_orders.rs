@@ -109,7 +109,7 @@ fn bytes(pages: i64) -> u64 {
 
 /// The groups with what they hold, the root first, for the figures.
 pub fn figures(shared: &Shared) -> Value {
-    let managed = shared.managed.lock().expect("managed").clone();
+    let managed = shared.managed.all();
     let groups = shared.groups.figures();
     let stored = |figures: &Figures| -> u64 {
         figures.processes.iter().filter_map(|pid| managed.get(pid)).map(|process| process.stored).sum()

@@ -161,7 +161,7 @@ pub fn begin(shared: &Shared) -> Result<Value, String> {
 
 /// Pages that are not where the program would find them.
 fn pages_away(shared: &Shared) -> u64 {
-    let managed = shared.managed.lock().expect("managed");
+    let managed = shared.managed.all();
     managed.values().map(|process| process.stored + process.staged).sum()
 }
 

@@ -60,6 +60,7 @@ pub mod target;
 mod throttle;
 mod tray;
 mod tree;
+mod turn;
 mod twins;
 pub mod unmanaged;
 mod waiters;

@@ -81,8 +81,9 @@ pub struct Record {
     pending: AtomicU64,
     blocked: AtomicU64,
     held: AtomicBool,
-    /// Its place in line.
+    /// Its place in line, and the estimate of its working set.
     place: AtomicU64,
+    demand: AtomicU64,
     /// Milliseconds that it had faults put aside: since when it has without a break, and before that.
     waiting: AtomicU64,
     waited_before: AtomicU64,
@@ -102,6 +103,11 @@ impl Record {
     /// Whether its faults are put aside.
     pub fn is_held(&self) -> bool {
         self.held.load(Relaxed)
+    }
+
+    /// Pages of its working set, as load control estimates it.
+    pub fn demand(&self) -> u64 {
+        self.demand.load(Relaxed)
     }
 
     /// A page came back that would have needed `distance` more pages of room to stay.
@@ -586,6 +592,7 @@ impl Controller {
             let held = self.control.is_held(*key);
             any |= held;
             record.place.store(self.control.place(*key), Relaxed);
+            record.demand.store(self.control.demand(*key), Relaxed);
             changed[record.owner] |= record.held.swap(held, Relaxed) != held;
         }
         let load = &self.shared.load;

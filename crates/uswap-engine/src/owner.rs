@@ -275,7 +275,8 @@ impl Owner {
             let stalled = !space.stalled.is_empty();
             let pending = space.gate_pending || !space.window.is_empty() || !space.waiters.is_empty();
             let held = !space.held.is_empty();
-            if stalled || held || (due && pending) {
+            let turn = space.returning.is_due(space.record.is_held());
+            if stalled || held || turn || (due && pending) {
                 owner.with_space(id, |owner, space| {
                     if due {
                         owner.serve(space);
@@ -283,6 +284,9 @@ impl Owner {
                     }
                     owner.serve_stalled(space);
                     owner.serve_held(space);
+                    if turn {
+                        owner.go_on_with_turn(space);
+                    }
                 });
             }
         });
@@ -485,10 +489,7 @@ impl Owner {
         self.drop_ahead(&mut space);
         self.release_range(&mut space, 0, u64::MAX);
         if let Some(pid) = space.pid {
-            let mut managed = self.shared.managed.lock().expect("managed");
-            if managed.get(&pid).is_some_and(|m| m.space == id && m.owner == self.number) {
-                managed.remove(&pid);
-            }
+            self.shared.managed.remove(pid, id, self.number);
         }
         let under_way = space.trays.pages_under_way();
         self.under_way(&mut space, -(under_way as i64));

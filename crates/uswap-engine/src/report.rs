@@ -61,7 +61,7 @@ pub fn figures(shared: &Shared) -> Value {
     all.insert("load_control".into(), shared.load.figures());
     all.insert("fault_latency".into(), latencies(&shared.latencies));
     all.insert("attach_stop".into(), histogram(&shared.attach_stops));
-    let processes = shared.managed.lock().expect("managed").clone();
+    let processes = shared.managed.all();
     let list = processes.iter().map(|(pid, process)| {
         let (held, waiting, waited) = shared.load.figures_of(process.owner, process.space);
         json!({ "pid": pid, "held": held, "waiting_ms": waiting, "waited_ms": waited, "name": process.name, "managed": process.active, "forked": process.forked,

@@ -1,6 +1,6 @@
 //! What the threads of the engine share: the store, the budget, the counters, and the mailboxes of the owners.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use uswap_core::growth::{Growth, during};
@@ -78,7 +78,7 @@ pub struct Shared {
     /// By owner: memory is short, and it has no evictions under way.
     pub idle: Vec<std::sync::atomic::AtomicBool>,
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
-    pub managed: Mutex<std::collections::BTreeMap<u32, ManagedProcess>>,
+    pub managed: Managed,
     /// What is touched, if the run is recorded.
     pub recorder: Option<crate::record::Recorder>,
     /// Programs that no agent speaks for, noted by the census.
@@ -112,6 +112,32 @@ pub struct ManagedProcess {
     pub set_aside: [usize; 2],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
+}
+
+/// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which costs nothing; who changes them
+/// while somebody still reads copies them.
+#[derive(Debug, Default)]
+pub struct Managed(Mutex<Arc<BTreeMap<u32, ManagedProcess>>>);
+
+impl Managed {
+    /// All.
+    pub fn all(&self) -> Arc<BTreeMap<u32, ManagedProcess>> {
+        self.0.lock().expect("managed").clone()
+    }
+
+    /// Notes a process.
+    pub fn insert(&self, pid: u32, process: ManagedProcess) {
+        let mut all = self.0.lock().expect("managed");
+        during(Growth::AddressSpaces, || Arc::make_mut(&mut all).insert(pid, process));
+    }
+
+    /// Forgets the process, if it still is the one of this space of this owner.
+    pub fn remove(&self, pid: u32, space: SpaceId, owner: usize) {
+        let mut all = self.0.lock().expect("managed");
+        if all.get(&pid).is_some_and(|known| known.space == space && known.owner == owner) {
+            during(Growth::AddressSpaces, || Arc::make_mut(&mut all).remove(&pid));
+        }
+    }
 }
 
 /// A line for the user.

@@ -28,6 +28,7 @@ use crate::notes::Notes;
 use crate::shared::Attached;
 use crate::throttle::Throttle;
 use crate::tray::Trays;
+use crate::turn::Returning;
 use crate::waiters::Waiters;
 use crate::window::Window;
 
@@ -167,6 +168,8 @@ pub struct Space {
     pub stalled: VecDeque<(u64, bool, Instant)>,
     /// Faults that wait for the turn of the process.
     pub held: Vec<HeldFault>,
+    /// What comes back to it because its turn has begun.
+    pub returning: Returning,
     /// What load control knows of it.
     pub record: Arc<Record>,
     /// What the program's hooks have told.
@@ -257,6 +260,7 @@ impl Space {
             throttle: Throttle::default(),
             stalled: VecDeque::new(),
             held: Vec::new(),
+            returning: Returning::default(),
             record: Arc::default(),
             notes: Notes::default(),
             shared_pages: BTreeSet::new(),

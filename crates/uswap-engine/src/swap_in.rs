@@ -327,11 +327,18 @@ impl Owner {
     /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
     /// runs goes in runs, soon and mostly unchanged.
     fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool, ample: bool) {
+        if matches!(space.table.get(address).state(), State::Stored(_)) {
+            self.shared.touched(space.id, address);
+            let active = self.is_welcome(space, address, ample);
+            self.keep_copy(space, address, lonely, active);
+        }
+    }
+
+    /// The same for one of which it is known whether it is active.
+    pub fn keep_copy(&mut self, space: &mut Space, address: u64, lonely: bool, active: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
         space.stored = space.stored.saturating_sub(1);
-        self.shared.touched(space.id, address);
-        let active = self.is_welcome(space, address, ample);
         let id = ObjectId::from_bits(object);
         if lonely && self.shared.store.spot_of(id).is_none() {
             self.shared.store.release(id);
