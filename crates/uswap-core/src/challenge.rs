@@ -17,6 +17,9 @@
 //!   Each challenger is let in, against random pages, which forgets what is not used any more (phases of a program);
 //! - **open**: each challenger is let in, against the head of the active list.
 //!
+//! An open guard takes its sample from the whole of a stretch of the list and not from its head: pages lie there in the order in which they
+//! came, and if those of the new set happened to be first it would judge the new set by itself.
+//!
 //! In a trial some of those displaced are watched for as long as a challenger takes from its arrival to its return: the time to
 //! pass the inactive list, and its refault distance. In a sweep all are back by then. The guard opens when few of them are
 //! (what is held is not in use), an open one closes when half of them or more are, and four fifths are too many to stand
@@ -31,6 +34,11 @@
 const PROBE: u64 = 8;
 /// So many blocks of those displaced are watched.
 const SAMPLE: u64 = 16;
+/// An open guard watches so many parts of the distance, the last one in so many of each,
+const WATCHES: u64 = 16;
+const WATCHED: u64 = 4;
+/// over this part of it at least.
+const SPAN: f64 = 0.5;
 /// If a smaller share of those displaced comes back, the guard opens.
 const OPENS: f64 = 0.35;
 /// If this share or more comes back, it does not stay open.
@@ -61,6 +69,8 @@ pub struct Challenge {
     /// Let in during this trial.
     admitted: u64,
     begin: u64,
+    /// A part of the distance as it was then.
+    part: u64,
     /// Those displaced later are not watched; not known yet before enough were.
     until: Option<u64>,
     displaced: u64,
@@ -85,14 +95,19 @@ impl Challenge {
 
     /// A page that had been active came back at `now`, `distance` after it was evicted.
     pub fn displaced_page_returned(&mut self, now: u64, distance: u64) {
-        let evicted = now.saturating_sub(distance);
-        let watched = evicted >= self.begin && self.until.is_none_or(|until| evicted < until);
-        self.returned += u64::from(watched);
+        self.returned += u64::from(self.is_watched(now.saturating_sub(distance)));
+    }
+
+    /// Whether a page that is displaced at `then` belongs to the sample of this trial. At the head of the active list pages lie in the
+    /// order in which they came, those of one kind together: an open guard watches some now and some then.
+    fn is_watched(&self, then: u64) -> bool {
+        let within = then >= self.begin && self.until.is_none_or(|until| then < until);
+        within && (!self.is_open() || (then - self.begin) % self.part >= self.part - self.part / WATCHED)
     }
 
     /// An active page is evicted; `block`: so many in a row are treated alike.
     pub fn displaced(&mut self, now: u64, block: u64) {
-        if self.is_untried() || self.until.is_some_and(|until| now >= until) {
+        if self.is_untried() || !self.is_watched(now) {
             return;
         }
         self.displaced += 1;
@@ -100,7 +115,7 @@ impl Challenge {
         let fair = match self.guard {
             Guard::Closed => false,
             Guard::Ajar => true,
-            Guard::Open => now as f64 >= self.begin as f64 + self.distance / 8.0,
+            Guard::Open => now as f64 >= self.begin as f64 + self.distance * SPAN,
         };
         if fair && self.displaced >= SAMPLE * block {
             self.until = Some(now + 1);
@@ -119,7 +134,8 @@ impl Challenge {
     pub fn challenge(&mut self, now: u64, distance: u64, passing: u64, block: u64) -> bool {
         let distance = distance.max(1) as f64;
         if self.is_untried() {
-            (self.distance, self.begin) = (distance, now);
+            self.distance = distance;
+            self.begin(now);
         }
         self.spread += ((distance - self.distance).abs() - self.spread) / 64.0;
         self.distance += (distance - self.distance) / 64.0;
@@ -137,6 +153,10 @@ impl Challenge {
         probe
     }
 
+    fn begin(&mut self, now: u64) {
+        (self.begin, self.part) = (now, (self.distance as u64 / WATCHES).max(WATCHED));
+    }
+
     /// Ends a trial of which enough is known, and begins the next.
     fn judge(&mut self, now: u64, passing: u64) {
         if self.until.is_none_or(|until| now < until + self.distance as u64 + passing) {
@@ -151,7 +171,7 @@ impl Challenge {
                 _ => Guard::Closed,
             };
         }
-        self.begin = now;
+        self.begin(now);
         (self.until, self.displaced, self.returned, self.admitted) = (None, 0, 0, 0);
     }
 }
