@@ -130,6 +130,11 @@ pub struct Tray {
     pub hand_over: HandOver,
     /// Bit s: slot s could not be brought from SA to SB.
     pub stuck: AtomicU64,
+    /// Bit s: slot s may hold a page, but the agent was not allowed to look; the owner looks in its place.
+    pub unseen: AtomicU64,
+    /// The errno of a drop that the kernel refused: what the tray holds is old. 0: it was not refused.
+    pub leftovers: AtomicU32,
+    padding: AtomicU32,
     /// The runs.
     pub runs: [Run; TRAY_PAGES as usize],
 }
@@ -152,6 +157,10 @@ pub struct Ring {
     pub move_lies: AtomicU32,
     /// For tests: what a move reports is believed.
     pub trust_move: AtomicU32,
+    /// For tests: the agent may not look which slots hold a page, as under a seccomp filter.
+    pub blind: AtomicU32,
+    /// For tests: memory that a tray could not be rid of is forgotten.
+    pub forget_leftovers: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

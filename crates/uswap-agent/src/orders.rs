@@ -111,8 +111,8 @@ impl Agent {
             let tray = &self.ring.trays[number as usize];
             match operation {
                 Operation::Fill => self.fill(tray, number),
-                Operation::Drop => self.drop_tray(number, false),
-                Operation::DropInherited => self.drop_tray(number, true),
+                Operation::Drop => self.drop_tray(tray, number, false),
+                Operation::DropInherited => self.drop_tray(tray, number, true),
             }
             tray.hand_over.complete();
             self.notify();
@@ -152,6 +152,13 @@ impl Agent {
 
     fn fill(&mut self, tray: &Tray, number: u32) {
         let runs = tray.run_count.load(Acquire).min(TRAY_PAGES);
+        if tray.leftovers.load(Relaxed) != 0 {
+            self.drop_tray(tray, number, true);
+        }
+        let errno = tray.leftovers.load(Relaxed) as isize;
+        if errno != 0 && self.ring.forget_leftovers.load(Relaxed) == 0 {
+            return (0..runs as usize).for_each(|index| publish_answer(tray, index, RunResult::Gone, -errno));
+        }
         for (index, run) in tray.runs.iter().enumerate().take(runs as usize) {
             let (address, pages, unshare) = Run::unpack(run.what.load(Relaxed));
             let slot = run.slot.load(Relaxed).min(TRAY_PAGES - pages);
@@ -192,16 +199,20 @@ impl Agent {
             let source = address + u64::from(next) * PAGE;
             let destination = base + u64::from(slot + next) * PAGE;
             let result = self.draw_lie(move_pages(self.events, destination, source, u64::from(left) * PAGE, 0));
-            let arrived = match result {
-                0 => mask(slot + next, left),
-                _ if self.ring.trust_move.load(Relaxed) != 0 => 0,
+            let seen = match result {
+                0 => Some(mask(slot + next, left)),
+                _ if self.ring.trust_move.load(Relaxed) != 0 => Some(0),
                 _ => self.look(destination, slot + next, left),
             };
-            let filled = tray.hand_over.arrived(arrived);
+            if seen.is_none() {
+                tray.unseen.fetch_or(mask(slot + next, left), SeqCst);
+            }
+            let filled = tray.hand_over.arrived(seen.unwrap_or(0));
             next += leading_ones(filled >> (slot + next)).min(left);
             match result {
                 0 => next = pages,
                 _ if next == pages => {}
+                _ if seen.is_none() => (worst, next) = (RunResult::Gone, pages),
                 r if r == -syscall::EAGAIN || r == -syscall::EEXIST => {
                     tries += 1;
                     if tries == MOST_TRIES {
@@ -253,8 +264,12 @@ impl Agent {
     }
 
     /// Which of `pages` slots from `first` hold a page: bits in the tray's mask. The kernel's own answer to a MOVE that
-    /// was not a complete success cannot be trusted (it reports EEXIST after it moved).
-    fn look(&self, address: u64, first: u32, pages: u32) -> u64 {
+    /// was not a complete success cannot be trusted (it reports EEXIST after it moved). `None`: the agent may not look
+    /// (a seccomp filter came between the two calls).
+    fn look(&self, address: u64, first: u32, pages: u32) -> Option<u64> {
+        if self.ring.blind.load(Relaxed) != 0 {
+            return None;
+        }
         let mut regions: [Region; TRAY_PAGES as usize] = core::array::from_fn(|_| Region::default());
         let mut scan = ScanArgument {
             size: size_of::<ScanArgument>() as u64,
@@ -268,14 +283,15 @@ impl Agent {
         };
         // SAFETY: the structure is the kernel's pm_scan_arg and the vector is as long as said.
         let n = unsafe { syscall::ioctl(self.pagemap, PAGEMAP_SCAN, &mut scan) };
-        let found = regions.iter().take(usize::try_from(n).unwrap_or(0));
-        found.fold(0, |bits, region| {
+        let found = regions.iter().take(usize::try_from(n).ok()?);
+        Some(found.fold(0, |bits, region| {
             let from = ((region.start - address) / PAGE) as u32;
             bits | mask(first + from, ((region.end - region.start) / PAGE) as u32)
-        })
+        }))
     }
 
-    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written once, then go.
+    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written once, then go. What may
+    /// have stayed in SA is told as stuck: the engine looks where such a page lies.
     fn transfer(&self, tray: &Tray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
@@ -289,12 +305,17 @@ impl Agent {
             let start = u64::from(first) * PAGE;
             let length = u64::from(pages) * PAGE;
             let result = move_pages(self.staging, to + start, from + start, length, ALLOW_SRC_HOLES);
-            left = if result == 0 { 0 } else { self.look(from, 0, TRAY_PAGES) };
+            if result == 0 {
+                left = 0;
+                break;
+            }
+            let Some(seen) = self.look(from, 0, TRAY_PAGES) else { break };
+            left = seen;
             if result == -syscall::EBUSY {
                 self.unshare_slots(from, left);
             }
         }
-        tray.stuck.store(left, SeqCst);
+        tray.stuck.store(left | tray.unseen.load(Relaxed), SeqCst);
     }
 
     fn unshare_slots(&self, base: u64, slots: u64) {
@@ -307,14 +328,18 @@ impl Agent {
         }
     }
 
-    fn drop_tray(&self, number: u32, inherited: bool) {
+    /// Memory that stays because the call is refused is remembered: the next pages in this tray would be taken for it.
+    fn drop_tray(&self, tray: &Tray, number: u32, inherited: bool) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let length = u64::from(TRAY_PAGES) * PAGE;
         let halves = [self.area + SB + offset, self.area + SA + offset];
+        let mut answer = 0;
         for half in &halves[..if inherited { 2 } else { 1 }] {
             // SAFETY: staging slots whose pages the engine has taken.
-            unsafe { call(syscall::MADVISE, [*half as usize, length as usize, MADV_DONTNEED, 0, 0, 0]) };
+            answer = answer
+                .min(unsafe { call(syscall::MADVISE, [*half as usize, length as usize, MADV_DONTNEED, 0, 0, 0]) });
         }
+        tray.leftovers.store(answer.unsigned_abs() as u32, Relaxed);
     }
 }
 

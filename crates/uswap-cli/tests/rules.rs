@@ -279,3 +279,34 @@ fn page_table_is_the_truth() {
     }
     .is_needed();
 }
+
+/// A seccomp filter may come between a move and the look at what it moved. Then the owner looks, or the pages would stay where
+/// nobody looks for them.
+#[test]
+fn the_owner_looks_where_the_agent_may_not() {
+    need_userfaultfd!();
+    Rule {
+        off: "no-second-look",
+        always: "blind-agent,move-lies=20",
+        victim: "fill_twice",
+        arguments: "128 half-random --reads 1",
+        timeout: 20,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// Where the agent may move pages but not give their memory back, the next pages in a tray would be taken for the old ones.
+#[test]
+fn leftovers_are_remembered() {
+    need_userfaultfd!();
+    Rule {
+        off: "forget-leftovers",
+        always: "",
+        victim: "seccomp_filter",
+        arguments: "--memory 96 --calls madvise",
+        timeout: 20,
+        tries: 3,
+    }
+    .is_needed();
+}

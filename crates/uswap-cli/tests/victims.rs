@@ -286,6 +286,7 @@ fn fill_twice() {
 fn seccomp_filter() {
     need_userfaultfd!();
     launch("44M").run(words("seccomp_filter", "--memory 76")).expect(0);
+    launch("44M").run(words("seccomp_filter", "--memory 76 --calls madvise")).expect(0);
 }
 
 /// Programs this small are never managed, and none is lost.

@@ -69,6 +69,8 @@ impl Door {
         ring.move_delay.store(self.shared.faults.delay_move as u32, Relaxed);
         ring.move_lies.store(self.shared.faults.move_lies as u32, Relaxed);
         ring.trust_move.store(self.shared.faults.trust_move.into(), Relaxed);
+        ring.blind.store(self.shared.faults.blind_agent.into(), Relaxed);
+        ring.forget_leftovers.store(self.shared.faults.forget_leftovers.into(), Relaxed);
         ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];

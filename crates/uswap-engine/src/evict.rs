@@ -116,6 +116,7 @@ impl Owner {
         shared.runs_done.store(0, Relaxed);
         shared.hand_over.reset();
         shared.stuck.store(0, Relaxed);
+        shared.unseen.store(0, Relaxed);
         shared.run_count.store(tray.runs.len() as u32, Release);
         doorbell |= agent.ring.push(Operation::Fill, number);
         tray.pushed += 1;
@@ -179,6 +180,7 @@ impl Owner {
         let mut index = 0;
         while let Some(number) = space.trays.filling.get(index).copied() {
             let (completed, filled) = self.look(space, number);
+            let filled = filled | self.look_for_agent(space, number);
             self.absorb_filled(space, number, filled);
             if completed {
                 self.finish_fill(space, number);
@@ -199,6 +201,14 @@ impl Owner {
     fn look(&self, space: &Space, number: u32) -> (bool, u64) {
         let pushed = space.trays.get(number).pushed;
         space.agent.as_ref().map_or((false, 0), |agent| agent.ring.trays[number as usize].hand_over.look(pushed))
+    }
+
+    /// The slots that hold a page though the agent could not say so: it may not look any more.
+    fn look_for_agent(&self, space: &Space, number: u32) -> u64 {
+        let Some(agent) = space.agent.as_ref().filter(|_| !self.shared.faults.no_second_look) else { return 0 };
+        let unseen = agent.ring.trays[number as usize].unseen.load(SeqCst) & space.trays.get(number).ordered;
+        let found = bits(unseen).filter(|bit| space.place_of(number * TRAY_PAGES + bit, true).is_some());
+        found.fold(0, |slots, bit| slots | 1 << bit)
     }
 
     /// Pages that arrived in the tray are staged from now on.

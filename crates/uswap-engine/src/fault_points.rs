@@ -28,6 +28,12 @@ pub struct FaultPoints {
     pub move_lies: u64,
     /// Rule off: agents believe what a move that failed reports: that nothing was moved.
     pub trust_move: bool,
+    /// Agents may not look which of their slots hold a page, as under a seccomp filter.
+    pub blind_agent: bool,
+    /// Rule off: where the agent may not look, its owner does not look either.
+    pub no_second_look: bool,
+    /// Rule off: agents go on with trays whose memory the kernel did not take back.
+    pub forget_leftovers: bool,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
@@ -141,6 +147,9 @@ impl FaultPoints {
                 "delay-move" => points.delay_move = number,
                 "move-lies" => points.move_lies = number,
                 "trust-move" => points.trust_move = true,
+                "blind-agent" => points.blind_agent = true,
+                "no-second-look" => points.no_second_look = true,
+                "forget-leftovers" => points.forget_leftovers = true,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
                 "delay-writeback" => points.delay_writeback = number,
