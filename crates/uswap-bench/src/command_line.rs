@@ -11,10 +11,11 @@ use crate::cell::Bench;
 use crate::cgroup::{Hierarchy, Version};
 use crate::launch::Scratch;
 use crate::machine::Machine;
+use crate::page_commands::{self, CodecsArguments, SampleArguments, UnitsArguments};
 use crate::results::{Outcome, Results};
 use crate::system::System;
 use crate::workload::{Family, Place, Workload, all, select};
-use crate::{codecs, compare, figures, locks, matrix, packing, plots, real, report, sample, zswap};
+use crate::{compare, figures, locks, matrix, packing, plots, real, report, zswap};
 
 /// Exit statuses.
 pub mod exit {
@@ -71,6 +72,8 @@ enum Command {
     Sample(SampleArguments),
     /// Measure compressors and allocators of the pool on pages that `sample` took
     Codecs(CodecsArguments),
+    /// Compare units of 16 KiB with single pages, on pages that `sample --neighbours 4` took
+    Units(UnitsArguments),
     /// Write report and plots again from the results.json in a folder
     Report {
         /// The folder
@@ -200,32 +203,6 @@ struct Question {
 }
 
 #[derive(Args, Debug)]
-struct SampleArguments {
-    /// File for the pages
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Most pages taken
-    #[arg(long, value_name = "N", default_value_t = 16384, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pages: u32,
-    /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
-    command: Vec<std::ffi::OsString>,
-}
-
-#[derive(Args, Debug)]
-struct CodecsArguments {
-    /// A file of pages. May be repeated
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// Print only how long the pages become by this compressor, as `BYTES COUNT` for each 32 bytes
-    #[arg(long, value_name = "COMPRESSOR")]
-    sizes: Option<uswap_store::Compression>,
-    /// File for the tables, as Markdown; they are printed in any case
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
 struct PackingArguments {
     #[command(flatten)]
     question: Question,
@@ -262,13 +239,13 @@ const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
 const SYSTEMS: [&str; 5] = ["none", "uswap", "kernel-swapfile", "kernel-zswap", "kernel-zram"];
 
 /// A refusal: what to say and which status to exit with.
-type Refusal = (String, i32);
+pub(crate) type Refusal = (String, i32);
 
 fn usage(text: String) -> Refusal {
     (text, exit::USAGE)
 }
 
-fn refused(text: String) -> Refusal {
+pub(crate) fn refused(text: String) -> Refusal {
     (text, exit::REFUSED)
 }
 
@@ -282,8 +259,9 @@ pub fn run(line: &CommandLine) -> i32 {
         Some(Command::Locks(arguments)) => only_locks(arguments),
         Some(Command::Packing(arguments)) => only_packing(arguments),
         Some(Command::Zswap(arguments)) => only_zswap(arguments),
-        Some(Command::Sample(arguments)) => sample_pages(arguments),
-        Some(Command::Codecs(arguments)) => only_codecs(arguments),
+        Some(Command::Sample(arguments)) => page_commands::sample_pages(arguments),
+        Some(Command::Codecs(arguments)) => page_commands::only_codecs(arguments),
+        Some(Command::Units(arguments)) => page_commands::only_units(arguments),
         Some(Command::Report { folder }) => again(folder),
         None => whole(&line.matrix),
     };
@@ -643,46 +621,8 @@ fn only_zswap(arguments: &ZswapArguments) -> Result<i32, Refusal> {
     Ok(interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn failed(path: &Path, error: &std::io::Error) -> Refusal {
     (format!("{}: {error}", path.display()), exit::FAILED)
-}
-
-fn sample_pages(arguments: &SampleArguments) -> Result<i32, Refusal> {
-    let mut file = File::create(&arguments.out).map_err(|error| failed(&arguments.out, &error))?;
-    let here = std::env::current_dir().map_err(|error| failed(Path::new("."), &error))?;
-    let sample = sample::take(&arguments.command, &here, arguments.pages as usize).map_err(refused)?;
-    file.write_all(sample.pages.as_flattened()).map_err(|error| failed(&arguments.out, &error))?;
-    let [seen, filled] = sample.seen;
-    println!("{} of {seen} pages seen; {filled} more were one word repeated", sample.pages.len());
-    Ok(0)
-}
-
-fn only_codecs(arguments: &CodecsArguments) -> Result<i32, Refusal> {
-    let mut text = String::new();
-    for path in &arguments.files {
-        let bytes = fs::read(path).map_err(|error| failed(path, &error))?;
-        let pages = bytes.as_chunks::<{ uswap_core::PAGE_SIZE }>().0;
-        if pages.is_empty() {
-            return Err(refused(format!("{} holds no page", path.display())));
-        }
-        if let Some(compression) = arguments.sizes {
-            text += &codecs::distribution(pages, &compression.to_string());
-            continue;
-        }
-        let name = path.file_stem().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let tables = [codecs::compressors(pages), codecs::allocators(pages)];
-        text += &format!(
-            "## {name}, {} pages\n{}\nStored bytes over compressed bytes:\n\n{}\n",
-            pages.len(),
-            tables[0],
-            tables[1]
-        );
-    }
-    print!("{text}");
-    if let Some(path) = &arguments.out {
-        fs::write(path, &text).map_err(|error| failed(path, &error))?;
-    }
-    Ok(0)
 }
 
 fn comparison(arguments: &CompareArguments) -> Result<i32, Refusal> {

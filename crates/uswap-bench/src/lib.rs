@@ -4,7 +4,7 @@
 //! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
 //! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`packing`] and [`zswap`]
 //! are questions of their own, [`locks`] tells what the
-//! locks of the store cost.
+//! locks of the store cost; [`sample`] takes pages of programs for [`codecs`] and [`units`].
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -20,6 +20,7 @@ pub mod locks;
 pub mod machine;
 pub mod matrix;
 pub mod packing;
+pub mod page_commands;
 pub mod plots;
 mod pool_locks;
 pub mod proc_text;
@@ -30,5 +31,6 @@ pub mod sample;
 pub mod statistics;
 pub mod system;
 pub mod tables;
+pub mod units;
 pub mod workload;
 pub mod zswap;

@@ -24,6 +24,8 @@ const PER_LOOK: u64 = 400;
 pub struct Sample {
     /// The pages.
     pub pages: Vec<PageBuf>,
+    /// How many pages are taken at a time.
+    neighbours: usize,
     /// Pages looked at that differ from one repeated word, and those that do not.
     pub seen: [u64; 2],
 }
@@ -40,11 +42,12 @@ impl Random {
     }
 }
 
-/// Runs the command and takes `most` pages of it and its children. Its output is thrown away.
+/// Runs the command and takes `most` pages of it and its children, so many `neighbours` at a time (aligned, none of them one word
+/// repeated). Its output is thrown away.
 ///
 /// # Errors
 /// For the user: it cannot be started, or it fails.
-pub fn take(command: &[OsString], folder: &Path, most: usize) -> Result<Sample, String> {
+pub fn take(command: &[OsString], folder: &Path, most: usize, neighbours: usize) -> Result<Sample, String> {
     let name = command[0].to_string_lossy();
     let mut child = Command::new(&command[0])
         .args(&command[1..])
@@ -53,7 +56,7 @@ pub fn take(command: &[OsString], folder: &Path, most: usize) -> Result<Sample, 
         .stdout(Stdio::null())
         .spawn()
         .map_err(|error| format!("{name}: {error}"))?;
-    let (mut sample, mut random) = (Sample::default(), Random(0x9E37_79B9_7F4A_7C15));
+    let (mut sample, mut random) = (Sample { neighbours, ..Sample::default() }, Random(0x9E37_79B9_7F4A_7C15));
     loop {
         if let Some(status) = child.try_wait().map_err(|error| format!("{name}: {error}"))? {
             return if status.success() { Ok(sample) } else { Err(format!("{name}: {status}")) };
@@ -83,34 +86,39 @@ fn look(pid: u32, count: u64, most: usize, sample: &mut Sample, random: &mut Ran
     let pages = runs.iter().map(|run| (run.end - run.start) / PAGE_SIZE as u64).sum::<u64>();
     for _ in 0..count.min(pages) {
         let mut number = random.below(pages);
-        let Some(address) = runs.iter().find_map(|run| {
+        let Some((address, run)) = runs.iter().find_map(|run| {
             let here = (run.end - run.start) / PAGE_SIZE as u64;
-            let found = (number < here).then_some(run.start + number * PAGE_SIZE as u64);
+            let found = (number < here).then_some((run.start + number * PAGE_SIZE as u64, run));
             number = number.saturating_sub(here);
             found
         }) else {
             return;
         };
-        let mut page = [0; PAGE_SIZE];
-        let range = RemoteRange { start: address, length: PAGE_SIZE as u64 };
-        if vmread::read(pid, &[range], &mut page).is_ok_and(|n| n == PAGE_SIZE) {
-            sample.add(page, most, random);
+        let length = (sample.neighbours * PAGE_SIZE) as u64;
+        let start = address / length * length;
+        let mut pages = vec![[0; PAGE_SIZE]; sample.neighbours];
+        let range = RemoteRange { start, length };
+        let whole = run.start <= start && start + length <= run.end;
+        if whole && vmread::read(pid, &[range], pages.as_flattened_mut()).is_ok_and(|n| n as u64 == length) {
+            sample.add(&pages, most, random);
         }
     }
 }
 
 impl Sample {
-    fn add(&mut self, page: PageBuf, most: usize, random: &mut Random) {
-        if same_filled(&page).is_some() {
-            self.seen[1] += 1;
+    fn add(&mut self, pages: &[PageBuf], most: usize, random: &mut Random) {
+        let count = pages.len();
+        if pages.iter().any(|page| same_filled(page).is_some()) {
+            self.seen[1] += count as u64;
             return;
         }
-        self.seen[0] += 1;
-        if self.pages.len() < most {
-            return self.pages.push(page);
+        self.seen[0] += count as u64;
+        if self.pages.len() + count <= most {
+            return self.pages.extend_from_slice(pages);
         }
-        if let Some(place) = self.pages.get_mut(random.below(self.seen[0]) as usize) {
-            *place = page;
+        let place = random.below(self.seen[0] / count as u64) as usize * count;
+        if let Some(places) = self.pages.get_mut(place..place + count) {
+            places.copy_from_slice(pages);
         }
     }
 }
@@ -141,14 +149,18 @@ mod tests {
     fn a_sample_holds_pages_of_the_command_and_its_children() {
         let script = "x = bytes(range(256)) * 160000; import time; time.sleep(0.8)";
         let words = ["sh", "-c", "python3 -c \"$0\" & wait", script].map(OsString::from);
-        let sample = take(&words, Path::new("/"), 500).expect("python3");
+        let sample = take(&words, Path::new("/"), 500, 1).expect("python3");
         assert!(sample.pages.len() == 500 && sample.seen[0] >= 500, "{:?}", sample.seen);
         let known = sample
             .pages
             .iter()
             .filter(|page| page[8..].starts_with(&[page[7].wrapping_add(1), page[7].wrapping_add(2)]));
         assert!(known.count() > 250, "most of its memory is that pattern");
-        assert!(take(&["/no/such/command".into()], Path::new("/"), 1).is_err());
-        assert!(take(&["false".into()], Path::new("/"), 1).is_err());
+        let sample = take(&words, Path::new("/"), 500, 4).expect("python3");
+        let ends_where_next_begins = |pair: &[PageBuf]| pair[0][PAGE_SIZE - 1].wrapping_add(1) == pair[1][0];
+        let together = sample.pages.chunks(4).filter(|unit| unit.windows(2).all(ends_where_next_begins)).count();
+        assert!(sample.pages.len() == 500 && together > 60, "{together} units of neighbours");
+        assert!(take(&["/no/such/command".into()], Path::new("/"), 1, 1).is_err());
+        assert!(take(&["false".into()], Path::new("/"), 1, 1).is_err());
     }
 }

@@ -316,7 +316,7 @@ fn quiet_and_summary() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 57] = [
+const FIGURES: [&str; 58] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
@@ -333,6 +333,7 @@ const FIGURES: [&str; 57] = [
     "checksum_errors",
     "poisoned_pages",
     "swap_cache_reused",
+    "stored_in_quads",
     "install_again",
     "install_exists",
     "move_busy",

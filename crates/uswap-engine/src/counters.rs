@@ -74,6 +74,8 @@ counters! {
     poisoned_pages,
     /// An evicted page had a copy in the store that was still true.
     swap_cache_reused,
+    /// Pages stored that were stored together with the three others of their 16 KiB.
+    stored_in_quads,
     /// An evicted page of a forked process was in the store already, evicted from a relative.
     fork_twins,
     /// The kernel answered EAGAIN to an installation.

@@ -393,6 +393,7 @@ impl Owner {
         let number = done.tray;
         let valid = space.trays.get(number).generation == done.generation;
         let (mut full, mut unreadable) = (false, Vec::new());
+        let mut together = Quads::default();
         for EvictPage { slot: bit, fate, .. } in done.pages.pages.iter().copied() {
             let tray = space.trays.get_mut(number);
             let address = tray.addresses[bit as usize];
@@ -405,6 +406,7 @@ impl Owner {
                     let word = word.stored(object.to_bits(), space.working_set.evict(word));
                     space.stored += 1;
                     space.table.set(address, word);
+                    together.add(address);
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
                 Stored::Zero => {
@@ -416,6 +418,7 @@ impl Owner {
                 Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
             }
         }
+        self.shared.counters.stored_in_quads.add(together.pages);
         self.shared.budget.exhausted.store(full, Relaxed);
         self.after_store(space, number, &unreadable);
     }
@@ -469,6 +472,29 @@ impl Owner {
     }
 }
 
+/// Counts pages, told in the order of their addresses, that come with the three others of their 16 KiB.
+#[derive(Default)]
+struct Quads {
+    next: u64,
+    run: u64,
+    pages: u64,
+}
+
+impl Quads {
+    fn add(&mut self, address: u64) {
+        let begins = address.is_multiple_of(4 * PAGE);
+        self.run = if begins {
+            1
+        } else if address == self.next && self.run > 0 {
+            self.run + 1
+        } else {
+            0
+        };
+        self.pages += if self.run == 4 { 4 } else { 0 };
+        self.next = address + PAGE;
+    }
+}
+
 /// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
 /// turn touches none.
 fn staging_target(space: &Space) -> u64 {
@@ -503,6 +529,19 @@ fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>, runs
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quads_are_aligned_and_whole() {
+        let count = |pages: &[u64]| {
+            let mut quads = Quads::default();
+            pages.iter().for_each(|page| quads.add(page * PAGE));
+            quads.pages
+        };
+        assert_eq!(count(&[4, 5, 6, 7, 8, 9, 10, 11, 12]), 8);
+        assert_eq!(count(&[0, 1, 2, 3, 5, 6, 7, 8]), 4);
+        assert_eq!(count(&[1, 2, 3, 4, 5, 6]), 0);
+        assert_eq!(count(&[4, 6, 7, 8, 9, 11]), 0);
+    }
 
     #[test]
     fn runs_cover_all_pages_once_and_in_slot_order() {
