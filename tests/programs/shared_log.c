@@ -3,7 +3,9 @@
 // hazards.md, "Hangs": a fault held inside a system call holds that call's locks: a second writer of the log, creat and
 // stat in that directory, the reader of a pipe, all stood in D state. All of them must get on, no record be torn.
 //
-//   shared_log [--memory MIB] [--processes N] [--rounds N]      memory is the sum over the processes
+// With --in-calls 1 all memory is touched by pwrite alone: who is held there holds the log's lock.
+//
+//   shared_log [--memory MIB] [--processes N] [--rounds N] [--in-calls 1]      memory is the sum over the processes
 #include "ballast.h"
 #include <sys/stat.h>
 
@@ -37,12 +39,26 @@ static void use_the_folder(uint32_t writer, uint32_t round)
     MUST(file >= 0 && close(file) == 0 && stat(path, &facts) == 0 && unlink(path) == 0);
 }
 
+// Each writer has a place of its own in the file, and all have one lock.
+static void write_all_memory(uint32_t writer)
+{
+    uint64_t back[PAGE / 8];
+    for (size_t i = 0; i < ballast_pages; i++) {
+        MUST(pwrite(log_file, ballast_base + i * PAGE, PAGE, (off_t)(writer * PAGE)) == (ssize_t)PAGE);
+        MUST(pread(log_file, back, PAGE, (off_t)(writer * PAGE)) == (ssize_t)PAGE);
+        struct page_identity is = usual_identity(BALLAST_REGION, (uint32_t)i, 1);
+        page_require(back, &is, "page written from cold memory");
+    }
+}
+
 __attribute__((noreturn)) static void child_writes(uint32_t writer, uint32_t rounds, long mib)
 {
     unsigned char *records = map_pages(RECORDS);
     close(line[0]);
     ballast_make(mib);
-    for (uint32_t round = 1; round <= rounds; round++) {
+    for (uint32_t round = 1; option_number("--in-calls", 0) && round <= rounds; round++)
+        write_all_memory(writer);
+    for (uint32_t round = 1; !option_number("--in-calls", 0) && round <= rounds; round++) {
         append_records(records, writer, round);
         use_the_folder(writer, round);
     }
@@ -74,7 +90,7 @@ static size_t check_log(void)
 
 int main(int argc, char **argv)
 {
-    victim_begin(argc, argv, "--memory --processes --rounds", 180);
+    victim_begin(argc, argv, "--memory --processes --rounds --in-calls", 180);
     long processes = option_number("--processes", 4), rounds = option_number("--rounds", 2);
     if (processes < 1 || processes > MAX_PROCESSES)
         return 2;
@@ -82,7 +98,7 @@ int main(int argc, char **argv)
     pid_t children[MAX_PROCESSES];
     MUST(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/log", folder);
-    log_file = open(path, O_CREAT | O_RDWR | O_APPEND, 0600);
+    log_file = open(path, O_CREAT | O_RDWR | (option_number("--in-calls", 0) ? 0 : O_APPEND), 0600);
     MUST(log_file >= 0 && pipe(line) == 0);
     for (long i = 0; i < processes; i++)
         if ((children[i] = start_child()) == 0)
@@ -91,7 +107,8 @@ int main(int argc, char **argv)
     size_t announced = read_announcements();
     for (long i = 0; i < processes; i++)
         wait_for_exit(children[i], 0, "writer of the log");
-    size_t wanted = RECORDS * (size_t)(processes * rounds), found = check_log();
+    bool in_calls = option_number("--in-calls", 0);
+    size_t wanted = in_calls ? 0 : RECORDS * (size_t)(processes * rounds), found = in_calls ? 0 : check_log();
     unlink(path);
     rmdir(folder);
     if (found != wanted || announced != wanted)

@@ -410,7 +410,8 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
         } else if !needs_repack {
             std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
         }
-        if looks_after_room && looked.elapsed() > Duration::from_millis(100) {
+        let pause = if looks_after_room && shared.store.is_quite_thin() { 10 } else { 100 };
+        if looks_after_room && looked.elapsed() > Duration::from_millis(pause) {
             looked = Instant::now();
             empty_thin_slabs(shared, &mut scratch);
         }

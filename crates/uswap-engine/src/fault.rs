@@ -218,6 +218,7 @@ impl Owner {
         self.placement.keep();
         match space.table.get(address).state() {
             State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
+            State::Resident if self.shared.faults.no_stray => Served::Done,
             State::Resident => self.install_stray(space, address),
             State::Staged(slot) => self.unstage(space, address, slot, since),
             State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
@@ -303,6 +304,9 @@ impl Owner {
         let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
+        if self.shared.faults.hits(self.shared.faults.found_there) {
+            space.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
+        }
         let (result, length) = shorten(length, |length| {
             if write { space.copy(address, &self.zeros[..length as usize]) } else { space.zero(address, length) }
         });
@@ -464,7 +468,9 @@ impl Owner {
             Install::Exists(bytes) if bytes > 0 => Served::Done,
             Install::Exists(_) => {
                 counters.install_exists.add(1);
-                space.events.wake(address, PAGE);
+                if !self.shared.faults.no_wake {
+                    space.events.wake(address, PAGE);
+                }
                 self.found_present(space, address);
                 Served::Done
             }

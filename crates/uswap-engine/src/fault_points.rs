@@ -34,6 +34,18 @@ pub struct FaultPoints {
     pub no_second_look: bool,
     /// Rule off: agents go on with trays whose memory the kernel did not take back.
     pub forget_leftovers: bool,
+    /// One in N first touches finds that its page is there already, and nobody was woken.
+    pub found_there: u64,
+    /// Rule off: who waits for a page that was there already is not woken.
+    pub no_wake: bool,
+    /// Rule off: a fault on a page that is believed resident is not served.
+    pub no_stray: bool,
+    /// One in N trays is read after a slot in which no page lies.
+    pub read_missing: u64,
+    /// Rule off: staging slots without a page do not answer at once.
+    pub sleeping_reads: bool,
+    /// Rule off: load control holds faults in system calls like others.
+    pub hold_in_calls: bool,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
@@ -150,6 +162,12 @@ impl FaultPoints {
                 "blind-agent" => points.blind_agent = true,
                 "no-second-look" => points.no_second_look = true,
                 "forget-leftovers" => points.forget_leftovers = true,
+                "found-there" => points.found_there = number,
+                "no-wake" => points.no_wake = true,
+                "no-stray" => points.no_stray = true,
+                "read-missing" => points.read_missing = number,
+                "sleeping-reads" => points.sleeping_reads = true,
+                "hold-in-calls" => points.hold_in_calls = true,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
                 "delay-writeback" => points.delay_writeback = number,

@@ -33,7 +33,8 @@ impl Owner {
     /// Takes an agent in, or sends it away.
     pub fn greet(&mut self, mut greeting: Greeting) {
         self.shared.counters.agents.add(1);
-        if let Err(error) = greeting.staging.handshake(STAGING_FEATURES) {
+        let without = if self.shared.faults.sleeping_reads { uffd::FEATURE_SIGBUS } else { 0 };
+        if let Err(error) = greeting.staging.handshake(STAGING_FEATURES & !without) {
             self.refuse(&greeting, &format!("the staging userfaultfd is refused: {error}"));
         } else if let Some(events) = greeting.events.take() {
             self.greet_image(greeting, events);

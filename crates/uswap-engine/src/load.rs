@@ -457,6 +457,7 @@ impl Controller {
     fn look(&mut self, question: Question, looks: u32) {
         match procfs::mode(question.pid, question.thread) {
             Some(Mode::User) => {}
+            Some(_) if self.shared.faults.hold_in_calls => {}
             Some(Mode::Running) if looks < LOOKS => self.open.push((question, looks + 1)),
             _ => {
                 let Question { record, address, .. } = question;

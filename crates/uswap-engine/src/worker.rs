@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use uswap_abi::layout::TRAY_PAGES;
+use uswap_abi::layout::{NONCE, SB, TRAY_PAGES, TRAYS};
 use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_store::{ObjectId, PutError, Scratch};
 use uswap_sys::vmread::{self, RemoteRange};
@@ -44,6 +44,9 @@ impl<'a> Worker<'a> {
         self.shared.faults.pause(self.shared.faults.delay_store);
         if self.shared.faults.allocate {
             std::hint::black_box(vec![0u8; 100]);
+        }
+        if self.shared.faults.hits(self.shared.faults.read_missing) {
+            read_missing(&job);
         }
         let failed = match self.read(&job) {
             false => Some(Stored::Unreadable),
@@ -115,4 +118,12 @@ impl<'a> Worker<'a> {
             job.pages.pages[*place].fate = result.map_or(Stored::Full, Stored::Object);
         }
     }
+}
+
+/// For tests: reads the last staging slot, which no test reaches.
+fn read_missing(job: &EvictJob) {
+    let slots = u64::from(TRAYS * TRAY_PAGES);
+    let missing = job.nonce_page - NONCE + SB + (slots - 1) * PAGE_SIZE as u64;
+    let range = RemoteRange { start: missing, length: PAGE_SIZE as u64 };
+    assert!(vmread::read(job.pid, &[range], &mut [0; PAGE_SIZE]).is_err(), "a slot without a page was read");
 }

@@ -18,6 +18,8 @@ use crate::writeback::WritebackScratch;
 
 /// More than one byte in so many of the pool is a hole: worth a compaction when there is time.
 const THIN: u64 = 64;
+/// The same where it should not wait: what a crowd of processes frees is not all taken by what it stores next.
+const QUITE_THIN: u64 = 32;
 /// The same when room is needed at once, and a batch written to a device makes more of it than moving many objects for a page.
 const VERY_THIN: u64 = 8;
 
@@ -30,6 +32,11 @@ impl Store {
     /// Whether freed places take more than a sixty-fourth of the pool's memory.
     pub fn is_thin(&self) -> bool {
         self.has_a_hole_in(THIN)
+    }
+
+    /// Whether freed places take more than a thirty-second of it.
+    pub fn is_quite_thin(&self) -> bool {
+        self.has_a_hole_in(QUITE_THIN)
     }
 
     /// Whether compaction makes room faster than a device.

@@ -31,6 +31,7 @@ const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 const REGISTER_MODE_MISSING: u64 = 1;
+const COPY_MODE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
 /// A message of the kernel.
@@ -204,8 +205,17 @@ impl Userfaultfd {
 
     /// UFFDIO_COPY of `pages` (whole pages of this process) to `destination`.
     pub fn copy(&self, destination: u64, pages: &[u8]) -> Install {
+        self.copy_by(destination, pages, 0)
+    }
+
+    /// The same, but whoever waits for the pages sleeps on (UFFDIO_COPY_MODE_DONTWAKE).
+    pub fn copy_quietly(&self, destination: u64, pages: &[u8]) -> Install {
+        self.copy_by(destination, pages, COPY_MODE_DONTWAKE)
+    }
+
+    fn copy_by(&self, destination: u64, pages: &[u8], mode: u64) -> Install {
         let length = pages.len() as u64;
-        let mut argument = Copy { destination, source: pages.as_ptr() as u64, length, mode: 0, copied: 0 };
+        let mut argument = Copy { destination, source: pages.as_ptr() as u64, length, mode, copied: 0 };
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
         install(result, argument.copied)
     }
