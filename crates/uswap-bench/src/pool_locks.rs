@@ -57,7 +57,7 @@ fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
 
 fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
     let pieces = Reservation::in_pieces(POOL, SLAB_SIZE).expect("address space");
-    let slabs = Slabs::new(Supply::new(pieces.into_iter().map(PoolMemory).collect(), POOL as u64));
+    let slabs = Slabs::new(Supply::new(pieces.map(PoolMemory), SLAB_SIZE, POOL as u64));
     let pool: Arc<dyn Allocator> = if one_pool_lock { Arc::new(OneLock::new(slabs)) } else { Arc::new(slabs) };
     run(threads, seconds, &|| {
         let (pool, mut held) = (pool.clone(), VecDeque::with_capacity(WINDOW + 1));

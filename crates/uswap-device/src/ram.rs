@@ -41,7 +41,7 @@ impl RamDevice {
     pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
         let stripe_slots = slots.div_ceil(MOST_STRIPES).max(1);
         let stripes = Reservation::in_pieces(slots as usize * PAGE_SIZE, stripe_slots as usize * PAGE_SIZE)?;
-        let stripes = stripes.into_iter().map(|memory| RankedMutex::new(ranks::STRIPE, memory)).collect();
+        let stripes = stripes.map(|memory| RankedMutex::new(ranks::STRIPE, memory)).collect();
         Ok(Self { name: name.into(), slots, stripe_slots, stripes })
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use uswap_core::size::human;
 use uswap_core::{PageHasher, growth};
 use uswap_device::{Device, FileDevice, IoBackend};
-use uswap_store::{Concurrency, Store, StoreConfig, WritebackScratch};
+use uswap_store::{Concurrency, Store, StoreConfig};
 use uswap_sys::events::{EventFd, Poller};
 use uswap_sys::process::{self, Change, Fork, Limit};
 use uswap_sys::shared::ControlPage;
@@ -22,30 +22,23 @@ use uswap_sys::signal::{self, Mask};
 use uswap_sys::socket::Listener;
 
 use crate::attached::Attached;
-use crate::attacher::Attacher;
 use crate::budget::Budget;
-use crate::cgroup::{Balance, Cgroup};
-use crate::config::{Ram, RunConfig, SwapPlace, exit};
+use crate::config::{RunConfig, exit};
 use crate::control::Control;
 use crate::door::Door;
 use crate::fault_points::FaultPoints;
-use crate::governor::Governor;
 use crate::groups::Groups;
 use crate::hurry::Hurry;
 use crate::image::AgentImage;
 use crate::jobs::Jobs;
 use crate::leaving::Leaving;
-use crate::owner::Owner;
 use crate::reader::Readers;
 use crate::share::Share;
 use crate::shared::{Mailbox, Message, Shared, TrayList, Verdict};
+use crate::threads::{self, Later};
 use crate::tree::Tree;
-use crate::{evict, keeper, lowered, procfs, reader, report, swaps, worker};
+use crate::{evict, keeper, lowered, procfs, reader, report, swaps};
 
-const WORKERS: usize = 2;
-/// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
-const MOST_WORKERS: usize = 8;
-const MOST_WRITERS: usize = 4;
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
@@ -80,7 +73,8 @@ struct Engine {
     keeper: std::os::fd::OwnedFd,
     command: u32,
     command_fd: std::os::fd::OwnedFd,
-    threads: Vec<JoinHandle<()>>,
+    /// Those that are not needed yet.
+    later: Option<Later>,
     stopping: Arc<AtomicBool>,
     /// If nothing was started.
     attached: Option<Attached>,
@@ -127,8 +121,6 @@ fn start(
     let hurry = Hurry::begin();
     process::set_turn(lowered::TURN);
     keeper::protect();
-    // Where it is not permitted the kernel may swap the engine out; `doctor` says so.
-    let _ = process::lock_memory();
     let poller = Poller::new().map_err(say("epoll"))?;
     let keeper = process::pidfd(keeper).map_err(say("keeper"))?;
     poller.add(&listener, DOOR).map_err(say("epoll"))?;
@@ -143,13 +135,16 @@ fn start(
         control.command.store(command, SeqCst);
         go.write_all(b"g").map_err(say("command"))?;
     }
+    // Before there are threads, whose stacks it concerns too. Where it is not permitted the kernel may swap the engine out;
+    // `doctor` says so.
+    let _ = process::lock_memory();
     let tape = channels.tape.take();
     let recording = tape.map(|tape| std::thread::Builder::new().name("recorder".into()).spawn(|| tape.run()));
     let recording = recording.transpose().map_err(say("cannot start a thread"))?;
-    let started = start_threads(config, &shared, channels, &stopping, &image, hurry)
-        .and_then(|threads| named.start(shared.clone()).map(|()| threads))
+    let started = threads::start(config, &shared, channels, &stopping, &image, hurry)
+        .and_then(|later| named.start(shared.clone()).map(|()| later))
         .map_err(say("cannot start a thread"));
-    let threads = started.inspect_err(|_| {
+    let later = started.inspect_err(|_| {
         if config.target.is_none() {
             shared.tree.kill();
         }
@@ -163,7 +158,7 @@ fn start(
         keeper,
         command,
         command_fd,
-        threads,
+        later: Some(later),
         stopping,
         recording,
         attached: config.target.map(|target| Attached::new(target.pid)),
@@ -216,10 +211,11 @@ fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], m
     process::exit_now(if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE })
 }
 
-struct Channels {
-    matches: std::sync::mpsc::Receiver<crate::matcher::MatchJob>,
-    tape: Option<crate::record::Tape>,
-    questions: std::sync::mpsc::Receiver<crate::load::Question>,
+/// The receiving ends, for the threads that read them.
+pub struct Channels {
+    pub matches: std::sync::mpsc::Receiver<crate::matcher::MatchJob>,
+    pub tape: Option<crate::record::Tape>,
+    pub questions: std::sync::mpsc::Receiver<crate::load::Question>,
 }
 
 fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), String> {
@@ -257,7 +253,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         hasher,
         mailboxes,
         evictions: Jobs::new(evict::MOST_STORING),
-        tray_lists: TrayList::reserve(evict::MOST_STORING + MOST_WORKERS + 2 * owners),
+        tray_lists: TrayList::reserve(evict::MOST_STORING + threads::MOST_WORKERS + 2 * owners),
         readers: Readers::new(faults.one_read),
         prover: crate::proof::Prover::new(faults.one_proof),
         faults,
@@ -274,6 +270,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         tree: Tree::of(config.target, keeper),
         leaving: Leaving::new(owners),
         orders: Default::default(),
+        is_expecting: AtomicBool::new(false),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: crate::shared::Managed::default(),
         unmanaged: Mutex::default(),
@@ -318,112 +315,6 @@ pub fn serve_without_growth(shared: &Shared) {
     }
 }
 
-fn start_threads(
-    config: &RunConfig,
-    shared: &Arc<Shared>,
-    channels: Channels,
-    stopping: &Arc<AtomicBool>,
-    image: &AgentImage,
-    hurry: Hurry,
-) -> std::io::Result<Vec<JoinHandle<()>>> {
-    let mut threads = Vec::new();
-    let mut spawn = |name: String, body: Box<dyn FnOnce() + Send>| -> std::io::Result<()> {
-        threads.push(std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(body)?);
-        Ok(())
-    };
-    for number in 0..shared.mailboxes.len() {
-        let mut owner = Owner::new(number, shared.clone())?;
-        spawn(format!("owner-{number}"), Box::new(move || owner.run()))?;
-    }
-    for number in 0..if is_slow(shared) { MOST_WORKERS } else { WORKERS } {
-        let shared = shared.clone();
-        spawn(format!("worker-{number}"), Box::new(move || worker::run(&shared)))?;
-    }
-    for device in shared.store.device_numbers() {
-        reader::open(shared, device)?;
-    }
-    let (matcher, jobs) = (shared.clone(), channels.matches);
-    spawn("matcher".into(), Box::new(move || crate::matcher::run(&matcher, &jobs)))?;
-    if config.load_control || shared.faults.crowd {
-        let mut controller = crate::load::Controller::new(shared.clone(), channels.questions);
-        let stop = stopping.clone();
-        spawn("load".into(), Box::new(move || controller.run(&stop)))?;
-    }
-    for number in 0..if is_slow(shared) { MOST_WRITERS } else { 1 } {
-        let (shared, stop) = (shared.clone(), stopping.clone());
-        spawn(format!("writeback-{number}"), Box::new(move || write_back(&shared, &stop, number == 0)))?;
-    }
-    let balance = match config.ram {
-        Ram::Auto => Cgroup::of_process(shared.tree.first()).map(Balance::new),
-        Ram::Bytes(_) => None,
-    };
-    let swap_in_ram =
-        config.swap.iter().any(|spec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram));
-    let attacher = if config.attach {
-        let (tell, census) = std::sync::mpsc::channel();
-        let mut attacher = Attacher::new(shared.clone(), image.descriptor()?);
-        let stop = stopping.clone();
-        spawn("attacher".into(), Box::new(move || attacher.run(&census, &stop)))?;
-        Some(tell)
-    } else {
-        None
-    };
-    let shortage = image.shortage()?;
-    let mut governor =
-        Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher, hurry)?;
-    let stop = stopping.clone();
-    spawn("governor".into(), Box::new(move || governor.run(&stop)))?;
-    Ok(threads)
-}
-
-/// Gives memory that only holes take back, some slabs at a time.
-fn empty_thin_slabs(shared: &Shared, scratch: &mut WritebackScratch) {
-    const SLABS: u32 = 32;
-    for _ in 0..SLABS {
-        if !shared.store.is_thin() || shared.store.compact(scratch) == 0 {
-            break;
-        }
-    }
-    shared.budget.set_pool(shared.store.pool_bytes());
-}
-
-/// Whether writes take so long that several should be on their way at once.
-fn is_slow(shared: &Shared) -> bool {
-    shared.store.device_numbers().into_iter().any(|device| reader::is_far(shared, device))
-}
-
-/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
-fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
-    let mut scratch = WritebackScratch::new();
-    serve_without_growth(shared);
-    // Whether repacking freed something in this round or is yet to try.
-    let mut repacks = looks_after_room;
-    let (mut tried_room, mut looked) = (Instant::now(), Instant::now());
-    while !stop.load(SeqCst) {
-        let needs_repack = repacks && shared.store.needs_repack();
-        if needs_repack {
-            repacks = shared.store.repack(&mut scratch).may_go_on();
-        }
-        if shared.store.needs_writeback() {
-            shared.store.writeback(&mut scratch);
-            shared.budget.set_pool(shared.store.pool_bytes());
-        } else if !needs_repack {
-            std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
-        }
-        let pause = if looks_after_room && shared.store.is_quite_thin() { 10 } else { 100 };
-        if looks_after_room && looked.elapsed() > Duration::from_millis(pause) {
-            looked = Instant::now();
-            empty_thin_slabs(shared, &mut scratch);
-        }
-        if looks_after_room && tried_room.elapsed() > Duration::from_secs(1) {
-            tried_room = Instant::now();
-            repacks = true;
-            shared.store.retry_room();
-            shared.store.trim();
-        }
-    }
-}
-
 impl Engine {
     /// Until the command and everything it left behind has ended. Returns the user's exit status.
     fn supervise(&mut self, control: &ControlPage) -> i32 {
@@ -461,6 +352,7 @@ impl Engine {
                 }
             }
             self.tell_notices();
+            self.start_later();
             reader::follow_load(&self.shared);
             if self.config.verbosity > 2 {
                 eprintln!("{}", report::figures(&self.shared));
@@ -487,6 +379,16 @@ impl Engine {
                 }
                 self.wait_for_rest(control, &left, at, &mut told);
             }
+        }
+    }
+
+    /// Once memory is to be managed the threads that look after it are started.
+    fn start_later(&mut self) {
+        if !self.shared.is_expecting.load(SeqCst) {
+            return;
+        }
+        if let Some(Err(error)) = self.later.take().map(Later::start) {
+            self.shared.condemn(Verdict::Broken(format!("cannot start a thread: {error}")));
         }
     }
 
@@ -633,7 +535,5 @@ impl Engine {
                 eprintln!("uswap: {}: {error}", path.display());
             }
         }
-        // The threads hold nothing that outlives the process.
-        self.threads.clear();
     }
 }

@@ -206,6 +206,7 @@ impl Governor {
         }
         self.hurry.follow(&self.shared, &managed);
         self.limit_pool(pages);
+        self.expect_work();
         self.scan_grown(&managed);
     }
 
@@ -363,6 +364,15 @@ impl Governor {
 
     fn is_group_near(&self) -> bool {
         self.shared.groups.in_use() && self.shared.groups.is_any_near()
+    }
+
+    /// Memory may have to be managed soon.
+    fn expect_work(&self) {
+        let budget = &self.shared.budget;
+        let near = budget.usage() > budget.activation() / 2 || self.is_group_near() || self.shared.faults.crowd;
+        if near && !self.shared.is_expecting.swap(true, SeqCst) {
+            self.shared.main_bell.ring();
+        }
     }
 
     /// Has the mappings of processes looked at that grew in a way no event tells.

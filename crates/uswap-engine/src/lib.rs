@@ -57,6 +57,7 @@ mod space;
 mod swap_in;
 pub mod swaps;
 pub mod target;
+mod threads;
 mod throttle;
 mod tray;
 mod tree;

@@ -288,7 +288,7 @@ fn grow_reserve(readers: &Readers, pages: u32) -> std::io::Result<()> {
             memory.bytes_mut().fill(0);
             ReadBuffer { memory, pages: Vec::with_capacity(size as usize) }
         };
-        readers.reserve.add(size, pieces.into_iter().map(buffer).collect());
+        readers.reserve.add(size, pieces.map(buffer).collect());
     }
     Ok(())
 }

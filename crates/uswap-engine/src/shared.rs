@@ -71,6 +71,8 @@ pub struct Shared {
     pub orders: crate::swaps::Orders,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
+    /// Memory may have to be managed soon: the threads that look after it are to begin (`threads.rs`).
+    pub is_expecting: std::sync::atomic::AtomicBool,
     /// Where pages of forked processes went, by hash.
     pub twins: crate::twins::Twins,
     /// Pages that each owner could reclaim, as of its last look.

@@ -46,7 +46,7 @@ fn make_pool(config: &StoreConfig) -> Result<Box<dyn Allocator>, StoreError> {
     };
     let pieces = |bytes: u64| Reservation::in_pieces((bytes as usize).next_multiple_of(piece) + more, piece);
     let pieces = pieces(reserve).or_else(|_| pieces(limit)).map_err(StoreError::Reserve)?;
-    let supply = Supply::new(pieces.into_iter().map(PoolMemory).collect(), limit);
+    let supply = Supply::new(pieces.map(PoolMemory), piece, limit);
     Ok(match config.tier.allocator {
         AllocatorKind::Slab if config.concurrency.one_pool_lock => Box::new(OneLock::new(Slabs::new(supply))),
         AllocatorKind::Slab => Box::new(Slabs::new(supply)),

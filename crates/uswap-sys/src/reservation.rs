@@ -41,24 +41,28 @@ impl Reservation {
         Ok(Self { start, length })
     }
 
-    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be shorter), in one call.
+    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be shorter), in one call. They are cut off
+    /// as they are taken.
     ///
     /// # Errors
     /// As [`new`](Self::new).
     ///
     /// # Panics
     /// When a piece is not whole pages.
-    pub fn in_pieces(length: usize, piece: usize) -> io::Result<Vec<Self>> {
+    pub fn in_pieces(length: usize, piece: usize) -> io::Result<Pieces> {
         assert!(piece > 0 && piece.is_multiple_of(4096), "{piece} bytes are not whole pages");
-        let whole = std::mem::ManuallyDrop::new(Self::new(length)?);
-        let starts = (0..whole.length).step_by(piece);
-        let pieces = starts.map(|at| {
-            // SAFETY: `at` lies inside the mapping. The whole is never dropped, each byte of it belongs to one piece, and
-            // munmap takes any whole pages of a mapping.
-            let start = unsafe { whole.start.add(at) };
-            Self { start, length: piece.min(whole.length - at) }
-        });
-        Ok(pieces.collect())
+        Ok(Pieces { rest: Self::new(length)?, piece })
+    }
+
+    /// Cuts off the first `length` bytes (whole pages), or what there is; `None` when nothing is.
+    fn cut(&mut self, length: usize) -> Option<Self> {
+        let length = length.min(self.length);
+        let first = Self { start: self.start, length };
+        // SAFETY: `length` bytes of the mapping begin at `start`. From here on each of its bytes belongs to one of the two, and
+        // munmap takes any whole pages of a mapping.
+        self.start = unsafe { self.start.add(length) };
+        self.length -= length;
+        (length > 0).then_some(first)
     }
 
     /// No memory at all: what stands where a reservation was taken away for a time.
@@ -95,6 +99,28 @@ impl Reservation {
         }
     }
 }
+
+/// A reservation that is cut into pieces ([`Reservation::in_pieces`]).
+#[derive(Debug)]
+pub struct Pieces {
+    rest: Reservation,
+    piece: usize,
+}
+
+impl Iterator for Pieces {
+    type Item = Reservation;
+
+    fn next(&mut self) -> Option<Reservation> {
+        self.rest.cut(self.piece)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.rest.length.div_ceil(self.piece);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Pieces {}
 
 impl std::fmt::Debug for Reservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,7 +175,9 @@ mod tests {
 
     #[test]
     fn pieces_are_apart_and_end_one_by_one() {
-        let mut pieces = Reservation::in_pieces(10 * 4096, 4 * 4096).expect("a reservation");
+        let pieces = Reservation::in_pieces(10 * 4096, 4 * 4096).expect("a reservation");
+        assert_eq!(pieces.len(), 3);
+        let mut pieces: Vec<Reservation> = pieces.collect();
         let lengths: Vec<usize> = pieces.iter().map(|piece| piece.bytes().len()).collect();
         assert_eq!(lengths, [4 * 4096, 4 * 4096, 2 * 4096]);
         for (piece, mark) in pieces.iter_mut().zip(1..) {

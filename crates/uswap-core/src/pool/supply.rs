@@ -22,21 +22,31 @@ pub trait Piece: Send {
 
 /// The memory of an allocator.
 pub struct Supply<P> {
-    /// Pieces not lent; the next one is the last.
-    idle: RankedMutex<Vec<P>>,
+    idle: RankedMutex<Idle<P>>,
     total_pages: u64,
     limit_pages: AtomicU64,
     used_pages: AtomicU64,
     most_pages: AtomicU64,
 }
 
+/// Pieces not lent.
+struct Idle<P> {
+    /// Those that came back; the next one is the last. There is room for all.
+    returned: Vec<P>,
+    /// Those that were never lent: at the start nothing is done for each of them.
+    fresh: Box<dyn Iterator<Item = P> + Send>,
+}
+
 impl<P: Piece> Supply<P> {
-    /// A supply of `pieces`, of which at most `limit_bytes` are touched at a time (rounded down to whole pages).
-    pub fn new(mut pieces: Vec<P>, limit_bytes: u64) -> Self {
-        let total_pages = pieces.iter().map(|piece| piece.bytes().len() / PAGE_SIZE).sum::<usize>() as u64;
-        pieces.reverse();
+    /// A supply of `pieces`, each of `piece_bytes`, of which at most `limit_bytes` are touched at a time (rounded down to whole pages).
+    pub fn new<I>(pieces: I, piece_bytes: usize, limit_bytes: u64) -> Self
+    where
+        I: ExactSizeIterator<Item = P> + Send + 'static,
+    {
+        let total_pages = (pieces.len() * piece_bytes / PAGE_SIZE) as u64;
+        let idle = Idle { returned: Vec::with_capacity(pieces.len()), fresh: Box::new(pieces) };
         let supply = Self {
-            idle: RankedMutex::new(ranks::SUPPLY, pieces),
+            idle: RankedMutex::new(ranks::SUPPLY, idle),
             total_pages,
             limit_pages: AtomicU64::new(0),
             used_pages: AtomicU64::new(0),
@@ -69,14 +79,15 @@ impl<P: Piece> Supply<P> {
 
     /// Lends a piece, of which nothing is charged yet.
     pub(super) fn lend(&self) -> Option<P> {
-        self.idle.lock().pop()
+        let mut idle = self.idle.lock();
+        idle.returned.pop().or_else(|| idle.fresh.next())
     }
 
     /// Takes a piece back, of which the first `pages` were charged.
     pub(super) fn take_back(&self, mut piece: P, pages: u32) {
         piece.release(0..pages as usize * PAGE_SIZE);
         self.uncharge(pages);
-        self.idle.lock().push(piece);
+        self.idle.lock().returned.push(piece);
     }
 
     pub(super) fn used_bytes(&self) -> u64 {

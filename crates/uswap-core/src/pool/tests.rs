@@ -30,10 +30,11 @@ impl Piece for Memory {
 /// Memory enough for a slab of each class that is begun and not full, so that the limit is what ends it.
 fn supply(kib: usize, piece: usize) -> (Supply<Memory>, Arc<AtomicU64>) {
     let released = Arc::new(AtomicU64::new(0));
-    let memory = |_| Memory { bytes: vec![0; piece], released: released.clone() };
+    let counter = released.clone();
+    let memory = move |_| Memory { bytes: vec![0; piece], released: counter.clone() };
     let more = if piece == SLAB_SIZE { Slabs::<Memory>::CLASSES } else { 0 };
-    let pieces = (0..(kib << 10) / piece + more).map(memory).collect();
-    (Supply::new(pieces, (kib << 10) as u64), released)
+    let pieces = (0..(kib << 10) / piece + more).map(memory);
+    (Supply::new(pieces, piece, (kib << 10) as u64), released)
 }
 
 fn slabs(kib: usize) -> Slabs<Memory> {

@@ -1,0 +1,161 @@
+//! Which threads the engine has, and when each begins.
+//!
+//! ```text
+//! from the start     owners (serve faults), governor (measures), matcher (fork children), attacher, the recorder
+//! once memory grows  workers (store what is evicted), writeback (the pool's limit, its density, room of devices), load control
+//! ```
+//! A process costs a tenth of a millisecond for each thread that is made, and most programs never come near their budget. So
+//! those of the second row begin when half of what makes memory managed is in use ([`Shared::is_expecting`]). Nothing
+//! depends on when: what they are to do waits for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use uswap_store::WritebackScratch;
+
+use crate::attacher::Attacher;
+use crate::cgroup::{Balance, Cgroup};
+use crate::config::{Ram, RunConfig, SwapPlace};
+use crate::engine::Channels;
+use crate::governor::Governor;
+use crate::hurry::Hurry;
+use crate::image::AgentImage;
+use crate::load::Controller;
+use crate::owner::Owner;
+use crate::shared::Shared;
+use crate::{reader, worker};
+
+const WORKERS: usize = 2;
+/// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
+pub const MOST_WORKERS: usize = 8;
+const MOST_WRITERS: usize = 4;
+
+/// Starts a thread. It holds nothing that outlives the process: nobody waits for its end.
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(body).map(drop)
+}
+
+/// The threads that begin once memory grows.
+pub struct Later {
+    shared: Arc<Shared>,
+    stopping: Arc<AtomicBool>,
+    controller: Option<Controller>,
+}
+
+impl Later {
+    /// Starts them.
+    ///
+    /// # Errors
+    /// EAGAIN: no more threads are allowed.
+    pub fn start(self) -> std::io::Result<()> {
+        let Self { shared, stopping, controller } = self;
+        let slow = is_slow(&shared);
+        for number in 0..if slow { MOST_WORKERS } else { WORKERS } {
+            let shared = shared.clone();
+            spawn(format!("worker-{number}"), move || worker::run(&shared))?;
+        }
+        for number in 0..if slow { MOST_WRITERS } else { 1 } {
+            let (shared, stop) = (shared.clone(), stopping.clone());
+            spawn(format!("writeback-{number}"), move || write_back(&shared, &stop, number == 0))?;
+        }
+        if let Some(mut controller) = controller {
+            spawn("load".into(), move || controller.run(&stopping))?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts the threads that are needed from the start; returns the others.
+///
+/// # Errors
+/// A thread or a file of /proc cannot be had.
+pub fn start(
+    config: &RunConfig,
+    shared: &Arc<Shared>,
+    channels: Channels,
+    stopping: &Arc<AtomicBool>,
+    image: &AgentImage,
+    hurry: Hurry,
+) -> std::io::Result<Later> {
+    for number in 0..shared.mailboxes.len() {
+        let mut owner = Owner::new(number, shared.clone())?;
+        spawn(format!("owner-{number}"), move || owner.run())?;
+    }
+    for device in shared.store.device_numbers() {
+        reader::open(shared, device)?;
+    }
+    let (matcher, jobs) = (shared.clone(), channels.matches);
+    spawn("matcher".into(), move || crate::matcher::run(&matcher, &jobs))?;
+    let balance = match config.ram {
+        Ram::Auto => Cgroup::of_process(shared.tree.first()).map(Balance::new),
+        Ram::Bytes(_) => None,
+    };
+    let swap_in_ram =
+        config.swap.iter().any(|spec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram));
+    let attacher = if config.attach {
+        let (tell, census) = std::sync::mpsc::channel();
+        let mut attacher = Attacher::new(shared.clone(), image.descriptor()?);
+        let stop = stopping.clone();
+        spawn("attacher".into(), move || attacher.run(&census, &stop))?;
+        Some(tell)
+    } else {
+        None
+    };
+    let shortage = image.shortage()?;
+    let mut governor =
+        Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher, hurry)?;
+    let stop = stopping.clone();
+    spawn("governor".into(), move || governor.run(&stop))?;
+    let controls = config.load_control || shared.faults.crowd;
+    let controller = controls.then(|| Controller::new(shared.clone(), channels.questions));
+    Ok(Later { shared: shared.clone(), stopping: stopping.clone(), controller })
+}
+
+/// Gives memory that only holes take back, some slabs at a time.
+fn empty_thin_slabs(shared: &Shared, scratch: &mut WritebackScratch) {
+    const SLABS: u32 = 32;
+    for _ in 0..SLABS {
+        if !shared.store.is_thin() || shared.store.compact(scratch) == 0 {
+            break;
+        }
+    }
+    shared.budget.set_pool(shared.store.pool_bytes());
+}
+
+/// Whether writes take so long that several should be on their way at once.
+fn is_slow(shared: &Shared) -> bool {
+    shared.store.device_numbers().into_iter().any(|device| reader::is_far(shared, device))
+}
+
+/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
+fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
+    let mut scratch = WritebackScratch::new();
+    crate::engine::serve_without_growth(shared);
+    // Whether repacking freed something in this round or is yet to try.
+    let mut repacks = looks_after_room;
+    let (mut tried_room, mut looked) = (Instant::now(), Instant::now());
+    while !stop.load(SeqCst) {
+        let needs_repack = repacks && shared.store.needs_repack();
+        if needs_repack {
+            repacks = shared.store.repack(&mut scratch).may_go_on();
+        }
+        if shared.store.needs_writeback() {
+            shared.store.writeback(&mut scratch);
+            shared.budget.set_pool(shared.store.pool_bytes());
+        } else if !needs_repack {
+            std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
+        }
+        let pause = if looks_after_room && shared.store.is_quite_thin() { 10 } else { 100 };
+        if looks_after_room && looked.elapsed() > Duration::from_millis(pause) {
+            looked = Instant::now();
+            empty_thin_slabs(shared, &mut scratch);
+        }
+        if looks_after_room && tried_room.elapsed() > Duration::from_secs(1) {
+            tried_room = Instant::now();
+            repacks = true;
+            shared.store.retry_room();
+            shared.store.trim();
+        }
+    }
+}
