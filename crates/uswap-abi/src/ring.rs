@@ -161,6 +161,10 @@ pub struct Ring {
     pub blind: AtomicU32,
     /// For tests: memory that a tray could not be rid of is forgotten.
     pub forget_leftovers: AtomicU32,
+    /// For tests: an agent that is the last thread of its process stays.
+    pub stay_last: AtomicU32,
+    /// For tests: an agent whose engine and keeper are gone lets the program go on.
+    pub careless: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

@@ -123,6 +123,7 @@ impl Agent {
     /// memory they held must not go on.
     fn sleep(&mut self) {
         match syscall::read(self.socket, &mut [0; 64]) {
+            0 if self.ring.careless.load(Relaxed) != 0 => syscall::sleep(GATE_NAP),
             0 => self.end(),
             n if n < 0 && n != -syscall::EINTR => self.leave_if_last(),
             _ => {}
@@ -139,7 +140,7 @@ impl Agent {
 
     /// A process ends when its last thread does; the agent must not be the one that keeps it.
     fn leave_if_last(&self) {
-        if self.thread_pages.census() == Some((2, true)) {
+        if self.thread_pages.census() == Some((2, true)) && self.ring.stay_last.load(Relaxed) == 0 {
             syscall::exit_thread();
         }
     }

@@ -98,6 +98,22 @@ fn keeper_and_engine_are_killed() {
     }
 }
 
+/// Only the agents end a program whose engine and keeper are both gone.
+#[test]
+fn agents_end_programs_without_an_engine() {
+    need_userfaultfd!();
+    let words = ["160", "seq", "--reads", "100"].map(Into::into);
+    let words = [victim("fill_twice").into_os_string()].into_iter().chain(words);
+    let run = under("64M").faults("careless-agents").deadline(20).start(words);
+    let engine = run.engine();
+    std::thread::sleep(Duration::from_millis(1500));
+    procs::kill(engine, 19);
+    procs::kill(run.pid(), 9);
+    procs::kill(engine, 9);
+    let left = run.settled(Duration::from_secs(2));
+    assert!(!left.is_empty(), "the program ended by itself");
+}
+
 /// A command that ignores SIGTERM and forks without end is no harder to kill.
 #[test]
 fn forking_tree_dies_with_its_engine() {

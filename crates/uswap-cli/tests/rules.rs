@@ -366,3 +366,19 @@ fn faults_in_system_calls_are_not_held() {
     }
     .is_needed();
 }
+
+/// What was staged a moment before a fork is missing in the child: its table must say so.
+#[test]
+fn what_was_just_staged_is_known_before_a_fork() {
+    need_userfaultfd!();
+    Rule { off: "no-absorb", always: "", victim: "fork_staged", arguments: "--memory 96", timeout: 40, tries: 4 }
+        .is_needed();
+}
+
+/// A process ends when its last thread does; an agent that stayed would keep it.
+#[test]
+fn agents_are_not_the_last_to_stay() {
+    need_userfaultfd!();
+    Rule { off: "stay-last", always: "", victim: "last_thread_exits", arguments: "--memory 80", timeout: 20, tries: 2 }
+        .is_needed();
+}

@@ -39,7 +39,8 @@
 //! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for [`REST`]: what is short or interactive comes
 //! first. Who answers others over sockets: somebody waits for it who gives up after some seconds. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
 //! instead, since its parent may wait for it. And when nobody who is in wants to run, the next comes in at once
-//! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Somebody
+//! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Who uses less than a twentieth
+//! of a processor counts as asleep: it looks now and then whether it may go on. Somebody
 //! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him. Who is stopped has no turn, and what it has in memory
 //! is nobody's, as it cannot be evicted.
 //!
@@ -187,6 +188,12 @@ struct Process {
     held: bool,
 }
 
+/// Whether who got so much processor time is at work. Less than a twentieth has who looks again and again whether something has
+/// happened, a child ended, say: that is a way of waiting.
+pub fn works(ran: Duration, passed: Duration) -> bool {
+    !ran.is_zero() && ran * 20 >= passed
+}
+
 impl Process {
     fn thrashing(&self) -> f64 {
         if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
@@ -210,7 +217,7 @@ impl Process {
         if !self.is_awake(now, REST) {
             (self.burst, self.thrashed, self.turn, self.rested) = (Duration::ZERO, false, None, true);
         }
-        let moves = sample.runnable || sample.refaults > 0 || !sample.ran.is_zero();
+        let moves = sample.runnable || sample.refaults > 0 || works(sample.ran, passed);
         (self.gets_on, self.blocked) = (moves && !sample.stopped, sample.blocked && !sample.stopped);
         (self.parent, self.pages) = (sample.parent, sample.pages);
         (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);

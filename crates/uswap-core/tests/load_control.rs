@@ -16,11 +16,13 @@ struct Program {
     /// Ticks of work that are left; it sleeps in every `sleeps`th tick, where that is not 0.
     work: u32,
     sleeps: u32,
+    /// It sleeps, and looks now and then whether something has happened.
+    polls: bool,
     parent: Option<u64>,
 }
 
 fn sweep(size: u64, work: u32) -> Program {
-    Program { size, pages: size, stored: 0, work, sleeps: 0, parent: None }
+    Program { size, pages: size, stored: 0, work, sleeps: 0, polls: false, parent: None }
 }
 
 struct World {
@@ -69,7 +71,9 @@ impl World {
             let Some(program) = slot else { continue };
             self.wanting.extend(wants(program).then_some(key as u64));
             let mut sample = Sample { key: key as u64, parent: program.parent, ..Sample::default() };
-            if control.is_held(key as u64) {
+            if program.polls {
+                sample.ran = TICK / 50;
+            } else if control.is_held(key as u64) {
                 sample.blocked = wants(program);
                 (program.pages, program.stored) = (program.pages / 2, program.size - program.pages / 2);
             } else if wants(program) && fits {
@@ -154,6 +158,19 @@ fn the_next_comes_in_when_those_who_are_in_sleep() {
     }
     (0..4).for_each(|_| world.tick());
     assert!(!world.control.is_held(other), "held while nobody runs");
+}
+
+/// A shell that looks each millisecond whether its child has ended would keep it from running for a whole turn.
+#[test]
+fn the_next_comes_in_when_those_who_are_in_only_look_now_and_then() {
+    let mut world = World::new(10_000, &[sweep(8000, 100_000), sweep(8000, 100_000)]);
+    (0..200).for_each(|_| world.tick());
+    let running = (0..2).find(|key| !world.control.is_held(*key)).expect("one runs");
+    if let Some(program) = &mut world.programs[running as usize] {
+        program.polls = true;
+    }
+    (0..4).for_each(|_| world.tick());
+    assert!(!world.control.is_held(1 - running), "held while nobody works");
 }
 
 #[test]

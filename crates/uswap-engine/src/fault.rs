@@ -49,7 +49,9 @@ impl Owner {
             return self.retry_soon();
         }
         self.bind_account(space);
-        self.absorb(space);
+        if !self.shared.faults.no_absorb {
+            self.absorb(space);
+        }
         let mut faults = std::mem::take(&mut self.faults);
         let since = Instant::now();
         let complete = self.read_changes(space, &mut faults);

@@ -34,6 +34,12 @@ pub struct FaultPoints {
     pub no_second_look: bool,
     /// Rule off: agents go on with trays whose memory the kernel did not take back.
     pub forget_leftovers: bool,
+    /// Rule off: agents that are the last thread of their process stay.
+    pub stay_last: bool,
+    /// Rule off: agents whose engine and keeper are gone let their program go on.
+    pub careless_agents: bool,
+    /// Rule off: a fork child's table is cloned before it is known what has just been staged.
+    pub no_absorb: bool,
     /// One in N first touches finds that its page is there already, and nobody was woken.
     pub found_there: u64,
     /// Rule off: who waits for a page that was there already is not woken.
@@ -162,6 +168,9 @@ impl FaultPoints {
                 "blind-agent" => points.blind_agent = true,
                 "no-second-look" => points.no_second_look = true,
                 "forget-leftovers" => points.forget_leftovers = true,
+                "stay-last" => points.stay_last = true,
+                "careless-agents" => points.careless_agents = true,
+                "no-absorb" => points.no_absorb = true,
                 "found-there" => points.found_there = number,
                 "no-wake" => points.no_wake = true,
                 "no-stray" => points.no_stray = true,

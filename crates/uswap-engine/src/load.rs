@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_core::growth::{Growth, during};
-use uswap_core::load_control::{Key, LoadControl, MOST_HOLD, Machine, Sample};
+use uswap_core::load_control::{Key, LoadControl, MOST_HOLD, Machine, Sample, works};
 use uswap_core::programs::Program;
 use uswap_sys::process;
 
@@ -485,7 +485,7 @@ impl Controller {
             return;
         }
         let records = self.shared.load.all();
-        let samples = self.samples(&records);
+        let samples = self.samples(&records, passed);
         if std::mem::take(&mut self.quiet) {
             // Only now it is known from when on time counts.
             return;
@@ -495,7 +495,7 @@ impl Controller {
         self.tell(&records, passed);
     }
 
-    fn samples(&mut self, records: &[(Key, Arc<Record>)]) -> Vec<Sample> {
+    fn samples(&mut self, records: &[(Key, Arc<Record>)], passed: Duration) -> Vec<Sample> {
         let mut before = std::mem::take(&mut self.seen);
         let mut samples = Vec::with_capacity(records.len());
         for (key, record) in records {
@@ -505,7 +505,7 @@ impl Controller {
             }
             let mut old = before.remove(key).filter(|old| old.pid == pid);
             let mut now = observe(record, pid, old.as_mut());
-            let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now));
+            let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now), passed);
             sample.stopped = self.is_stopped(*key, &sample, &mut now);
             sample.serves = (sample.refaults > 0 || self.control.is_on()) && now.looked.answers(pid);
             samples.push(sample);
@@ -531,7 +531,7 @@ impl Controller {
         seen.stopped.is_some_and(|(_, stopped)| stopped)
     }
 
-    fn sample(&mut self, key: Key, record: &Record, now: &Seen, old: &Seen) -> Sample {
+    fn sample(&mut self, key: Key, record: &Record, now: &Seen, old: &Seen, passed: Duration) -> Sample {
         let refaults = now.refaults.wrapping_sub(old.refaults);
         let waited = Duration::from_nanos(now.waited.wrapping_sub(old.waited));
         if refaults > 16 {
@@ -540,7 +540,7 @@ impl Controller {
         }
         let ran = now.processor.saturating_sub(old.processor);
         let blocked = record.blocked.load(Relaxed) > 0;
-        let moves = refaults > 0 || !ran.is_zero() || record.pending.load(Relaxed) > 0;
+        let moves = refaults > 0 || works(ran, passed) || record.pending.load(Relaxed) > 0;
         // Whoever has no turn and waits for a processor keeps nobody out.
         let asks = self.control.has_turn(key) && !blocked;
         let runnable = moves || asks && procfs::is_runnable(now.pid, record.agent.load(Relaxed));
@@ -607,9 +607,11 @@ impl Controller {
     }
 }
 
-/// Reads what a process has used. The agent's work is ours.
+/// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's number: a main thread that
+/// has ended has none.
 fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
-    let statm = old.as_mut().and_then(|old| old.statm.take()).or_else(|| Statm::open(pid).ok());
+    let reader = Some(record.agent.load(Relaxed)).filter(|agent| *agent != 0).unwrap_or(pid);
+    let statm = old.as_mut().and_then(|old| old.statm.take()).or_else(|| Statm::open(reader).ok());
     let anonymous = statm.as_ref().and_then(|statm| statm.read().ok()).map_or(0, |memory| memory.anonymous);
     let own = process::processor_time(pid).unwrap_or_default();
     let agent = process::processor_time_of_thread(record.agent.load(Relaxed)).unwrap_or_default();
