@@ -15,10 +15,13 @@ const REST: u32 = 4;
 /// But no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
+/// A process, and a thread of it that is alive: where the main thread has ended, its number tells nothing.
+pub type Asked = (u32, u32);
+
 /// The governor's end.
 #[derive(Debug)]
 pub struct ForkShares {
-    questions: SyncSender<Vec<u32>>,
+    questions: SyncSender<Vec<Asked>>,
     answers: Receiver<(u32, i64)>,
 }
 
@@ -37,8 +40,8 @@ impl ForkShares {
     }
 
     /// Asks for these processes, in this order. `false`: it is still busy with others.
-    pub fn ask(&self, pids: Vec<u32>) -> bool {
-        pids.is_empty() || self.questions.try_send(pids).is_ok()
+    pub fn ask(&self, processes: Vec<Asked>) -> bool {
+        processes.is_empty() || self.questions.try_send(processes).is_ok()
     }
 
     /// Pages shared with relatives, of each process that was read meanwhile.
@@ -47,11 +50,11 @@ impl ForkShares {
     }
 }
 
-fn read(asked: &Receiver<Vec<u32>>, told: &Sender<(u32, i64)>) {
-    while let Ok(pids) = asked.recv() {
+fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<(u32, i64)>) {
+    while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
-        for pid in pids {
-            if told.send((pid, procfs::shared_pages(pid).unwrap_or(0))).is_err() {
+        for (pid, thread) in processes {
+            if told.send((pid, procfs::shared_pages(thread).unwrap_or(0))).is_err() {
                 return;
             }
         }
@@ -67,7 +70,8 @@ mod tests {
     fn who_is_asked_for_is_told_and_who_is_gone_shares_nothing() {
         let shares = ForkShares::start().expect("a thread");
         assert!(shares.ask(Vec::new()));
-        assert!(shares.ask(vec![std::process::id(), u32::MAX]));
+        let own = std::process::id();
+        assert!(shares.ask(vec![(own, own), (u32::MAX, u32::MAX)]));
         let mut answers = Vec::new();
         for _ in 0..5000 {
             answers.extend(shares.answers());

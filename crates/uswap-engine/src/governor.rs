@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::attacher::Silent;
 use crate::callers::Callers;
 use crate::census::Census;
-use crate::fork_shares::ForkShares;
+use crate::fork_shares::{Asked, ForkShares};
 use crate::group::Account;
 use crate::hurry::Hurry;
 use crate::image::Shortage;
@@ -52,6 +52,8 @@ const LEAST_POOL_STEP: i64 = 64;
 const WORTH_AN_AGENT: i64 = 2048;
 
 struct Watched {
+    /// A thread of it that is there as long as it is, and what that tells.
+    reader: u32,
     statm: Statm,
     memory: Memory,
     scanned: Memory,
@@ -276,7 +278,17 @@ impl Governor {
                 let forked = managed.get(&pid).map_or(forks, |process| process.forked);
                 let shared = if forked { i64::MAX } else { 0 };
                 let (scanned, scanned_at, shares_asked, account, begun) = (memory, None, None, None, 0);
-                entry.insert(Watched { statm, memory, scanned, scanned_at, shared, shares_asked, account, begun });
+                entry.insert(Watched {
+                    reader,
+                    statm,
+                    memory,
+                    scanned,
+                    scanned_at,
+                    shared,
+                    shares_asked,
+                    account,
+                    begun,
+                });
             }
         }
     }
@@ -330,13 +342,14 @@ impl Governor {
             if watched.memory.anonymous < least {
                 watched.shared = 0;
             } else if watched.shares_asked.is_none_or(|at| at.elapsed() >= SHARES) {
-                due.push((watched.shares_asked, *pid));
+                due.push((watched.shares_asked, (*pid, watched.reader)));
             }
         }
         due.sort_unstable();
-        let due: Vec<u32> = due.into_iter().take(MOST_SHARES).map(|(_, pid)| pid).collect();
+        let due: Vec<Asked> = due.into_iter().take(MOST_SHARES).map(|(_, asked)| asked).collect();
         if self.shares.ask(due.clone()) {
-            let asked = |pid| self.watched.get_mut(&pid).map(|watched| watched.shares_asked = Some(Instant::now()));
+            let asked =
+                |(pid, _)| self.watched.get_mut(&pid).map(|watched| watched.shares_asked = Some(Instant::now()));
             due.into_iter().filter_map(asked).for_each(drop);
         }
     }
