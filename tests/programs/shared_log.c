@@ -14,6 +14,7 @@
 
 static char folder[] = "/var/tmp/shared_log.XXXXXX";
 static int log_file, line[2]; // line: a pipe on which every record is announced
+static bool in_calls;
 
 static void append_records(unsigned char *records, uint32_t writer, uint32_t round)
 {
@@ -56,11 +57,13 @@ __attribute__((noreturn)) static void child_writes(uint32_t writer, uint32_t rou
     unsigned char *records = map_pages(RECORDS);
     close(line[0]);
     ballast_make(mib);
-    for (uint32_t round = 1; option_number("--in-calls", 0) && round <= rounds; round++)
-        write_all_memory(writer);
-    for (uint32_t round = 1; !option_number("--in-calls", 0) && round <= rounds; round++) {
-        append_records(records, writer, round);
-        use_the_folder(writer, round);
+    for (uint32_t round = 1; round <= rounds; round++) {
+        if (in_calls) {
+            write_all_memory(writer);
+        } else {
+            append_records(records, writer, round);
+            use_the_folder(writer, round);
+        }
     }
     _exit(0);
 }
@@ -92,15 +95,15 @@ int main(int argc, char **argv)
 {
     victim_begin(argc, argv, "--memory --processes --rounds --in-calls", 180);
     long processes = option_number("--processes", 4), rounds = option_number("--rounds", 2);
+    in_calls = option_number("--in-calls", 0);
     if (processes < 1 || processes > MAX_PROCESSES)
         return 2;
     char path[100];
     pid_t children[MAX_PROCESSES];
     MUST(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/log", folder);
-    log_file = open(path, O_CREAT | O_RDWR | (option_number("--in-calls", 0) ? 0 : O_APPEND), 0600);
+    log_file = open(path, O_CREAT | O_RDWR | (in_calls ? 0 : O_APPEND), 0600);
     MUST(log_file >= 0 && pipe(line) == 0);
-    bool in_calls = option_number("--in-calls", 0);
     if (in_calls) // nothing stays behind, however this ends
         MUST(unlink(path) == 0 && rmdir(folder) == 0);
     for (long i = 0; i < processes; i++)

@@ -50,6 +50,11 @@ impl Rule {
     }
 }
 
+/// Shown by memory that is filled beyond the budget and read back.
+fn filled_twice(off: &'static str, always: &'static str) -> Rule {
+    Rule { off, always, victim: "fill_twice", arguments: "128 half-random --reads 1", timeout: 20, tries: 3 }
+}
+
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
 /// The moment is that between the reading of the event and the cancelling of the orders it touches, some microseconds;
 /// the new mapping must be made and written in it. So both sides are slowed down, the agent a little less: it is met in one
@@ -260,15 +265,7 @@ fn nonce() {
 #[test]
 fn page_table_is_the_truth() {
     need_userfaultfd!();
-    Rule {
-        off: "trust-move",
-        always: "move-lies=20",
-        victim: "fill_twice",
-        arguments: "128 half-random --reads 1",
-        timeout: 20,
-        tries: 3,
-    }
-    .is_needed();
+    filled_twice("trust-move", "move-lies=20").is_needed();
 }
 
 /// A seccomp filter may come between a move and the look at what it moved. Then the owner looks, or the pages would stay where
@@ -276,15 +273,7 @@ fn page_table_is_the_truth() {
 #[test]
 fn the_owner_looks_where_the_agent_may_not() {
     need_userfaultfd!();
-    Rule {
-        off: "no-second-look",
-        always: "blind-agent,move-lies=20",
-        victim: "fill_twice",
-        arguments: "128 half-random --reads 1",
-        timeout: 20,
-        tries: 3,
-    }
-    .is_needed();
+    filled_twice("no-second-look", "blind-agent,move-lies=20").is_needed();
 }
 
 /// Where the agent may move pages but not give their memory back, the next pages in a tray would be taken for the old ones.
@@ -339,15 +328,7 @@ fn a_fault_on_a_resident_page_is_served() {
 #[test]
 fn slots_without_a_page_answer_at_once() {
     need_userfaultfd!();
-    Rule {
-        off: "sleeping-reads",
-        always: "read-missing=4",
-        victim: "fill_twice",
-        arguments: "128 half-random --reads 1",
-        timeout: 20,
-        tries: 2,
-    }
-    .is_needed();
+    Rule { tries: 2, ..filled_twice("sleeping-reads", "read-missing=4") }.is_needed();
 }
 
 /// A fault in a system call holds that call's locks: held for as long as others, it would keep all who write to the same log from

@@ -381,9 +381,12 @@ impl Governor {
 
     /// Memory may have to be managed soon.
     fn expect_work(&self) {
+        if self.shared.is_expecting.load(SeqCst) {
+            return;
+        }
         let budget = &self.shared.budget;
-        let near = budget.usage() > budget.activation() / 2 || self.is_group_near() || self.shared.faults.crowd;
-        if near && !self.shared.is_expecting.swap(true, SeqCst) {
+        if budget.usage() > budget.activation() / 2 || self.is_group_near() || self.shared.faults.crowd {
+            self.shared.is_expecting.store(true, SeqCst);
             self.shared.main_bell.ring();
         }
     }

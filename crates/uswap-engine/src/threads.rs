@@ -134,7 +134,7 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
     crate::engine::serve_without_growth(shared);
     // Whether repacking freed something in this round or is yet to try.
     let mut repacks = looks_after_room;
-    let (mut tried_room, mut looked) = (Instant::now(), Instant::now());
+    let (mut tried_room, mut looked, mut tidied) = (Instant::now(), Instant::now(), Instant::now());
     while !stop.load(SeqCst) {
         let needs_repack = repacks && shared.store.needs_repack();
         if needs_repack {
@@ -146,10 +146,13 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
         } else if !needs_repack {
             std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
         }
-        let pause = if looks_after_room && shared.store.is_quite_thin() { 10 } else { 100 };
-        if looks_after_room && looked.elapsed() > Duration::from_millis(pause) {
+        // To ask how thin it is takes the lock of each size.
+        if looks_after_room && looked.elapsed() > Duration::from_millis(10) {
             looked = Instant::now();
-            empty_thin_slabs(shared, &mut scratch);
+            if tidied.elapsed() > Duration::from_millis(100) || shared.store.is_quite_thin() {
+                tidied = looked;
+                empty_thin_slabs(shared, &mut scratch);
+            }
         }
         if looks_after_room && tried_room.elapsed() > Duration::from_secs(1) {
             tried_room = Instant::now();
