@@ -149,6 +149,8 @@ fn a_slow_device_is_read_ahead_of() {
     let outcome = whole(launch, readers("1", "96", "4"));
     let (read, faults) = (outcome.stat("pswpin"), outcome.stat("pgmajfault_device"));
     assert!(read > 50_000 && faults * 64 < read, "{}", outcome.account());
+    // Of all pages most come before they are asked for, in up to 64 at a time.
+    assert!(outcome.stat("swap_ra") * 4 > read * 3, "{}", outcome.account());
     assert!(outcome.stat("swap_ra_hit") * 100 > read, "{}", outcome.account());
     let untouched = outcome.stat("swap_ra_miss") * 64;
     assert!(untouched * 10 < read, "{}", outcome.account());

@@ -18,6 +18,9 @@
 //! touches them. Each time its program reaches pages of the lead the lead is filled up again, and doubles, up to what the
 //! device's round trip makes worth having; pages of it that nobody touched halve it.
 //!
+//! A program that walks the same pages again leaves the streams of its last walk behind, which claim pages that have long
+//! gone. So where several streams know a page, the one followed last is meant, and two that go on at the same page are one.
+//!
 //! ```text
 //!   ... consumed ...| window |  lead: asked for, not touched   |
 //!                   ^ fault: asks for what follows here ───────^ next
@@ -70,6 +73,7 @@ fn grown(window: u32) -> u32 {
 pub struct Lead {
     /// The first.
     pub from: u64,
+    stream: usize,
     /// How many, and how far apart.
     pub window: Window,
     /// Pages that were asked for and that the program has not reached yet.
@@ -97,6 +101,8 @@ impl Window {
 pub struct Streams {
     streams: [Stream; STREAMS],
     clock: u64,
+    /// The stream that was asked for last.
+    last: usize,
     /// The last faults that belonged to no stream, oldest first. Only kept where strides are wanted.
     voters: Option<[u64; VOTERS]>,
 }
@@ -109,37 +115,43 @@ impl Streams {
 
     /// The window (1 to `most` pages) for a fault on the page at `address`.
     pub fn window(&mut self, address: u64, most: u32) -> Window {
-        self.clock += 1;
-        let clock = self.clock;
-        if let Some(stream) = self.streams.iter_mut().find(|s| s.used != 0 && s.next == address) {
-            stream.window = grown(stream.window).min(most.max(1));
-            // It has come to the end of its lead, which was too short.
-            if stream.lead > 0 {
-                stream.lengthen_lead();
-            }
-            (stream.used, stream.seen) = (clock, address);
-            return Window { pages: stream.window, stride: stream.stride };
+        let Some(index) = self.going_on_at(address) else { return self.begin(address, most) };
+        self.follow(index);
+        let stream = &mut self.streams[index];
+        stream.window = grown(stream.window).min(most.max(1));
+        // It has come to the end of its lead, which was too short.
+        if stream.lead > 0 {
+            stream.lengthen_lead();
         }
+        stream.seen = address;
+        Window { pages: stream.window, stride: stream.stride }
+    }
+
+    /// A stream that begins at `address`, in place of the one that was left longest ago.
+    fn begin(&mut self, address: u64, most: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
         let (window, stride) = guessed.map_or((0, PAGE), |stride| (2.min(most), stride));
-        let oldest = self.streams.iter_mut().min_by_key(|s| s.used).expect("there are streams");
+        let oldest = (0..STREAMS).min_by_key(|index| self.streams[*index].used).expect("there are streams");
         let next = address.wrapping_add_signed(stride);
-        *oldest = Stream { next, stride, window, used: clock, lead: 0, seen: address };
+        self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address };
+        self.follow(oldest);
         Window { pages: window.max(1), stride }
     }
 
     /// The window that a fault at `address` is going to have, roughly, without counting it.
     pub fn forecast(&self, address: u64, most: u32) -> u32 {
-        let stream = self.streams.iter().find(|s| s.used != 0 && s.next == address);
-        stream.map_or(1, |stream| grown(stream.window).min(most.max(1)))
+        self.going_on_at(address).map_or(1, |index| grown(self.streams[index].window).min(most.max(1)))
     }
 
     /// Pages from `address` on, at most `most`, that a stream has asked for already, the last time it was looked at: one
     /// that was brought and has gone again, or lies elsewhere than the others, and whose fault says nothing new of the
     /// stream.
     pub fn passed(&self, address: u64, most: u32) -> Option<Window> {
-        let found = self.streams.iter().find_map(|stream| stream.behind(address).map(|left| (stream.stride, left)));
-        found.map(|(stride, left)| Window { pages: (left as u32).clamp(1, most.max(1)), stride })
+        let (index, left) = self.having(address)?;
+        let is_newer = |other: usize| self.streams[other].used > self.streams[index].used;
+        let is_left_over = self.going_on_at(address).is_some_and(is_newer);
+        let window = Window { pages: (left as u32).clamp(1, most.max(1)), stride: self.streams[index].stride };
+        (!is_left_over).then_some(window)
     }
 
     /// The program is at `address`, which was asked for before: what is to be asked for now, so that a lead of at most
@@ -147,8 +159,10 @@ impl Streams {
     ///
     /// [`advance_lead`](Self::advance_lead) says how far that was done.
     pub fn reached(&mut self, address: u64, most: u32) -> Option<Lead> {
-        let found = self.streams.iter_mut().find_map(|stream| stream.behind(address).map(|left| (stream, left)));
-        let (stream, left) = found?;
+        let (index, left) = self.having(address)?;
+        self.clock += 1;
+        let stream = &mut self.streams[index];
+        stream.used = self.clock;
         // Only of a stream that was proven twice: one right guess can be luck.
         if stream.window < 4 {
             return None;
@@ -162,29 +176,57 @@ impl Streams {
         let worth_it = missing >= i64::from(stream.window.min(stream.lead / 3).max(1));
         let window = Window { pages: missing.max(0) as u32, stride: stream.stride };
         let ahead = u32::try_from(left).unwrap_or(0);
-        worth_it.then_some(Lead { from: stream.next, window, ahead })
+        worth_it.then_some(Lead { from: stream.next, stream: index, window, ahead })
     }
 
-    /// Of a lead that begins at `from`, everything up to `next` was asked for.
-    pub fn advance_lead(&mut self, from: u64, next: u64) {
-        if let Some(stream) = self.streams.iter_mut().find(|s| s.used != 0 && s.next == from) {
-            stream.next = next;
+    /// Of a lead, everything up to `next` was asked for.
+    pub fn advance_lead(&mut self, lead: Lead, next: u64) {
+        if self.streams[lead.stream].next == lead.from {
+            self.go_on_at(lead.stream, next);
         }
     }
 
-    /// Nobody touched the page, which was asked for ahead.
+    /// Nobody touched the page, which was asked for ahead: long ago, so the oldest of the streams that have it did.
     pub fn missed(&mut self, address: u64) {
-        let found = self.streams.iter_mut().find(|stream| stream.behind(address).is_some());
-        if let Some(stream) = found {
+        let has = self.streams.iter_mut().filter(|stream| stream.behind(address).is_some());
+        if let Some(stream) = has.min_by_key(|stream| stream.used) {
             (stream.window, stream.lead) = ((stream.window / 2).max(1), stream.lead / 2);
         }
     }
 
     /// The stream that was asked for last goes on at `next`: behind what was brought.
     pub fn advance(&mut self, next: u64) {
-        let clock = self.clock;
-        if let Some(stream) = self.streams.iter_mut().find(|s| s.used == clock) {
-            stream.next = next;
+        self.go_on_at(self.last, next);
+    }
+
+    /// The stream whose next fault is expected at `address`.
+    fn going_on_at(&self, address: u64) -> Option<usize> {
+        let fits = |index: &usize| self.streams[*index].used != 0 && self.streams[*index].next == address;
+        (0..STREAMS).filter(fits).max_by_key(|index| self.streams[*index].used)
+    }
+
+    /// The stream that has asked for `address`, and how many of its steps are left from there on.
+    fn having(&self, address: u64) -> Option<(usize, i64)> {
+        let known = self.streams.iter().enumerate();
+        let having = known.filter_map(|(index, stream)| stream.behind(address).map(|left| (index, left)));
+        having.max_by_key(|(index, _)| self.streams[*index].used)
+    }
+
+    fn follow(&mut self, index: usize) {
+        self.clock += 1;
+        self.streams[index].used = self.clock;
+        self.last = index;
+    }
+
+    /// Others that go on at the same page in the same direction are forgotten.
+    fn go_on_at(&mut self, index: usize, next: u64) {
+        let stride = self.streams[index].stride;
+        for (other, stream) in self.streams.iter_mut().enumerate() {
+            if other == index {
+                stream.next = next;
+            } else if stream.next == next && stream.stride == stride {
+                *stream = Stream::default();
+            }
         }
     }
 
@@ -295,7 +337,7 @@ mod tests {
                 assert_eq!(more.from, asked * PAGE);
                 asked += u64::from(more.window.pages);
                 lead = lead.max((asked - page) as u32);
-                streams.advance_lead(more.from, asked * PAGE);
+                streams.advance_lead(more, asked * PAGE);
             }
         }
         (stalls, lead)
@@ -333,7 +375,7 @@ mod tests {
             streams.advance(next);
             if let Some(lead) = streams.reached(at, 512) {
                 asked = lead.window.pages;
-                streams.advance_lead(next, next + u64::from(asked) * PAGE);
+                streams.advance_lead(lead, next + u64::from(asked) * PAGE);
                 at = next + u64::from(asked) * PAGE;
             } else {
                 at = next;
@@ -354,7 +396,7 @@ mod tests {
         let first = at - 64 * PAGE;
         let lead = streams.reached(first, 1024).expect("a lead");
         assert_eq!(lead.from, at);
-        streams.advance_lead(at, at + u64::from(lead.window.pages) * PAGE);
+        streams.advance_lead(lead, at + u64::from(lead.window.pages) * PAGE);
         assert_eq!(streams.reached(first, 1024), None, "it has one");
         assert_eq!(streams.reached(first + 32 * PAGE + 1, 1024), None, "that is no page of it");
         streams.missed(at);
@@ -362,6 +404,47 @@ mod tests {
         for page in [1u64 << 40, 3 << 40, 1 << 45] {
             streams.window(page, 64);
             assert_eq!(streams.reached(page, 1024), None);
+        }
+    }
+
+    /// A program walks a range and turns back before its end, again and again: what the last walk asked for at the end and
+    /// nobody touched is known to its stream and has gone since.
+    #[test]
+    fn a_second_walk_is_not_answered_from_what_the_first_left() {
+        let mut streams = Streams::default();
+        for walk in 0..40 {
+            let mut at = 0;
+            while at < 600 * PAGE {
+                assert_eq!(streams.passed(at, 32), None, "walk {walk}: the page at {at:#x} is not on its way");
+                let window = streams.window(at, 64);
+                at += u64::from(window.pages) * PAGE;
+                streams.advance(at);
+                if let Some(lead) = streams.reached(at - PAGE, 400) {
+                    assert_eq!((lead.from, lead.ahead), (at, 1), "walk {walk}: the lead is the new stream's");
+                    at = lead.from + u64::from(lead.window.pages) * PAGE;
+                    streams.advance_lead(lead, at);
+                }
+            }
+            assert!(streams.streams.iter().filter(|stream| stream.next == at).count() == 1, "one goes on there");
+        }
+    }
+
+    /// A stream that never faults, since its lead is long enough, is not the one that was left longest ago.
+    #[test]
+    fn random_faults_do_not_end_a_stream_that_runs_on_its_lead() {
+        let (mut streams, mut at) = (Streams::default(), 0);
+        for _ in 0..8 {
+            at += u64::from(streams.window(at, 64).pages) * PAGE;
+            streams.advance(at);
+        }
+        let mut here = at - PAGE;
+        for far in 0..100u64 {
+            let lead = streams.reached(here, 256).expect("it goes on");
+            assert_eq!(lead.from, at);
+            at += u64::from(lead.window.pages) * PAGE;
+            streams.advance_lead(lead, at);
+            here = at - 64 * PAGE;
+            streams.window((1 << 40) + far * (1 << 33), 64);
         }
     }
 

@@ -107,8 +107,9 @@ impl Owner {
         while left > 0 {
             let wanted = left.min(PER_READ);
             let Some(mut buffer) = self.lend_buffer(space, address, wanted, Need::Ahead) else { break };
-            // Small reads breed small reads: while there is enough under way, a large buffer is waited for.
-            if buffer.capacity() < wanted as usize && lead.ahead >= PER_READ {
+            // Small reads breed small reads: while there is enough under way, a large buffer is waited for. The read of the
+            // fault itself is not enough: of a small reserve it takes so much that there would never be a lead.
+            if buffer.capacity() < wanted as usize && lead.ahead > PER_READ {
                 break;
             }
             let passed = self.choose_ahead(space, Window { pages: left, stride }, from, &mut buffer);
@@ -119,7 +120,7 @@ impl Owner {
             self.shared.counters.swap_ra.add(u64::from(chosen));
             (from, left) = (from.wrapping_add_signed(stride * i64::from(passed)), left - passed.min(left));
         }
-        space.streams.advance_lead(lead.from, from);
+        space.streams.advance_lead(lead, from);
     }
 
     /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device, across those that are in
