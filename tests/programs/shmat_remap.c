@@ -26,6 +26,8 @@ static void one_round(unsigned char *data, int id, uint32_t version)
     fill_segment(id);
     fill_pages(data, 0, PAGES, REGION, version);
     ballast_walk();
+    // In half of it: evicted pages are replaced, and pages that the pager knows to be in memory.
+    require_pages(data, SEGMENT_PAGES, SEGMENT_PAGES / 2, REGION, version, "private pages before the segment");
     MUST(shmat(id, middle, SHM_REMAP) == middle);
     require_pages(middle, 0, SEGMENT_PAGES, SEGMENT, 1, "segment attached over evicted pages");
     fill_pages(middle, 0, SEGMENT_PAGES, SEGMENT, 2);
@@ -38,6 +40,9 @@ static void one_round(unsigned char *data, int id, uint32_t version)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     MUST(again == middle);
     require_zero_pages(middle, 0, SEGMENT_PAGES, REGION, "private mapping where the segment was");
+    fill_pages(middle, 0, SEGMENT_PAGES, REGION, version);
+    ballast_walk();
+    require_pages(middle, 0, SEGMENT_PAGES, REGION, version, "private mapping where the segment was, after pressure");
 }
 
 int main(int argc, char **argv)

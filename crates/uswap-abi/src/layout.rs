@@ -54,6 +54,9 @@ pub const AREA_BYTES: u64 = NONCE + 2 * PAGE;
 /// that is known), in the header page. For programs that the agent was brought to.
 pub const TID_WORD: u64 = HEADER + 32;
 
+/// Offset of a word of the header page, for tests: not 0 where hooks announce nothing.
+pub const SILENT_HOOKS: u64 = HEADER + 40;
+
 /// Notes the header page has room for: a ring.
 pub const NOTES: usize = 128;
 /// Offset of the count of notes ever left, in the header page.

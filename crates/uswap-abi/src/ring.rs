@@ -165,6 +165,8 @@ pub struct Ring {
     pub stay_last: AtomicU32,
     /// For tests: an agent whose engine and keeper are gone lets the program go on.
     pub careless: AtomicU32,
+    /// For tests: hooks announce nothing.
+    pub silent_hooks: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

@@ -8,7 +8,7 @@ use core::sync::atomic::{
 
 use crate::layout::{
     NOTE_BYTES, NOTE_DO_FORK, NOTE_DONE, NOTE_DONT_FORK, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT,
-    NOTES_START, NOTICE, PAGE,
+    NOTES_START, NOTICE, PAGE, SILENT_HOOKS,
 };
 use crate::start;
 use crate::syscall::{self, call};
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> 
         MADV_DOFORK => Some(NOTE_DO_FORK),
         _ => None,
     };
-    if advice == MADV_GUARD_INSTALL {
+    if advice == MADV_GUARD_INSTALL && !are_silent() {
         // SAFETY: the program asks for these pages to be dropped.
         unsafe { call(syscall::MADVISE, [address, length, MADV_DONTNEED as usize, 0, 0, 0]) };
     }
@@ -68,11 +68,23 @@ pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> 
 /// As the system call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shmat(id: i32, address: usize, flags: i32) -> *mut u8 {
-    if flags & SHM_REMAP != 0 && address != 0 {
+    if flags & SHM_REMAP != 0 && address != 0 && !are_silent() {
         announce_remap(id, address);
     }
     // SAFETY: the program's own call.
     finish(unsafe { call(syscall::SHMAT, [id as usize, address, flags as usize, 0, 0, 0]) }) as *mut u8
+}
+
+/// Silences the hooks of the process with this area.
+pub fn silence(area: u64) {
+    // SAFETY: an aligned word of the header page, which is always present.
+    unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.store(1, SeqCst);
+}
+
+/// A rule that is off in tests: what sends no event is not preceded by something that does.
+fn are_silent() -> bool {
+    // SAFETY: as in `silence`.
+    start::area().is_some_and(|area| unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.load(SeqCst) != 0)
 }
 
 fn announce_remap(id: i32, address: usize) {

@@ -1,5 +1,8 @@
 //! Meeting the engine: the socket, the messages and the descriptors that travel with them.
 
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::hooks;
 use crate::layout::{IDENTITY, NONCE, NOTICE, PAGE};
 use crate::message::*;
 use crate::orders::Agent;
@@ -62,6 +65,9 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
         syscall::name_thread(AGENT_NAME);
     }
     let ring = map_ring(ring_fd)?;
+    if ring.silent_hooks.load(Relaxed) != 0 {
+        hooks::silence(area);
+    }
     write_nonce(area, &welcome);
     let identity = if inherited { read_identity(area) } else { 0 };
     let is_child = identity != 0;

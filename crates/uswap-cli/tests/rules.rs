@@ -7,7 +7,7 @@ mod common;
 use std::ffi::OsString;
 
 use common::victims::victim;
-use common::{Outcome, notice, under};
+use common::{Outcome, not_here, notice, under};
 
 /// A rule and what shows it.
 struct Rule {
@@ -72,6 +72,32 @@ fn gate() {
         tries: 30,
     }
     .is_needed();
+}
+
+/// A guard that nobody announced leaves the old page where it was evicted to.
+#[test]
+fn guards_are_announced() {
+    need_userfaultfd!();
+    let rule = Rule {
+        off: "silent-hooks",
+        always: "",
+        victim: "guard_pages",
+        arguments: "--memory 76",
+        timeout: 30,
+        tries: 3,
+    };
+    if rule.run("").stdout.contains("not supported") {
+        return not_here("this kernel has no guard pages (they came with 6.13)");
+    }
+    rule.is_needed();
+}
+
+/// So does a segment of shared memory that replaces evicted pages.
+#[test]
+fn attached_segments_are_announced() {
+    need_userfaultfd!();
+    Rule { off: "silent-hooks", always: "", victim: "shmat_remap", arguments: "--memory 76", timeout: 30, tries: 3 }
+        .is_needed();
 }
 
 /// Without its own page table a child reads zeros where its parent's pages were evicted.

@@ -73,6 +73,7 @@ impl Door {
         ring.forget_leftovers.store(self.shared.faults.forget_leftovers.into(), Relaxed);
         ring.stay_last.store(self.shared.faults.stay_last.into(), Relaxed);
         ring.careless.store(self.shared.faults.careless_agents.into(), Relaxed);
+        ring.silent_hooks.store(self.shared.faults.silent_hooks.into(), Relaxed);
         ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];

@@ -38,6 +38,8 @@ pub struct FaultPoints {
     pub stay_last: bool,
     /// Rule off: agents whose engine and keeper are gone let their program go on.
     pub careless_agents: bool,
+    /// Rule off: hooks announce nothing of calls that send no event.
+    pub silent_hooks: bool,
     /// Rule off: a fork child's table is cloned before it is known what has just been staged.
     pub no_absorb: bool,
     /// One in N first touches finds that its page is there already, and nobody was woken.
@@ -170,6 +172,7 @@ impl FaultPoints {
                 "forget-leftovers" => points.forget_leftovers = true,
                 "stay-last" => points.stay_last = true,
                 "careless-agents" => points.careless_agents = true,
+                "silent-hooks" => points.silent_hooks = true,
                 "no-absorb" => points.no_absorb = true,
                 "found-there" => points.found_there = number,
                 "no-wake" => points.no_wake = true,
