@@ -487,8 +487,11 @@ impl Devices {
         let turn = self.turn.fetch_add(1, Relaxed);
         turns.clear();
         turns.extend(self.open().map(|(index, _)| index));
-        let count = turns.len().max(1) as u32;
-        turns.sort_unstable_by_key(|index| (Reverse(self.bay(*index).priority), (u32::from(*index) + turn) % count));
+        turns.sort_unstable_by_key(|index| (Reverse(self.bay(*index).priority), *index));
+        let alike = |a: &u8, b: &u8| self.bay(*a).priority == self.bay(*b).priority;
+        for equal in turns.chunk_by_mut(alike) {
+            equal.rotate_left(turn as usize % equal.len());
+        }
     }
 
     /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and appends where each
