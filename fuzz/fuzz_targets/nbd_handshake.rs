@@ -15,6 +15,7 @@ fuzz_target!(|input: (&[u8], u32, Vec<Vec<u8>>)| {
     let mut told = Told::default();
     if replies.iter().try_for_each(|data| told.add(data)).is_ok() {
         if let Ok(export) = told.export(true) {
+            assert!(export.sector >= 512 && export.sector <= 4096 && export.sector >= export.smallest);
             assert!(export.smallest <= 4096 && export.largest >= 4096 && export.largest % 4096 == 0);
         }
     }

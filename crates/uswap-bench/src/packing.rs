@@ -1,4 +1,5 @@
-//! What packing brings: the same runs with writeback packing compressed pages together and giving each a slot of its own.
+//! What packing brings: the same runs with writeback packing compressed pages together and giving each a slot of its own,
+//! on the device as it is and as one that reads whole pages only, there also with packed objects that may touch two slots.
 //!
 //! Both run with a pool so small that the devices are used, one after the other in each repetition, beginning with another
 //! one each time. Bytes are those that the engine asked its devices for; of a run that did not end in time there are none.
@@ -8,24 +9,36 @@ use std::fmt::Write;
 use crate::results::{Outcome, Results, Sample};
 use crate::statistics::Summary;
 
-/// The systems: packed, and each object alone.
-pub fn systems(pool_percent: u32) -> [String; 2] {
-    [format!("uswap:--pool {pool_percent}"), format!("uswap:faults=no-packing --pool {pool_percent}")]
+/// The fault points that make the systems, how they are called, and what the device reads.
+const SYSTEMS: [(&str, &str, &str); 5] = [
+    ("", "across slots", "sectors"),
+    ("no-packing", "no", "sectors"),
+    ("whole-pages", "within slots", "pages"),
+    ("whole-pages,crossing", "across slots", "pages"),
+    ("whole-pages,no-packing", "no", "pages"),
+];
+
+/// The systems, packed and each object alone.
+pub fn systems(pool_percent: u32) -> [String; 5] {
+    SYSTEMS.map(|(points, ..)| match points {
+        "" => format!("uswap:--pool {pool_percent}"),
+        points => format!("uswap:faults={points} --pool {pool_percent}"),
+    })
 }
 
 /// What runs when nothing is named.
 pub const WORKLOADS: [&str; 7] = ["random", "seq", "zipf-1.2", "cbuild-j16", "python-dict", "sqlite", "python-numpy"];
 
 /// The table.
-pub fn table(results: &Results, systems: &[String; 2]) -> String {
+pub fn table(results: &Results, systems: &[String]) -> String {
     let mut text = String::from(
-        "| workload | memory | packed | s | pages out | bytes out a page | pages in | bytes in a page | most on device, MiB |\n\
-         |---|--:|---|--:|--:|--:|--:|--:|--:|\n",
+        "| workload | memory | reads | packed | s | pages out | bytes out a page | pages in | bytes in a page | most on device, MiB |\n\
+         |---|--:|---|---|--:|--:|--:|--:|--:|--:|\n",
     );
     for workload in &results.workloads {
         for &fraction in &results.fractions {
-            for (system, label) in systems.iter().zip(["yes", "no"]) {
-                text.push_str(&row(results, &workload.name, fraction, system, label));
+            for (system, (_, packed, reads)) in systems.iter().zip(SYSTEMS) {
+                text.push_str(&row(results, &workload.name, fraction, system, &format!("{reads} | {packed}")));
             }
         }
     }
@@ -101,9 +114,12 @@ mod tests {
             ..Results::default()
         };
         let text = table(&results, &systems);
-        assert!(text.contains("| seq | 50 % | yes | 2.00 | 100 | 1280 | 10 | 2048 | 3 |\n"), "{text}");
-        assert!(text.contains("| seq | 50 % | no | 2.00 | 100 | 4096 |"), "{text}");
-        assert!(text.contains("| seq | 25 % | yes | ") && text.contains("more than 40 s"), "{text}");
+        assert!(
+            text.contains("| seq | 50 % | sectors | across slots | 2.00 | 100 | 1280 | 10 | 2048 | 3 |\n"),
+            "{text}"
+        );
+        assert!(text.contains("| seq | 50 % | sectors | no | 2.00 | 100 | 4096 |"), "{text}");
+        assert!(text.contains("| seq | 25 % | sectors | across slots | ") && text.contains("more than 40 s"), "{text}");
         assert_eq!(text.lines().count(), 5, "what was not run is no row: {text}");
     }
 }

@@ -5,8 +5,9 @@ mod common;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use common::disk::Mounted;
 use common::victims::victim;
-use common::{Running, Scratch, under};
+use common::{Running, Scratch, not_here, under};
 use serde_json::Value;
 
 fn uswap(words: &[&str]) -> Output {
@@ -103,6 +104,14 @@ fn wrong_orders_change_nothing() {
     is_refused(&["swapon", &name, path], "in use");
     is_refused(&["swapon", &name, "/"], "directory");
     is_refused(&["swapon", &name, precious.to_str().expect("a path")], "holds data");
+    match Mounted::new(16 << 20) {
+        Some(mounted) => {
+            std::fs::write(mounted.folder.join("data"), "data").expect("a file");
+            is_refused(&["swapon", &name, &mounted.device.name], "in use");
+            assert_eq!(std::fs::read(mounted.folder.join("data")).expect("still there"), b"data");
+        }
+        None => not_here("nothing can be mounted here"),
+    }
     is_refused(&["swapon", &name, &format!("{path}-small,size=1M")], "less than 2 MiB");
     is_refused(&["swapon", &name, &format!("{path},prio=high")], "prio");
     is_refused(&["swapoff", &name, "/no/such/file"], path);

@@ -6,11 +6,11 @@
 mod common;
 
 use std::ffi::OsString;
-use std::process::Command;
 
+use common::disk::BlockDevice;
 use common::torture_cases::torture_cases;
 use common::victims::victim;
-use common::{Launch, Outcome, Scratch, not_here, notice, under};
+use common::{Launch, Outcome, not_here, notice, under};
 
 fn words(arguments: &str) -> Vec<OsString> {
     let mut all = vec![victim("torture").into_os_string()];
@@ -79,29 +79,6 @@ written_back! {
         "--seed 35 --seconds 2 --memory 76 --threads 3";
     counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 76";
     writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 76";
-}
-
-/// A loop device over a file.
-struct BlockDevice {
-    name: String,
-    _scratch: Scratch,
-}
-
-impl BlockDevice {
-    fn new(bytes: u64) -> Option<Self> {
-        let scratch = Scratch::new();
-        let image = scratch.path("disk");
-        std::fs::File::create(&image).ok()?.set_len(bytes).ok()?;
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
-        (made.status.success() && !name.is_empty()).then_some(Self { name, _scratch: scratch })
-    }
-}
-
-impl Drop for BlockDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.name]).status();
-    }
 }
 
 /// The same on a block device, whose sectors say how little can be read.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::victims::victim;
-use common::{Running, Scratch, USWAP, alone, under};
+use common::{Outcome, Running, Scratch, USWAP, alone, under};
 use serde_json::Value;
 
 /// Pages of a MiB.
@@ -110,4 +110,39 @@ fn a_stream_does_not_displace_an_established_set() {
     let last = sets.read(2);
     assert!(last < 24 * PAGES / 50, "{last} pages of the set were displaced");
     sets.end();
+}
+
+/// Figures of a program that fills twice its budget and then only reads, in order, so many times.
+fn sweeps(options: &[&str], arguments: &str, passes: &str) -> Outcome {
+    let pairs = options.chunks(2);
+    let launch = pairs.fold(under("40M").swap_file("1G").deadline(60), |launch, pair| launch.option(pair[0], pair[1]));
+    let mut words = vec![victim("linear_readers").display().to_string(), "--processes".into(), "1".into()];
+    words.extend(["--timeout", "50", "--passes", passes].map(String::from));
+    words.extend(arguments.split_whitespace().map(String::from));
+    let outcome = launch.run(words);
+    outcome.expect(0).paged();
+    outcome
+}
+
+/// What came back unchanged goes again without being written: four more passes write next to nothing.
+#[test]
+fn a_clean_sweep_writes_nothing_after_the_first_round() {
+    need_userfaultfd!();
+    let of = |passes| sweeps(&["--pool", "0"], "--memory 80 --incompressible 1", passes);
+    let (one, five) = (of("1"), of("5"));
+    let written = |outcome: &Outcome| outcome.stat("pswpout");
+    assert!(written(&one) > 40 * PAGES && five.stat("pswpin") > 160 * PAGES, "{}", five.account());
+    assert!(written(&five) * 100 < written(&one) * 105, "{} and {} pages", written(&one), written(&five));
+}
+
+/// The same in the pool: nothing is compressed twice.
+#[test]
+fn a_clean_sweep_compresses_nothing_after_the_first_round() {
+    need_userfaultfd!();
+    let of = |passes| sweeps(&["--pool", "60"], "--memory 80", passes);
+    let (one, five) = (of("1"), of("5"));
+    let stored = |outcome: &Outcome| outcome.stat("zswpout");
+    let reused = five.stat("swap_cache_reused");
+    assert!(stored(&five) * 100 < stored(&one) * 105, "{} and {} pages", stored(&one), stored(&five));
+    assert!(reused > 100 * PAGES, "{reused} copies were used again");
 }

@@ -69,20 +69,23 @@ impl Mirror {
     }
 
     /// Reads at the half that is left, or first at `first`, then at the other.
-    fn read_from(&self, first: usize, slot: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+    fn read_from(&self, first: usize, slot: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         match self.left.load(SeqCst) {
-            BOTH => self.halves[first].read(slot, bytes).or_else(|errno| self.read_other(first, errno, slot, bytes)),
-            left => self.halves[left as usize].read(slot, bytes),
+            BOTH => match self.halves[first].read_part(slot, skip, bytes) {
+                Err(errno) => self.read_other(first, errno, slot, skip, bytes),
+                read => read,
+            },
+            left => self.halves[left as usize].read_part(slot, skip, bytes),
         }
     }
 
     /// A read that failed at one half.
-    fn read_other(&self, failed: usize, errno: Errno, slot: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+    fn read_other(&self, failed: usize, errno: Errno, slot: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         // Asked for what cannot be, both say so.
         if errno == Errno::INVALID || self.left.load(SeqCst) == failed as u8 {
             return Err(errno);
         }
-        self.halves[1 - failed].read(slot, bytes)?;
+        self.halves[1 - failed].read_part(slot, skip, bytes)?;
         // The other may have been put out meanwhile: then what it gave does not count.
         if self.put_out(failed, errno) { Ok(()) } else { Err(errno) }
     }
@@ -114,12 +117,20 @@ impl Device for Mirror {
     }
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        self.read_from(self.faster, first, bytes)
+        self.read_from(self.faster, first, 0, bytes)
+    }
+
+    /// What both halves can, since each may be asked for what the other was.
+    fn sector(&self) -> usize {
+        self.halves[0].sector().max(self.halves[1].sector())
+    }
+
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.read_from(self.faster, first, skip, bytes)
     }
 
     fn read_again(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
-        // Its sectors are pages.
-        if skip == 0 { self.read_from(1 - self.faster, first, bytes) } else { Err(Errno::INVALID) }
+        self.read_from(1 - self.faster, first, skip, bytes)
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
@@ -128,7 +139,8 @@ impl Device for Mirror {
                 self.halves[self.faster].read_many(requests);
                 for request in requests {
                     if let Err(errno) = request.result {
-                        request.result = self.read_other(self.faster, errno, request.slot, request.buf);
+                        let ReadRequest { slot, skip, .. } = *request;
+                        request.result = self.read_other(self.faster, errno, slot, skip, request.buf);
                     }
                 }
             }

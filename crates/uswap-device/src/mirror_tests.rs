@@ -81,6 +81,56 @@ fn wrong_bytes_are_read_again_from_the_other_half() {
     drop(other);
 }
 
+/// A sector of the first half that fails comes from the second, and from the same place of the page.
+#[test]
+fn parts_of_pages_are_read_from_either_half() {
+    let (one, other, mirror) = halves();
+    assert_eq!(mirror.sector(), one.sector().max(other.sector()));
+    assert!(mirror.sector() < PAGE_SIZE);
+    let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|at| (at / 512) as u8 + 1).collect();
+    mirror.write(4, &bytes).unwrap();
+    let read = |skip: usize| {
+        let mut part = [0; 1024];
+        mirror.read_part(4, skip, &mut part).map(|()| part[0])
+    };
+    assert_eq!([read(512), read(PAGE_SIZE - 512)], [Ok(2), Ok(8)]);
+    let mut part = [0; 512];
+    mirror.read_again(4, 1024, &mut part).unwrap();
+    assert_eq!(part[0], 3);
+    one.fail_reads(When::Nth(0), Errno::IO);
+    let mut parts = [[0; 512]; 2];
+    let mut requests: Vec<_> =
+        parts.iter_mut().zip([512, 1536]).map(|(part, skip)| ReadRequest::part(4, skip, part)).collect();
+    mirror.read_many(&mut requests);
+    assert!(requests.iter().all(|request| request.result.is_ok()));
+    assert_eq!((parts[0][0], parts[1][0], mirror.note().is_some()), (2, 4, true));
+}
+
+/// One half reads pages only, and so does the mirror.
+#[test]
+fn a_mirror_reads_no_less_than_its_coarser_half() {
+    struct Pages(RamDevice);
+    impl Device for Pages {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+        fn slots(&self) -> u32 {
+            self.0.slots()
+        }
+        fn class(&self) -> DeviceClass {
+            self.0.class()
+        }
+        fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
+            self.0.write(first, bytes)
+        }
+        fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
+            self.0.read(first, bytes)
+        }
+    }
+    let mirror = Mirror::new(Box::new(RamDevice::new("fine", 16)), Box::new(Pages(RamDevice::new("coarse", 16))));
+    assert_eq!(mirror.sector(), PAGE_SIZE);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write(u32, u8),

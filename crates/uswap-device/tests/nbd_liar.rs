@@ -167,6 +167,75 @@ fn an_error_is_the_request_s_own() {
     assert_eq!((device.connections()[0].reconnects, device.note()), (0, None));
 }
 
+/// A page no two bytes of which at the same distance from a sector's start are alike in neighbouring sectors.
+fn striped(slot: u32) -> Vec<u8> {
+    (0..PAGE).map(|at| (at / 512 * 31 + at % 251) as u8 ^ slot as u8).collect()
+}
+
+/// Parts of pages, one by one and many at once, a part that crosses from one page to the next among them.
+fn parts_are_right(device: &NbdDevice, sector: usize) {
+    let all: Vec<u8> = (3..8).flat_map(striped).collect();
+    let expected = |skip: usize, length: usize| all[skip..skip + length].to_vec();
+    let asked = [(0, sector), (sector, sector), (PAGE - sector, 2 * sector), (PAGE, PAGE), (2 * sector, PAGE + sector)];
+    for (skip, length) in asked {
+        let mut part = vec![0; length];
+        assert_eq!(device.read_part(3, skip, &mut part), Ok(()), "{skip} {length}");
+        assert!(part == expected(skip, length), "{skip} {length}");
+    }
+    let mut buffers = asked.map(|(_, length)| vec![0; length]);
+    let requests = buffers.iter_mut().zip(asked);
+    let mut requests: Vec<_> = requests.map(|(buffer, (skip, _))| ReadRequest::part(3, skip, buffer)).collect();
+    device.read_many(&mut requests);
+    assert!(requests.iter().all(|request| request.result.is_ok()));
+    assert!(buffers.iter().zip(asked).all(|(buffer, (skip, length))| *buffer == expected(skip, length)));
+    assert_eq!(device.read_part(3, sector / 2, &mut vec![0; sector]), Err(Errno::INVALID));
+    assert_eq!(device.read_part(device.slots() - 1, sector, &mut page(0)), Err(Errno::INVALID));
+}
+
+fn striped_device(liar: &Liar) -> NbdDevice {
+    let device = open(liar, 5);
+    (3..8).for_each(|slot| device.write(slot, &striped(slot)).expect("a write"));
+    liar.reads.lock().unwrap().clear();
+    device
+}
+
+fn parts_of_pages(liar: &Liar) -> usize {
+    let reads = liar.reads.lock().unwrap();
+    reads.iter().filter(|(offset, length)| (offset | u64::from(*length)) % PAGE as u64 != 0).count()
+}
+
+#[test]
+fn a_server_that_told_its_blocks_is_asked_for_sectors() {
+    let liar = Liar::new(Lie::None, SIZE);
+    let device = striped_device(&liar);
+    assert_eq!(device.sector(), 512, "a byte is what it would allow");
+    parts_are_right(&device, 512);
+    let bytes: u32 = liar.reads.lock().unwrap().iter().map(|(_, length)| length).sum();
+    assert_eq!(bytes as usize, 2 * (4 * 512 + 2 * PAGE + 512), "nothing more is read");
+}
+
+#[test]
+fn a_server_that_told_nothing_or_pages_is_asked_for_pages() {
+    for lie in [Lie::PageBlocks, Lie::NoBlocks] {
+        let liar = Liar::new(lie, SIZE);
+        let device = striped_device(&liar);
+        assert_eq!(device.sector(), PAGE, "{lie:?}");
+        parts_are_right(&device, PAGE);
+        assert_eq!(parts_of_pages(&liar), 0, "{lie:?}");
+    }
+}
+
+/// Who refuses what it said it would do is asked for whole pages from then on.
+#[test]
+fn a_server_that_refuses_parts_is_asked_for_pages_instead() {
+    let liar = Liar::new(Lie::RefusesParts, SIZE);
+    let device = striped_device(&liar);
+    assert_eq!(device.sector(), 512);
+    parts_are_right(&device, 512);
+    assert_eq!(device.sector(), PAGE);
+    assert_eq!((device.connections()[0].reconnects, device.note()), (0, None));
+}
+
 /// Another export in the place of ours is no server of ours.
 #[test]
 fn an_export_that_changed_is_not_used() {

@@ -99,7 +99,14 @@ fn many_reads_of_a_file_each_bring_their_bytes() {
 #[test]
 fn many_reads_of_a_server_each_bring_their_bytes() {
     let liar = Liar::new(Lie::None, u64::from(SLOTS) * PAGE as u64);
-    reads_are_right(&nbd(&liar));
+    let device = nbd(&liar);
+    reads_are_right(&device);
+    let mut queue = device.read_queue().expect("a queue");
+    queue.begin(read(3, PAGE - 512, 1024, 512)).expect("begun");
+    let end = next(&mut *queue);
+    let memory = end.memory.bytes();
+    assert!(memory[512..1024].iter().all(|byte| *byte == 4) && memory[1024..1536].iter().all(|byte| *byte == 5));
+    assert!(end.result.is_ok() && memory[1536] == 0);
 }
 
 #[test]

@@ -104,6 +104,10 @@ pub struct FaultPoints {
     pub eager_repack: bool,
     /// Not a rule: writeback gives each object a slot of its own, for comparison.
     pub no_packing: bool,
+    /// Devices read whole pages only, whatever they say of sectors.
+    pub whole_pages: bool,
+    /// Rule off: packed objects may touch two slots also on devices that read whole pages only.
+    pub crossing: bool,
     /// Not a rule: threads that serve pages end the engine when they allocate what has no name (1), or tell of it and go on
     /// (2).
     pub no_alloc: u64,
@@ -218,6 +222,8 @@ impl FaultPoints {
                 "eager-writeback" => points.eager_writeback = true,
                 "eager-repack" => points.eager_repack = true,
                 "no-packing" => points.no_packing = true,
+                "whole-pages" => points.whole_pages = true,
+                "crossing" => points.crossing = true,
                 "crowd" => points.crowd = true,
                 "no-placement" => points.no_placement = true,
                 "forget-threads" => points.forget_threads = true,
@@ -237,6 +243,8 @@ impl FaultPoints {
     pub fn tuning(&self) -> uswap_store::Tuning {
         uswap_store::Tuning {
             no_packing: self.no_packing,
+            whole_pages: self.whole_pages,
+            crossing: self.crossing,
             eager_writeback: self.eager_writeback,
             eager_repack: self.eager_repack,
             delay: Duration::from_micros(self.delay_writeback),

@@ -36,6 +36,7 @@ pub(crate) struct Bay {
     pub priority: i32,
     /// No page goes to it any more.
     draining: AtomicBool,
+    rules: Arc<Rules>,
     slots: Slots,
     packs: Packs,
     read_bytes: AtomicU64,
@@ -47,11 +48,20 @@ pub(crate) struct Bay {
     no_room: AtomicU64,
 }
 
+/// What tests and measurements change of all devices.
+#[derive(Default)]
+pub(crate) struct Rules {
+    /// They read whole pages only, whatever they say.
+    pub whole_pages: AtomicBool,
+    /// Rule off: objects may touch two slots also where pages are the least that is read.
+    pub crossing: AtomicBool,
+}
+
 /// Where a page was written: index of the device, slot.
 pub(crate) type Spot = (u8, u32);
 
 impl Bay {
-    pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking) -> Self {
+    pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking, rules: Arc<Rules>) -> Self {
         let slots = Slots::new(device.slots(), locking);
         let packs = Packs::new(device.slots());
         Self {
@@ -59,6 +69,7 @@ impl Bay {
             device: RwLock::new(Some(device.into())),
             priority,
             draining: AtomicBool::new(false),
+            rules,
             slots,
             packs,
             read_bytes: AtomicU64::new(0),
@@ -92,7 +103,7 @@ impl Bay {
     /// When `io` is shorter than two pages.
     pub fn read<'a>(&self, extent: &Extent, again: bool, io: &'a mut [u8]) -> Result<&'a [u8], Errno> {
         let Some(device) = self.device() else { return Err(Errno::IO) };
-        let bytes = whole_sectors(&extent.bytes(), device.sector());
+        let bytes = whole_sectors(&extent.bytes(), self.sector_of(&*device));
         let (slot, skip) = slot_and_skip(bytes.start);
         let io = &mut io[..(bytes.end - bytes.start) as usize];
         self.read_bytes.fetch_add(io.len() as u64, Relaxed);
@@ -107,7 +118,7 @@ impl Bay {
     /// then of each where in `io` its units are, `None` if they could not be read: of a device that has gone.
     pub fn read_many(&self, extents: impl Iterator<Item = Extent>, plan: &mut ReadPlan, io: &mut [u8]) {
         let device = self.device();
-        plan.make(extents, device.as_ref().map_or(PAGE_SIZE, |device| device.sector()), io.len());
+        plan.make(extents, device.as_ref().map_or(PAGE_SIZE, |device| self.sector_of(&**device)), io.len());
         let mut requests: [ReadRequest<'_>; IO_PAGES] = std::array::from_fn(|_| ReadRequest::new(0, &mut []));
         let mut room = &mut *io;
         for (bytes, request) in plan.requests.iter().zip(&mut requests) {
@@ -138,7 +149,16 @@ impl Bay {
 
     /// What its reads may begin and end at multiples of; nothing of one that has gone.
     pub fn sector(&self) -> Option<usize> {
-        self.look(|device| device.sector())
+        self.look(|device| self.sector_of(device))
+    }
+
+    fn sector_of(&self, device: &dyn Device) -> usize {
+        if self.rules.whole_pages.load(Relaxed) { PAGE_SIZE } else { device.sector() }
+    }
+
+    /// Whether objects are to lie within slots: it reads whole pages, and what lies in two slots would cost two.
+    fn wants_within(&self) -> bool {
+        self.sector() == Some(PAGE_SIZE) && !self.rules.crossing.load(Relaxed)
     }
 
     /// Counts bytes that were read past this.
@@ -257,6 +277,7 @@ impl Bay {
     /// had are full, or one write failed. Appends where each lies to `extents`.
     fn write_objects(&self, index: u8, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
         let first = extents.len();
+        batch.within = self.wants_within();
         lists.runs.clear();
         if self.usable() {
             self.slots.allocate(worker_number(), batch.slots_from(first), &mut lists.runs);
@@ -429,16 +450,18 @@ pub(crate) struct Devices {
     bays: Box<[OnceLock<Bay>]>,
     turn: AtomicU32,
     locking: Locking,
+    pub rules: Arc<Rules>,
 }
 
 impl Devices {
     pub fn new(locking: Locking) -> Self {
-        Self { bays: (0..MOST_DEVICES).map(|_| OnceLock::new()).collect(), turn: AtomicU32::new(0), locking }
+        let bays = (0..MOST_DEVICES).map(|_| OnceLock::new()).collect();
+        Self { bays, turn: AtomicU32::new(0), locking, rules: Arc::default() }
     }
 
     /// Adds a device; `None` when there were too many.
     pub fn add(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
-        let mut bay = Bay::new(device, priority, self.locking);
+        let mut bay = Bay::new(device, priority, self.locking, self.rules.clone());
         for (index, place) in self.bays.iter().enumerate() {
             match place.set(bay) {
                 Ok(()) => return Some(index as u8),
@@ -464,8 +487,11 @@ impl Devices {
         let turn = self.turn.fetch_add(1, Relaxed);
         turns.clear();
         turns.extend(self.open().map(|(index, _)| index));
-        let count = turns.len().max(1) as u32;
-        turns.sort_unstable_by_key(|index| (Reverse(self.bay(*index).priority), (u32::from(*index) + turn) % count));
+        turns.sort_unstable_by_key(|index| (Reverse(self.bay(*index).priority), *index));
+        let alike = |a: &u8, b: &u8| self.bay(*a).priority == self.bay(*b).priority;
+        for equal in turns.chunk_by_mut(alike) {
+            equal.rotate_left(turn as usize % equal.len());
+        }
     }
 
     /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and appends where each

@@ -7,7 +7,8 @@
 //! ```
 //! A page that is not compressed fills its slot, from unit 0 on. A compressed object is the number of its bytes (2 bytes,
 //! little endian) and the bytes, filled up to a whole unit. It may go on in the next slot of the same device, so that an
-//! object costs no more than its bytes and half a unit; never further, because it is shorter than a slot.
+//! object costs no more than its bytes and half a unit; never further, because it is shorter than a slot. On devices that
+//! read whole pages only it does not go on, but begins in the next slot.
 
 use std::ops::Range;
 

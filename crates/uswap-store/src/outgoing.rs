@@ -4,6 +4,9 @@
 //! piece that does not fit any more begins the next run. A whole page begins a slot, and its neighbours in the batch leave
 //! the gap before it unused; whoever mixes the two puts the pages first or last.
 //!
+//! On a device that reads whole pages only, a compressed object that would go on in the next slot begins there, so that it
+//! costs a read of one page ([`Outgoing::within`]).
+//!
 //! With packing off each object lies at the start of a slot of its own, which is how it was before packing and what packing
 //! is measured against.
 
@@ -33,6 +36,8 @@ pub(crate) struct Outgoing {
     units: u32,
     /// Off: each object begins a slot.
     pub packing: bool,
+    /// On: no object touches two slots.
+    pub within: bool,
 }
 
 /// A part of a batch in the shape of a run of slots.
@@ -51,6 +56,7 @@ impl Outgoing {
             pieces: Vec::with_capacity(BATCH_OBJECTS),
             units: 0,
             packing: true,
+            within: false,
         }
     }
 
@@ -89,7 +95,8 @@ impl Outgoing {
     }
 
     fn place(&self, end: u32, units: u32) -> u32 {
-        let begins_a_slot = !self.packing || units as usize == SLOT_UNITS;
+        let crosses = end as usize % SLOT_UNITS + units as usize > SLOT_UNITS;
+        let begins_a_slot = !self.packing || units as usize == SLOT_UNITS || self.within && crosses;
         if begins_a_slot { end.next_multiple_of(SLOT_UNITS as u32) } else { end }
     }
 
@@ -160,6 +167,22 @@ mod tests {
         assert_eq!((mixed.slots_from(0), places(&mut mixed, 0, 9)), (3, (vec![(0, 2), (64, 64), (128, 2)], 3)));
         let mut alone = batch(&[100, 2000, 100], false);
         assert_eq!((alone.slots_from(0), places(&mut alone, 0, 9)), (3, (vec![(0, 2), (64, 32), (128, 2)], 3)));
+    }
+
+    #[test]
+    fn within_slots_no_object_touches_two() {
+        let mut batch = Outgoing { within: true, ..batch(&[2000, 2000, 1500, 3000, 100, 62, 1000], true) };
+        assert_eq!(batch.slots_from(0), 4);
+        let all = vec![(0, 32), (32, 32), (64, 24), (128, 47), (175, 2), (177, 1), (192, 16)];
+        assert_eq!(places(&mut batch, 0, 9), (all.clone(), 4));
+        assert_eq!(places(&mut batch, 0, 3), (all[..6].to_vec(), 3));
+        let mut list = Vec::new();
+        let part = batch.lay_out(1, 9, &mut list);
+        let (gap, behind) = (&part.bytes[(32 + 24) * UNIT..64 * UNIT], &part.bytes[64 * UNIT..64 * UNIT + 5]);
+        assert!(gap.iter().all(|byte| *byte == 0), "a gap is zero");
+        assert_eq!(behind, [184, 11, 4, 4, 4], "3000 bytes");
+        batch.within = false;
+        assert_eq!(batch.slots_from(0), 3, "across slots it is denser");
     }
 
     #[test]

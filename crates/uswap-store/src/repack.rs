@@ -5,7 +5,7 @@
 //! quarter of them is left, or the disk is full) and less than half of the room of all slots with packs is alive, the table
 //! of objects is gone through step by step, and what touches a slot that is less than half alive is written anew, in packs.
 //! Copies that are only cached are given up instead. Each object moved frees more room than it takes: a slot that is left
-//! was less than half alive, one that is written is full.
+//! was less than half alive, one that is written is full, or, on devices that read whole pages only, more than half full in the mean.
 //!
 //! The condition holds for averages, so as long as it holds there is something to move. A step is bounded in objects and in
 //! entries looked at; who calls waits a while after a round that freed nothing (what could not be read stays).

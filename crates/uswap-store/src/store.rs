@@ -100,6 +100,10 @@ pub struct Store {
 pub struct Tuning {
     /// Writeback gives each object a slot of its own.
     pub no_packing: bool,
+    /// Devices read whole pages only, whatever they say of sectors.
+    pub whole_pages: bool,
+    /// Packed objects may touch two slots also on devices that read whole pages only.
+    pub crossing: bool,
     /// Writeback goes on until the pool is empty.
     pub eager_writeback: bool,
     /// All packed objects are moved again and again.
@@ -120,6 +124,8 @@ impl Store {
             | bit(tuning.eager_writeback, EAGER_WRITEBACK)
             | bit(tuning.eager_repack, EAGER_REPACK);
         self.tuning.store(bits, Relaxed);
+        self.devices.rules.whole_pages.store(tuning.whole_pages, Relaxed);
+        self.devices.rules.crossing.store(tuning.crossing, Relaxed);
         self.delay.store(tuning.delay.as_micros() as u64, Relaxed);
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Random, check, hard, put, store, store_with};
 use uswap_core::Locking;
-use uswap_device::{Errno, Fail, RamDevice, When};
+use uswap_device::{Device, Errno, Fail, RamDevice, When};
 use uswap_store::{Concurrency, ObjectId, Scratch, Store};
 
 const WORKERS: u64 = 6;
@@ -26,6 +26,39 @@ fn store_on(slots: u32, concurrency: Concurrency) -> Store {
 
 fn used(store: &Store) -> u64 {
     store.stats().devices.iter().map(|device| device.slots_used).sum()
+}
+
+/// Batch after batch to another one of the devices of the highest priority, so that what is stored together stays together; to
+/// the rest when those are full.
+#[test]
+fn devices_of_equal_priority_take_turns() {
+    let ram = |name: &str, slots| Box::new(RamDevice::new(name, slots));
+    let devices: Vec<(Box<dyn Device>, i32)> =
+        vec![(ram("low", 2048), 1), (ram("one", 512), 5), (ram("two", 512), 5), (ram("three", 512), 5)];
+    let (store, mut scratch) = (store_with(0, devices, Concurrency::default()), Scratch::new());
+    let mut batch_on = |seeds: std::ops::Range<u64>| {
+        let pages: Vec<_> = seeds.map(hard).collect();
+        let batch: Vec<_> = pages.iter().map(|page| (page, common::hasher().hash(page))).collect();
+        let mut ids = Vec::new();
+        store.put_batch(&batch, &mut ids, &mut scratch);
+        let spot = |id: &Result<ObjectId, _>| store.spot_of(*id.as_ref().expect("room")).expect("on a device").device();
+        let on: Vec<u8> = ids.iter().map(spot).collect();
+        assert!(on.iter().all(|device| *device == on[0]), "a batch stays together: {on:?}");
+        on[0]
+    };
+    let turns: Vec<u8> = (0..12).map(|n| batch_on(n * 32..n * 32 + 32)).collect();
+    for round in turns.chunks(3) {
+        let mut round = round.to_vec();
+        round.sort_unstable();
+        assert_eq!(round, [1, 2, 3], "{turns:?}");
+    }
+    for seed in 0..512 * 3 - 12 * 32 {
+        put(&store, &hard(seed), &mut scratch).expect("room");
+    }
+    let used = |name: &str| store.device_pages(name);
+    assert_eq!((used("one"), used("two"), used("three"), used("low")), (512, 512, 512, 0), "none is passed over");
+    put(&store, &hard(1), &mut scratch).expect("room");
+    assert_eq!(used("low"), 1);
 }
 
 /// Puts pages until none is taken; they are told from others by their seeds.

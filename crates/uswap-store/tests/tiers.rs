@@ -5,10 +5,10 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{SLAB, check, hard, hasher, put, soft, store};
+use common::{SLAB, check, hard, hasher, page, put, soft, store};
 use uswap_core::PAGE_SIZE;
 use uswap_device::{Delay, Device, RamDevice, Stats};
-use uswap_store::{Load, LoadError, ObjectId, PutError, Scratch, Store, WritebackScratch};
+use uswap_store::{Load, LoadError, ObjectId, PutError, Scratch, Store, Tuning, WritebackScratch};
 
 fn counted(slots: u32) -> (Arc<Stats<RamDevice>>, Vec<Box<dyn Device>>) {
     let device = Arc::new(Stats::new(RamDevice::new("ram", slots)));
@@ -78,6 +78,34 @@ fn writeback_starts_at_95_stops_at_90_and_writes_contiguously() {
     for (seed, &id) in ids.iter().enumerate() {
         check(&store, id, &soft(seed as u64), &mut scratch);
     }
+}
+
+/// Where the least that is read is a page, each packed object costs one; across slots a third of these cost two.
+#[test]
+fn on_a_device_of_whole_pages_a_lonely_object_costs_one_page() {
+    let read_by = |tuning: Tuning| {
+        let (device, devices) = counted(4096);
+        let (store, mut scratch, mut wb) = (store(40, devices), Scratch::new(), WritebackScratch::new());
+        store.tune(Tuning { eager_writeback: true, whole_pages: true, ..tuning });
+        let sizes = |seed: u64| page(seed, 200 + (seed as usize * 677) % 2700);
+        let ids: Vec<_> = (0..600).map(|seed| put(&store, &sizes(seed), &mut scratch).expect("room")).collect();
+        while store.needs_writeback() {
+            assert!(store.writeback(&mut wb).progressed());
+        }
+        for (id, seed) in ids.iter().zip(0..) {
+            check(&store, *id, &sizes(seed), &mut scratch);
+        }
+        let (counters, stats) = (device.counters(), store.stats());
+        assert_eq!((counters.read_calls, stats.devices[0].packed_objects), (600, 600));
+        ids.into_iter().for_each(|id| store.release(id));
+        assert_eq!(store.stats().devices[0].slots_used, 0, "every slot is free again");
+        (counters.read_pages, stats.devices[0].packed_slots)
+    };
+    let (within, slots) = read_by(Tuning::default());
+    let (across, fewer_slots) = read_by(Tuning { crossing: true, ..Tuning::default() });
+    assert_eq!(within, 600);
+    assert!(across > 780, "{across} pages were read");
+    assert!(slots > fewer_slots && slots < 600, "{slots} slots beside {fewer_slots}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 #![allow(dead_code)]
 
 pub mod cgroup;
+pub mod disk;
 pub mod nbd;
 pub mod procs;
 pub mod terminal;

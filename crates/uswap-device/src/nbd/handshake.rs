@@ -12,6 +12,8 @@ use super::wire::{self, be16, be32, be64, flag, info, option, reply};
 
 /// Longest reply to an option that is read: the longest name or text of the protocol and some.
 const LONGEST_REPLY: u32 = 8192;
+/// Reads are cut no finer than this, whatever the server would allow.
+const SECTOR: u32 = 512;
 /// Replies to one option, at most.
 const MOST_REPLIES: u32 = 64;
 
@@ -24,6 +26,8 @@ pub struct Export {
     pub flags: u16,
     /// Smallest request and alignment in bytes.
     pub smallest: u32,
+    /// What reads may begin and end at multiples of: what the server told, 512 bytes at least; a page where it told nothing.
+    pub sector: u32,
     /// Most bytes of a request.
     pub largest: u32,
     /// Structured replies were agreed upon.
@@ -178,7 +182,9 @@ impl Told {
         if largest < 4096 {
             return Err(HandshakeError::RequestTooSmall(largest));
         }
-        Ok(Export { size, flags, smallest, largest: largest.min(32 << 20) & !4095, structured })
+        // Servers that tell nothing may want more than the default: a page is what all of them serve.
+        let sector = self.blocks.map_or(4096, |_| smallest.max(SECTOR));
+        Ok(Export { size, flags, smallest, sector, largest: largest.min(32 << 20) & !4095, structured })
     }
 }
 

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 
-use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_range};
+use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_part, check_range};
 use crate::open::{SIGNATURE, is_swap_header};
 use crate::queue::ReadQueue;
 pub use handshake::{Export, HandshakeError, Told, parse_greeting, parse_option_reply};
@@ -144,6 +144,8 @@ pub struct NbdDevice {
     troubled: AtomicBool,
     trouble: Mutex<Trouble>,
     can_discard: AtomicBool,
+    /// The server refused a read of a part of a page, whatever it told.
+    whole_pages: AtomicBool,
     news: Mutex<Vec<News>>,
 }
 
@@ -209,6 +211,7 @@ impl NbdDevice {
             troubled: AtomicBool::new(false),
             trouble: Mutex::default(),
             can_discard: AtomicBool::new(export.flags & (flag::SEND_TRIM | flag::SEND_WRITE_ZEROES) != 0),
+            whole_pages: AtomicBool::new(false),
             news: Mutex::default(),
         };
         device.links[0].connected(Arc::new(line), round_trip);
@@ -225,9 +228,8 @@ impl NbdDevice {
         if export.size != self.export.size {
             return Err(Why::Changed("it has another size"));
         }
-        if (export.flags, export.smallest, export.largest)
-            != (self.export.flags, self.export.smallest, self.export.largest)
-        {
+        let abilities = |export: &Export| (export.flags, export.smallest, export.sector, export.largest);
+        if abilities(&export) != abilities(&self.export) {
             return Err(Why::Changed("it can do other things"));
         }
         let line = Line::new(stream, export.structured);
@@ -394,6 +396,38 @@ impl NbdDevice {
         Order { command, offset: BASE + u64::from(first) * PAGE_SIZE as u64, length: length as u32 }
     }
 
+    fn read_order(&self, first: u32, skip: usize, length: usize) -> Order {
+        let order = self.order(Command::Read, first, length);
+        Order { offset: order.offset + skip as u64, ..order }
+    }
+
+    fn check_read(&self, first: u32, skip: usize, length: usize) -> Result<(), Errno> {
+        check_part(first, skip, length, self.export.sector as usize, self.slots)
+    }
+
+    /// Whether a refusal may be about a part of a page. Then nobody asks for parts any more.
+    fn is_refused_part(&self, outcome: Result<(), Errno>, skip: usize, length: usize) -> bool {
+        let part = skip != 0 || !length.is_multiple_of(PAGE_SIZE);
+        let refused = part && outcome == Err(Errno::INVALID);
+        if refused {
+            self.whole_pages.store(true, Relaxed);
+        }
+        refused
+    }
+
+    /// Reads sectors by the whole pages in which they lie.
+    fn read_by_pages(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        let (mut slot, mut from, mut rest) = (first + (skip / PAGE_SIZE) as u32, skip % PAGE_SIZE, bytes);
+        let mut page = [0; PAGE_SIZE];
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - from));
+            self.transfer(self.order(Command::Read, slot, PAGE_SIZE), &[], Some(&mut page))?;
+            part.copy_from_slice(&page[from..from + part.len()]);
+            (slot, from, rest) = (slot + 1, 0, after);
+        }
+        Ok(())
+    }
+
     /// Requests that one line has room for, at once. Those whose result stays open met a break.
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) -> usize {
         let line = self.begin().and_then(|patience| Ok((patience, self.line(patience)?)));
@@ -408,7 +442,7 @@ impl NbdDevice {
         let batch = &mut requests[..tickets.indices().len()];
         let mut orders = [Order { command: Command::Read, offset: 0, length: 0 }; DEPTH];
         for (order, request) in orders.iter_mut().zip(batch.iter()) {
-            *order = self.order(Command::Read, request.slot, request.buf.len());
+            *order = self.read_order(request.slot, request.skip, request.buf.len());
         }
         let mut results = [None; DEPTH];
         lend_all(&line, tickets.indices(), batch, &mut || {
@@ -427,8 +461,12 @@ impl NbdDevice {
             self.note_break(&line);
         }
         for (request, result) in batch.iter_mut().zip(results) {
-            // What met a break is sent again, one by one.
-            request.result = result.unwrap_or_else(|| self.read(request.slot, request.buf));
+            // What met a break is sent again, one by one; so is what must be read otherwise.
+            let again = |request: &mut ReadRequest<'_>| self.read_part(request.slot, request.skip, request.buf);
+            request.result = match result {
+                Some(result) if !self.is_refused_part(result, request.skip, request.buf.len()) => result,
+                _ => again(request),
+            };
         }
         batch.len()
     }
@@ -546,11 +584,23 @@ impl Device for NbdDevice {
     }
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
-        check_range(first, bytes.len(), self.slots)?;
+        self.read_part(first, 0, bytes)
+    }
+
+    fn sector(&self) -> usize {
+        if self.whole_pages.load(Relaxed) { PAGE_SIZE } else { self.export.sector as usize }
+    }
+
+    fn read_part(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
+        self.check_read(first, skip, bytes.len())?;
         let largest = self.export.largest as usize;
         for (piece, n) in bytes.chunks_mut(largest).zip(0..) {
-            let slot = first + n * (largest / PAGE_SIZE) as u32;
-            self.transfer(self.order(Command::Read, slot, piece.len()), &[], Some(piece))?;
+            let (slot, length) = (first + n * (largest / PAGE_SIZE) as u32, piece.len());
+            let outcome = self.transfer(self.read_order(slot, skip, length), &[], Some(piece));
+            match self.is_refused_part(outcome, skip, length) {
+                true => self.read_by_pages(slot, skip, piece)?,
+                false => outcome?,
+            }
         }
         Ok(())
     }
@@ -558,10 +608,10 @@ impl Device for NbdDevice {
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         let fits = |r: &ReadRequest<'_>| {
             let length = r.buf.len();
-            length > 0 && length <= self.export.largest as usize && check_range(r.slot, length, self.slots).is_ok()
+            length > 0 && length <= self.export.largest as usize && self.check_read(r.slot, r.skip, length).is_ok()
         };
         if requests.len() < 2 || !requests.iter().all(fits) {
-            return requests.iter_mut().for_each(|r| r.result = self.read(r.slot, r.buf));
+            return requests.iter_mut().for_each(|r| r.result = self.read_part(r.slot, r.skip, r.buf));
         }
         let mut rest = requests;
         while !rest.is_empty() {
@@ -590,7 +640,7 @@ impl Device for NbdDevice {
             return None;
         }
         let (line, _) = self.connect(Instant::now() + CONNECT_ASIDE).ok()?;
-        Some(Box::new(NbdQueue::new(line.into_stream(), self.export.structured, self.slots)))
+        Some(Box::new(NbdQueue::new(line.into_stream(), &self.export, self.slots)))
     }
 
     fn connections(&self) -> Vec<ConnectionStatus> {

@@ -11,11 +11,12 @@ use uswap_core::growth::{Growth, during};
 use uswap_sys::Reservation;
 
 use super::BASE;
+use super::handshake::Export;
 use super::line::{DEPTH, INBOX, errno};
 use super::reply::{Decoder, Malformed, Progress, Table};
 use super::stream::{Stream, is_later};
 use super::wire::{self, Command};
-use crate::device::{Errno, check_range};
+use crate::device::{Errno, check_part};
 use crate::queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 
 const _: () = assert!(DEPTH == QUEUE_DEPTH && DEPTH == 64, "one bit for each read");
@@ -46,6 +47,7 @@ pub struct NbdQueue {
     inbox: Box<[u8; INBOX]>,
     flights: Flights,
     slots: u32,
+    sector: usize,
     broken: bool,
     /// Bytes came since the server was last told so.
     came: bool,
@@ -53,14 +55,15 @@ pub struct NbdQueue {
 
 impl NbdQueue {
     /// On a connection whose handshake is done and on which nothing is under way.
-    pub fn new(stream: Box<dyn Stream>, structured: bool, slots: u32) -> Self {
+    pub fn new(stream: Box<dyn Stream>, export: &Export, slots: u32) -> Self {
         let flights = Flights { places: std::array::from_fn(|_| None), uses: 0, taken: 0, done: 0 };
         Self {
             stream,
-            decoder: Decoder::new(structured),
+            decoder: Decoder::new(export.structured),
             inbox: Box::new([0; INBOX]),
             flights,
             slots,
+            sector: export.sector as usize,
             broken: false,
             came: false,
         }
@@ -138,11 +141,12 @@ impl ReadQueue for NbdQueue {
     fn begin(&mut self, read: QueuedRead) -> Result<u32, Reservation> {
         let QueuedRead { slot, skip, length, memory, at } = read;
         let number = (!self.flights.taken).trailing_zeros();
-        let fits = skip == 0 && check_range(slot, length, self.slots).is_ok() && at + length <= memory.bytes().len();
+        let inside = check_part(slot, skip, length, self.sector, self.slots).is_ok();
+        let fits = inside && at + length <= memory.bytes().len();
         if self.broken || number as usize == DEPTH || !fits {
             return Err(memory);
         }
-        let offset = BASE + u64::from(slot) * PAGE_SIZE as u64;
+        let offset = BASE + u64::from(slot) * PAGE_SIZE as u64 + skip as u64;
         self.flights.uses += 1;
         if !self.send(number as usize, offset, length as u32) {
             self.give_up();

@@ -34,6 +34,10 @@ pub enum Lie {
     NoSize,
     /// No lie: it does not say that several connections see the same data.
     OneConnection,
+    // No lies: it refuses to read parts of pages, and has said so, has said nothing of blocks, or has said that it would not.
+    PageBlocks,
+    NoBlocks,
+    RefusesParts,
     // In replies to what is beyond the first page.
     WrongMagic,
     WrongCookie,
@@ -62,7 +66,15 @@ pub struct Liar {
     pub address: SocketAddr,
     pub connections: Arc<AtomicU32>,
     pub lie: Arc<Mutex<Lie>>,
+    /// Offset and length of each read that came.
+    pub reads: Arc<Mutex<Vec<(u64, u32)>>>,
     store: Arc<Mutex<HashMap<u64, Box<[u8; PAGE]>>>>,
+}
+
+impl Lie {
+    fn refuses_parts(self) -> bool {
+        matches!(self, Self::PageBlocks | Self::NoBlocks | Self::RefusesParts)
+    }
 }
 
 impl Liar {
@@ -71,13 +83,14 @@ impl Liar {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (connections, store, lie) = (Arc::new(AtomicU32::new(0)), Arc::default(), Arc::new(Mutex::new(lie)));
-        let liar = Self { address, connections: connections.clone(), lie: lie.clone(), store };
-        let store = liar.store.clone();
+        let liar = Self { address, connections: connections.clone(), lie: lie.clone(), reads: Arc::default(), store };
+        let (store, reads) = (liar.store.clone(), liar.reads.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let number = connections.fetch_add(1, SeqCst);
                 let size = bytes + if *lie.lock().unwrap() == Lie::Grows { u64::from(number) * PAGE as u64 } else { 0 };
-                let mut session = Session { stream, lie: lie.clone(), store: store.clone(), size, number };
+                let (lie, store, reads) = (lie.clone(), store.clone(), reads.clone());
+                let mut session = Session { stream, lie, store, reads, size, number };
                 std::thread::spawn(move || session.serve());
             }
         });
@@ -99,6 +112,7 @@ struct Session {
     stream: TcpStream,
     lie: Arc<Mutex<Lie>>,
     store: Arc<Mutex<HashMap<u64, Box<[u8; PAGE]>>>>,
+    reads: Arc<Mutex<Vec<(u64, u32)>>>,
     size: u64,
     number: u32,
 }
@@ -180,8 +194,12 @@ impl Session {
             Lie::LargeBlocks => (65536, 1 << 25),
             Lie::SmallRequests => (512, 2048),
             Lie::OddBlocks => (513, 1 << 25),
+            Lie::PageBlocks => (4096, 1 << 25),
             _ => (1, 1 << 25),
         };
+        if lie == Lie::NoBlocks {
+            return self.reply(option, 1, &[]).map(|()| true);
+        }
         let sizes = [smallest, 4096, largest].map(u32::to_be_bytes).concat();
         self.reply(option, 3, &[&[0, 3], &sizes[..]].concat())?;
         self.reply(option, 1, &[]).map(|()| true)
@@ -197,7 +215,9 @@ impl Session {
             Lie::Amnesia | Lie::Grows if self.number == 0 => Lie::HalfAndGone,
             lie => lie,
         };
+        self.reads.lock().unwrap().extend((kind == 0).then_some((offset, length)));
         match kind {
+            0 if (offset | u64::from(length)) % PAGE as u64 != 0 && lie.refuses_parts() => self.error(cookie, 22)?,
             0 => {
                 let bytes = self.load(offset, length, lie);
                 self.answer_read(lie, cookie, offset, &bytes)?;
@@ -217,8 +237,10 @@ impl Session {
 
     fn load(&self, offset: u64, length: u32, lie: Lie) -> Vec<u8> {
         let store = self.store.lock().unwrap();
-        let pages = (offset..offset + u64::from(length)).step_by(PAGE);
-        let mut bytes: Vec<u8> = pages.flat_map(|at| store.get(&at).map_or([0; PAGE], |page| **page)).collect();
+        let skip = offset % PAGE as u64;
+        let pages = (offset - skip..offset + u64::from(length)).step_by(PAGE);
+        let bytes = pages.flat_map(|at| store.get(&at).map_or([0; PAGE], |page| **page));
+        let mut bytes: Vec<u8> = bytes.skip(skip as usize).take(length as usize).collect();
         if lie == Lie::OtherData {
             bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte ^= 1);
         }
