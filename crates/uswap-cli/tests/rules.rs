@@ -389,3 +389,30 @@ fn agents_are_not_the_last_to_stay() {
     Rule { off: "stay-last", always: "", victim: "last_thread_exits", arguments: "--memory 80", timeout: 20, tries: 2 }
         .is_needed();
 }
+
+/// How many of the pages that were freed with MADV_FREE and written again stayed in memory, by parent and child.
+fn stayed(outcome: &Outcome) -> Vec<u64> {
+    let told = outcome.stdout.lines().filter_map(|line| line.split_once(" of ")?.0.rsplit_once(' ')?.1.parse().ok());
+    told.collect()
+}
+
+/// MADV_FREE leaves its pages where they are, and what is written to them comes without a fault: they are looked for, or nobody
+/// could ever evict them.
+#[test]
+fn what_was_freed_and_written_again_is_found() {
+    need_userfaultfd!();
+    let rule = Rule {
+        off: "trust-remove",
+        always: "audit",
+        victim: "free_and_rewrite",
+        arguments: "--memory 76",
+        timeout: 30,
+        tries: 2,
+    };
+    let outcome = rule.run(rule.always);
+    outcome.expect(0).paged();
+    assert!(outcome.stat("left_pages") > 9000 && stayed(&outcome)[0] < 2560, "{}", outcome.account());
+    let outcome = rule.run(rule.off);
+    outcome.expect(0).paged();
+    assert!(stayed(&outcome)[0] > 7680, "they were evicted with the rule off: {}", outcome.account());
+}

@@ -74,6 +74,8 @@ pub struct FaultPoints {
     pub trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
     pub ignore_remove: bool,
+    /// Rule off: after a REMOVE nothing is looked for in its range: its pages are taken to be gone.
+    pub trust_remove: bool,
     /// Rule off: REMAP events are ignored.
     pub ignore_remap: bool,
     /// Rule off: changes are applied in the order in which they were read, each at once.
@@ -210,6 +212,7 @@ impl FaultPoints {
                 "no-fork-clone" => points.no_fork_clone = true,
                 "trust-fresh" => points.trust_fresh = true,
                 "ignore-remove" => points.ignore_remove = true,
+                "trust-remove" => points.trust_remove = true,
                 "ignore-remap" => points.ignore_remap = true,
                 "order-as-read" => points.order_as_read = true,
                 "manage-stacks" => points.manage_stacks = true,
