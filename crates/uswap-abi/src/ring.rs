@@ -167,6 +167,10 @@ pub struct Ring {
     pub careless: AtomicU32,
     /// For tests: hooks announce nothing.
     pub silent_hooks: AtomicU32,
+    /// For tests: fork children do not inherit the staging slots.
+    pub bare_staging: AtomicU32,
+    /// For tests: one in so many moves is not made and reports EBUSY (0: none).
+    pub busy: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::hooks;
-use crate::layout::{IDENTITY, NONCE, NOTICE, PAGE};
+use crate::layout::{IDENTITY, NONCE, NOTICE, PAGE, SA, SB, SLOTS};
 use crate::message::*;
 use crate::orders::Agent;
 use crate::ring::Ring;
@@ -67,6 +67,9 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
     let ring = map_ring(ring_fd)?;
     if ring.silent_hooks.load(Relaxed) != 0 {
         hooks::silence(area);
+    }
+    if ring.bare_staging.load(Relaxed) != 0 {
+        keep_staging_from_children(area);
     }
     write_nonce(area, &welcome);
     let identity = if inherited { read_identity(area) } else { 0 };
@@ -189,6 +192,15 @@ fn map_ring(fd: i32) -> Option<&'static Ring> {
         }
         call(syscall::MADVISE, [address as usize, length, 10, 0, 0, 0]);
         Some(&*(address as *const Ring))
+    }
+}
+
+/// For tests: MADV_DONTFORK.
+fn keep_staging_from_children(area: u64) {
+    for half in [area + SA, area + SB] {
+        let length = u64::from(SLOTS) * PAGE;
+        // SAFETY: what lies there is ours; only fork children lack it.
+        unsafe { call(syscall::MADVISE, [half as usize, length as usize, 10, 0, 0, 0]) };
     }
 }
 

@@ -199,7 +199,11 @@ impl Agent {
             let left = pages - next;
             let source = address + u64::from(next) * PAGE;
             let destination = base + u64::from(slot + next) * PAGE;
-            let result = self.draw_lie(move_pages(self.events, destination, source, u64::from(left) * PAGE, 0));
+            let result = if self.is_drawn_busy() {
+                -syscall::EBUSY
+            } else {
+                self.draw_lie(move_pages(self.events, destination, source, u64::from(left) * PAGE, 0))
+            };
             let seen = match result {
                 0 => Some(mask(slot + next, left)),
                 _ if self.ring.trust_move.load(Relaxed) != 0 => Some(0),
@@ -233,6 +237,15 @@ impl Agent {
                 publish_answer(tray, index, worst, if worst == RunResult::Gone { result } else { 0 });
             }
             self.ring.gate.leave();
+        }
+    }
+
+    /// For tests: whether the move is refused as one of a pinned page is.
+    fn is_drawn_busy(&self) -> bool {
+        let one_in = self.ring.busy.load(Relaxed);
+        one_in != 0 && {
+            self.moves.set(self.moves.get() + 1);
+            self.moves.get().is_multiple_of(one_in)
         }
     }
 

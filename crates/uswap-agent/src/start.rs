@@ -25,6 +25,11 @@ struct Area {
 #[used]
 static SHORTAGE: [u8; 24] = *b"uswap:memory-is-short:no";
 
+/// For tests: with an S in the place of its first letter the agent is made with CLONE_FS.
+#[used]
+static FOLDER: [u8; 24] = *b"uswap:folder-is-shared:n";
+const CLONE_FS: usize = 0x200;
+
 /// In the argument of the agent's thread: a fork child's; the program waits for it.
 const INHERITED: u64 = 1;
 const WAITED_FOR: u64 = 2;
@@ -117,6 +122,11 @@ fn memory_may_be_short() -> bool {
     unsafe { (&raw const SHORTAGE).cast::<u8>().read_volatile() == b'S' }
 }
 
+fn shares_folder() -> bool {
+    // SAFETY: it is ours; volatile, because the engine writes it into the image.
+    unsafe { (&raw const FOLDER).cast::<u8>().read_volatile() == b'S' }
+}
+
 fn answered(area: u64) -> &'static AtomicU32 {
     // SAFETY: an aligned word of the area, which is mapped for the life of this image and begins as zero.
     unsafe { &*((area + ANSWERED) as *const AtomicU32) }
@@ -192,7 +202,7 @@ fn start_thread(area: u64, flags: u64) {
         let top = area + STACK_TOP;
         ((top - 8) as *mut u64).write(area | flags);
         call(syscall::RT_SIGPROCMASK, [0, &raw const everything as usize, &raw mut before as usize, 8, 0, 0]);
-        uswap_clone(THREAD_FLAGS, top - 8);
+        uswap_clone(THREAD_FLAGS | if shares_folder() { CLONE_FS } else { 0 }, top - 8);
         call(syscall::RT_SIGPROCMASK, [2, &raw const before as usize, 0, 8, 0, 0]);
     }
 }

@@ -164,12 +164,11 @@ fn forks_share_the_budget() {
 }
 
 /// `--ram auto` under a cgroup's limit: the budget follows from the limit, and file pages keep some room.
-fn automatic(limit: u64, memory: &str) {
+fn automatic(limit: u64, words: &[&str]) {
     need_userfaultfd!();
     let _alone = alone();
     let group = need_group!("auto", limit);
-    let words = ["alloc_fast", "--memory", memory, "--timeout", "140"];
-    let outcome = fits(&group, "auto", &words);
+    let outcome = fits(&group, "auto", words);
     let chosen = outcome.stat("ram_limit_bytes");
     tell(&format!("auto in {} MiB, budget at the end", limit / MIB), &group, &outcome, chosen);
     assert!(chosen >= limit / 4 && chosen < limit, "{chosen} of {limit}");
@@ -177,12 +176,22 @@ fn automatic(limit: u64, memory: &str) {
 
 #[test]
 fn automatic_in_128m() {
-    automatic(128 * MIB, "320");
+    automatic(128 * MIB, &["alloc_fast", "--memory", "320", "--timeout", "140"]);
 }
 
 #[test]
 fn automatic_in_256m() {
-    automatic(256 * MIB, "512");
+    automatic(256 * MIB, &["alloc_fast", "--memory", "512", "--timeout", "140"]);
+}
+
+#[test]
+fn automatic_in_128m_with_contents_that_do_not_compress() {
+    automatic(128 * MIB, &["fill_twice", "256", "incompressible", "--reads", "1"]);
+}
+
+#[test]
+fn automatic_in_128m_with_forks() {
+    automatic(128 * MIB, &["raw_forks", "--memory", "144", "--rounds", "1", "--timeout", "140"]);
 }
 
 /// `uswap limit NAME auto`, in a run that was started with a fixed budget: what is in balance stays below the cgroup's limit.

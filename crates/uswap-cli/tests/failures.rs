@@ -354,3 +354,86 @@ fn userfaultfd_is_refused() {
     outcome.expect(125).complains("userfaultfd").complains("SYS_PTRACE").complains("--cap-add SYS_PTRACE");
     outcome.complains("--device /dev/userfaultfd");
 }
+
+/// A seccomp filter refuses userfaultfd to one program of the run: it runs, unmanaged, and is named.
+#[test]
+fn userfaultfd_is_refused_to_one_program() {
+    need_userfaultfd!();
+    let words = [victim("refuse").into_os_string(), "userfaultfd".into(), victim("fill_twice").into_os_string()];
+    let outcome = under("64M").run(words.into_iter().chain(["40".into(), "seq".into()]));
+    outcome.expect(0).complains("stays unmanaged: no userfaultfd");
+    assert!(outcome.stdout.contains("ok: ") && outcome.stat("managed_processes") == 0, "{}", outcome.account());
+}
+
+/// A container's profile refuses io_uring to the engine: threads read and write in its place.
+#[test]
+fn io_uring_is_refused() {
+    need_userfaultfd!();
+    let refuse = [victim("refuse").into_os_string(), "io_uring".into()];
+    let program = victim("fill_twice").into_os_string();
+    let run = |launch: Launch| {
+        let launch = launch.option("--pool", "0").swap_file("1G").deadline(60);
+        launch.run([program.clone(), "96".into(), "half-random".into(), "--reads".into(), "1".into()])
+    };
+    let with = run(under("64M"));
+    with.expect(0).paged();
+    let without = run(under("64M").wrapper(refuse));
+    without.expect(0).paged();
+    assert!(without.stat("pswpin") > 0 && without.stat("queued_reads") == 0, "{}", without.account());
+    assert!(with.stat("queued_reads") > 0, "it is not refused without the filter: {}", with.account());
+}
+
+/// What `/proc` says of a thread's effective capabilities.
+fn capabilities(pid: u32, thread: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+fn agent_thread(pid: u32) -> Option<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut names = threads.filter_map(|thread| thread.file_name().into_string().ok());
+    names.find(|id| {
+        fs::read_to_string(format!("/proc/{pid}/task/{id}/comm")).is_ok_and(|name| name.trim() == "uswap-agent")
+    })
+}
+
+/// A program that gives up root keeps no thread with root's capabilities.
+#[test]
+fn agents_have_no_capabilities() {
+    need_userfaultfd!();
+    if !is_root() {
+        return skip("needs root to give it up");
+    }
+    let text = "#include <unistd.h>\nint main() { if (setuid(65534)) return 1; write(1, \"other\", 5); sleep(20); return 0; }\n";
+    let program = common::victims::compile_text("gives_up_root", text);
+    let run = under("64M").deadline(30).start([program]);
+    run.says("other");
+    let command = run.command();
+    let agent = run.until("an agent", || agent_thread(command));
+    run.until("an agent without capabilities", || (capabilities(command, &agent)? == 0).then_some(()));
+    assert_eq!(capabilities(command, &command.to_string()), Some(0), "the program has given them up");
+    run.signal(15);
+    run.wait();
+}
+
+/// A setuid program in the tree, started by another user: it works, and is managed or named.
+#[test]
+fn setuid_programs_run() {
+    need_userfaultfd!();
+    if !is_root() || !common::installed("setpriv") {
+        return skip("needs root and setpriv to become another user");
+    }
+    let copy = std::env::temp_dir().join(format!("uswap-setuid-{}", std::process::id()));
+    fs::copy(victim("fill_twice"), &copy).expect("copy");
+    fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).expect("mode");
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"].map(Into::into);
+    let words = other.into_iter().chain([copy.clone().into_os_string(), "96".into(), "half-random".into()]);
+    let outcome = under("64M").swap_file("1G").deadline(60).run(words);
+    let _ = fs::remove_file(&copy);
+    outcome.expect(0);
+    assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
+    let named =
+        outcome.stats.as_ref().is_some_and(|stats| stats["unmanaged"].as_array().is_some_and(|all| !all.is_empty()));
+    assert!(outcome.stat("attached") > 0 && outcome.stat("pgsteal") > 0 || named, "{}", outcome.account());
+}

@@ -7,7 +7,7 @@ mod common;
 use std::ffi::OsString;
 
 use common::victims::victim;
-use common::{Outcome, not_here, notice, under};
+use common::{Outcome, alone, installed, not_here, notice, plain, under};
 
 /// A rule and what shows it.
 struct Rule {
@@ -388,4 +388,127 @@ fn agents_are_not_the_last_to_stay() {
     need_userfaultfd!();
     Rule { off: "stay-last", always: "", victim: "last_thread_exits", arguments: "--memory 80", timeout: 20, tries: 2 }
         .is_needed();
+}
+
+/// How many of the pages that were freed with MADV_FREE and written again stayed in memory, by parent and child.
+fn stayed(outcome: &Outcome) -> Vec<u64> {
+    let told = outcome.stdout.lines().filter_map(|line| line.split_once(" of ")?.0.rsplit_once(' ')?.1.parse().ok());
+    told.collect()
+}
+
+/// MADV_FREE leaves its pages where they are, and what is written to them comes without a fault: they are looked for, or nobody
+/// could ever evict them.
+#[test]
+fn what_was_freed_and_written_again_is_found() {
+    need_userfaultfd!();
+    let rule = Rule {
+        off: "trust-remove",
+        always: "audit",
+        victim: "free_and_rewrite",
+        arguments: "--memory 76",
+        timeout: 30,
+        tries: 2,
+    };
+    let outcome = rule.run(rule.always);
+    outcome.expect(0).paged();
+    assert!(outcome.stat("left_pages") > 9000 && stayed(&outcome)[0] < 2560, "{}", outcome.account());
+    let outcome = rule.run(rule.off);
+    outcome.expect(0).paged();
+    assert!(stayed(&outcome)[0] > 7680, "they were evicted with the rule off: {}", outcome.account());
+}
+
+/// A page that came back and was written again is not what its kept copy holds: its hash tells.
+#[test]
+fn a_kept_copy_is_compared() {
+    need_userfaultfd!();
+    Rule {
+        off: "trust-copy",
+        always: "",
+        victim: "torture",
+        arguments: "--seed 5 --seconds 1 --memory 88 --ops-mask write,verify,rewrite_same,poke",
+        timeout: 25,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// What the kernel puts off because of an event is tried again by the clock: no other event would wake us.
+#[test]
+fn what_is_put_off_is_tried_again() {
+    need_userfaultfd!();
+    Rule {
+        off: "no-retry",
+        always: "",
+        victim: "torture",
+        arguments: "--seed 1 --seconds 1 --memory 76",
+        timeout: 12,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// What lies staged at a fork lies staged in the child, in its own memory.
+#[test]
+fn staging_slots_are_inherited() {
+    need_userfaultfd!();
+    Rule {
+        off: "bare-staging",
+        always: "",
+        victim: "raw_forks",
+        arguments: "--memory 72 --rounds 1",
+        timeout: 25,
+        tries: 3,
+    }
+    .is_needed();
+}
+
+/// With an agent that shares folder and root of its program the kernel refuses it another mount namespace.
+#[test]
+fn agents_have_a_folder_of_their_own() {
+    need_userfaultfd!();
+    let enters = ["nsenter", "--mount=/proc/self/ns/mnt", "true"];
+    if !installed("nsenter") || plain().run(enters).code() != 0 {
+        return not_here("no namespace can be entered");
+    }
+    under("64M").run(enters).expect(0);
+    let outcome = under("64M").faults("shared-folder").run(enters);
+    outcome.complains("Invalid argument");
+}
+
+/// Memory that is not registered grows unseen between two looks: without room for it the budget is passed.
+#[test]
+fn what_grows_unseen_has_room() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let budget = 64 << 20;
+    let rule = Rule {
+        off: "no-slack",
+        always: "",
+        victim: "alloc_fast",
+        arguments: "--memory 256 --threads 2 --how mmap",
+        timeout: 40,
+        tries: 6,
+    };
+    let peak = |faults| {
+        let outcome = rule.run(faults);
+        outcome.expect(0).paged();
+        outcome.stat("ram_peak_bytes")
+    };
+    let lowest = (0..3).map(|_| peak("")).min();
+    assert!(lowest <= Some(budget), "{lowest:?} with room");
+    assert!((0..rule.tries).any(|_| peak(rule.off) > budget + budget / 50), "it was never passed with the rule off");
+}
+
+/// What a reader brings counts only for a page that still is where it was asked for: one that was dropped meanwhile stays zero.
+#[test]
+fn late_answers_do_not_count() {
+    need_userfaultfd!();
+    let run = |faults: &str| {
+        let arguments = "--memory 60 --rounds 1 --nap 2000 --timeout 30".split(' ').map(OsString::from);
+        let words = std::iter::once(victim("dontneed_stale").into_os_string()).chain(arguments);
+        under("64M").option("--pool", "1").swap_file("1G").deadline(45).faults(faults).run(words)
+    };
+    run("delay-read=1000").expect(0).paged();
+    let fails = |_| run("delay-read=1000,believe-late-answers").code() == 1;
+    assert!((0..6).any(fails), "no page was stale with the rule off");
 }

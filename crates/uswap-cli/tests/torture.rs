@@ -56,6 +56,25 @@ fn queued_reads_that_fail_go_to_readers() {
     }
 }
 
+/// Pages that cannot be moved (pinned by the kernel, say) stay, and are tried again.
+#[test]
+fn pages_are_busy_at_times() {
+    need_userfaultfd!();
+    let outcome = survives(launch().faults("audit,busy=7"), "--seed 51 --seconds 1 --memory 66");
+    assert!(outcome.stat("move_busy") > 100, "{}", outcome.account());
+}
+
+/// What a device does not take stays in memory or goes to another place.
+#[test]
+fn writes_fail_at_times() {
+    need_userfaultfd!();
+    let launch = launch().option("--pool", "5").faults("audit,write-fail=5");
+    let outcome = survives(launch, "--seed 52 --seconds 1 --memory 66 --processes 1");
+    assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
+    let devices = outcome.stats.as_ref().map(|stats| stats["devices"].clone()).unwrap_or_default();
+    assert!(devices[0]["write_errors"].as_u64() > Some(0), "{devices}");
+}
+
 /// Writeback without end: what comes into the pool goes out to the device at once, packed; what lies there is moved.
 macro_rules! written_back {
     ($($test:ident: $faults:literal, $swap:literal, $arguments:literal;)*) => {

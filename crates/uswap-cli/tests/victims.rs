@@ -52,6 +52,7 @@ victims! {
     remap_same_address: "remap_same_address", "--memory 76 --seconds 3";
     dontneed_stale: "dontneed_stale", "--memory 76 --rounds 4";
     drop_beside_touch: "drop_beside_touch", "--memory 64 --rounds 4";
+    free_and_rewrite: "free_and_rewrite", "--memory 56 --fork 1";
     madv_free: "madv_free", "--memory 76 --rounds 2";
     fork_cow_both_write: "fork_cow", "--memory 66 --scene both_write";
     fork_cow_from_a_thread: "fork_cow", "--memory 66 --scene from_a_thread";

@@ -72,6 +72,8 @@ pub enum When {
     Nth(u64),
     /// This one and all after it.
     From(u64),
+    /// One in so many.
+    Every(u64),
 }
 
 struct Trigger {
@@ -97,6 +99,7 @@ impl Trigger {
             When::Never => false,
             When::Nth(n) => call == n,
             When::From(n) => call >= n,
+            When::Every(n) => call % n == n - 1,
         };
         if fails { Err(Errno(self.errno.load(Relaxed))) } else { Ok(()) }
     }

@@ -128,6 +128,7 @@ pub struct Budget {
     slack: AtomicI64,
     processes: AtomicI64,
     threads: i64,
+    no_slack: bool,
     /// The store took nothing more when asked last.
     pub exhausted: AtomicBool,
 }
@@ -148,11 +149,18 @@ impl Budget {
             slack: zero(),
             processes: zero(),
             threads: processors as i64,
+            no_slack: false,
             exhausted: AtomicBool::new(false),
         };
         budget.set_limit(limit);
         budget.slack.store(budget.most_slack(), Relaxed);
         budget
+    }
+
+    /// With `false`, for tests, no room is kept for what grows unseen.
+    #[must_use]
+    pub fn with_slack(self, slack: bool) -> Self {
+        Self { no_slack: !slack, ..self }
     }
 
     /// Changes the limit (bytes).
@@ -177,7 +185,8 @@ impl Budget {
     }
 
     fn marks(&self) -> Marks {
-        Marks { limit: self.limit(), slack: self.slack.load(Relaxed), threads: self.threads }
+        let slack = if self.no_slack { 0 } else { self.slack.load(Relaxed) };
+        Marks { limit: self.limit(), slack, threads: self.threads }
     }
 
     /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.

@@ -46,6 +46,8 @@ counters! {
     soft_faults,
     /// A fault on a page believed resident with nothing under way: answered with zeros.
     stray_faults,
+    /// A page was found where the program had said that it drops it (MADV_FREE), and is known again.
+    left_pages,
     /// A page was installed as zeros (first touch, or evicted zeros).
     zero_fills,
     /// A page was installed by readahead, beside the one that faulted.

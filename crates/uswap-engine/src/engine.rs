@@ -107,7 +107,8 @@ fn start(
     let (shared, mut channels) = share(config, keeper)?;
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
-    let image = AgentImage::new(&format!("/proc/{engine}/fd/{}", listener.inode_fd())).map_err(say("agent image"))?;
+    let path = format!("/proc/{engine}/fd/{}", listener.inode_fd());
+    let image = AgentImage::new(&path, shared.faults.shared_folder).map_err(say("agent image"))?;
     let (mut go, wait) = pipe().map_err(say("pipe"))?;
     let environment = environment(config, &image.path(engine));
     let command = match config.target {
@@ -245,7 +246,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     let (recorder, tape) = config.record.clone().map(crate::record::Recorder::new).unzip();
     let shared = Shared {
         store,
-        budget: Budget::new(config.limit, processors),
+        budget: Budget::new(config.limit, processors).with_slack(!faults.no_slack),
         groups: Groups::new(processors, mailboxes.clone()),
         load: crate::load::Load::new(config.load_control || faults.crowd, owners, asked),
         counters: Default::default(),

@@ -32,7 +32,11 @@ impl Owner {
             Event::Remove { start, end } => {
                 counters.remove_events.add(1);
                 if !self.shared.faults.ignore_remove && !space.in_area(start) {
+                    let resident = space.resident;
                     self.release_range(space, start, end);
+                    if space.resident < resident && !self.shared.faults.trust_remove {
+                        space.left.note(start, end);
+                    }
                 }
                 self.wake_waiters(space, start, end);
             }
@@ -141,6 +145,7 @@ impl Owner {
             }
         }
         space.move_registration(from, to, length);
+        space.left.remap(from, to, length);
         self.cut_fresh(space, from, from + length);
         self.cut_fresh(space, to, to + length);
         space.needs_scan = true;
@@ -167,6 +172,7 @@ impl Owner {
         child.attached = parent.attached;
         child.account = parent.account.clone();
         child.needs_scan = true;
+        child.left = parent.left.clone();
         child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);

@@ -478,7 +478,7 @@ impl Owner {
             }
             Install::Again(bytes) => {
                 counters.install_again.add(1);
-                if bytes > 0 { Served::Done } else { Served::Wait }
+                if bytes > 0 || self.shared.faults.no_retry { Served::Done } else { Served::Wait }
             }
             Install::NotRegistered(_) | Install::Gone => {
                 space.events.wake(address, length);

@@ -74,6 +74,8 @@ pub struct FaultPoints {
     pub trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
     pub ignore_remove: bool,
+    /// Rule off: after a REMOVE nothing is looked for in its range: its pages are taken to be gone.
+    pub trust_remove: bool,
     /// Rule off: REMAP events are ignored.
     pub ignore_remap: bool,
     /// Rule off: changes are applied in the order in which they were read, each at once.
@@ -148,6 +150,22 @@ pub struct FaultPoints {
     pub attach_late: u64,
     /// Microseconds between the last page that came back at a detach and the end of the registration.
     pub delay_detach: u64,
+    /// Rule off: a kept copy is taken for the page that is evicted again, whatever that holds.
+    pub trust_copy: bool,
+    /// Rule off: no room is kept for memory that grows unseen.
+    pub no_slack: bool,
+    /// Rule off: what readers and workers bring counts though the page is not in that state any more.
+    pub late_answers: bool,
+    /// Rule off: what the kernel puts off (EAGAIN) is not tried again.
+    pub no_retry: bool,
+    /// Rule off: fork children do not inherit the staging slots.
+    pub bare_staging: bool,
+    /// Rule off: agents share the folder and root of their program (CLONE_FS).
+    pub shared_folder: bool,
+    /// One in N pages is not moved by its agent, which reports EBUSY.
+    pub busy: u64,
+    /// One in N writes to a device fails.
+    pub write_fail: u64,
     draws: AtomicU64,
     steps: AtomicU64,
 }
@@ -214,6 +232,7 @@ impl FaultPoints {
                 "no-fork-clone" => points.no_fork_clone = true,
                 "trust-fresh" => points.trust_fresh = true,
                 "ignore-remove" => points.ignore_remove = true,
+                "trust-remove" => points.trust_remove = true,
                 "ignore-remap" => points.ignore_remap = true,
                 "order-as-read" => points.order_as_read = true,
                 "manage-stacks" => points.manage_stacks = true,
@@ -233,6 +252,14 @@ impl FaultPoints {
                 "one-proof" => points.one_proof = true,
                 "lasting-fresh" => points.lasting_fresh = true,
                 "delay-settle" => points.delay_settle = number,
+                "trust-copy" => points.trust_copy = true,
+                "no-slack" => points.no_slack = true,
+                "believe-late-answers" => points.late_answers = true,
+                "no-retry" => points.no_retry = true,
+                "bare-staging" => points.bare_staging = true,
+                "shared-folder" => points.shared_folder = true,
+                "busy" => points.busy = number,
+                "write-fail" => points.write_fail = number,
                 _ => return Err(entry.to_string()),
             }
         }
@@ -256,6 +283,7 @@ impl FaultPoints {
         let points = [&store.flip, &store.compress, &store.memory, &store.entry];
         points.iter().zip(self.store).for_each(|(point, n)| point.set(n));
         store.delay_compact.store(self.delay_compact, Relaxed);
+        store.trust_copy.store(self.trust_copy, Relaxed);
     }
 
     /// Whether this one in `n` is hit (never for 0).

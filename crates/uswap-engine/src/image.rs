@@ -11,6 +11,8 @@ pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.
 const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
 /// What the agent's constructor looks at, and the letter that tells it to wait.
 const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
+/// What the agent looks at before it makes its thread, for tests.
+const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
 const SHORT: u8 = b'S';
 
 /// The image with the path of this run's socket in it.
@@ -18,19 +20,23 @@ const SHORT: u8 = b'S';
 pub struct AgentImage(OwnedFd);
 
 impl AgentImage {
-    /// Writes the socket's path over the marker and puts the image into a memfd.
+    /// Writes the socket's path over the marker and puts the image into a memfd. `shares_folder`: a rule off, for tests.
     ///
     /// # Errors
     /// ENOMEM, EMFILE.
     ///
     /// # Panics
     /// When the path is longer than the marker: it has two numbers in it.
-    pub fn new(socket_path: &str) -> std::io::Result<Self> {
+    pub fn new(socket_path: &str, shares_folder: bool) -> std::io::Result<Self> {
         assert!(socket_path.len() < MARKER.len());
         let mut image = IMAGE.to_vec();
         let at = image.windows(MARKER.len()).position(|window| window == MARKER).expect("the image has its marker");
         image[at..at + MARKER.len()].fill(0);
         image[at..at + socket_path.len()].copy_from_slice(socket_path.as_bytes());
+        if shares_folder {
+            let at = image.windows(FOLDER.len()).position(|window| window == FOLDER).expect("the image has its marker");
+            image[at] = b'S';
+        }
         memfd_with(c"uswap-agent.so", &image).map(Self)
     }
 
@@ -93,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_a_letter_of_the_image_and_leaves_the_rest_alone() {
-        let image = AgentImage::new("/proc/1/fd/2").expect("a memfd");
+        let image = AgentImage::new("/proc/1/fd/2", false).expect("a memfd");
         let path = image.path(std::process::id());
         let before = std::fs::read(&path).expect("readable");
         let mut shortage = image.shortage().expect("a descriptor");

@@ -35,6 +35,7 @@ mod jobs;
 pub mod keeper;
 pub mod latency;
 mod leaving;
+mod left;
 pub mod load;
 mod loader;
 mod lobby;

@@ -387,6 +387,7 @@ impl Owner {
 
     /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of whom.
     pub fn reclaim_from(&mut self, is_one: impl Fn(&Space) -> bool, wanted: u64, mut asked: impl FnMut(SpaceId, u64)) {
+        self.search_left(&is_one);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
         let spaces = self.spaces.values().filter(|space| space.can_evict() && is_one(space));

@@ -22,6 +22,7 @@ use uswap_sys::userfaultfd::{Install, Userfaultfd};
 use crate::ahead::Ahead;
 use crate::fresh::Fresh;
 use crate::group::Account;
+use crate::left::Left;
 use crate::load::{HeldFault, Record};
 use crate::matcher::Found;
 use crate::notes::Notes;
@@ -156,6 +157,8 @@ pub struct Space {
     pub window: Window,
     /// What fork children to come may not have registered.
     pub fresh: Fresh,
+    /// Where pages may be left that the program has said it drops.
+    pub left: Left,
     /// The staging slots.
     pub trays: Trays,
     /// Pages whose fault waits for something under way; the flag says write.
@@ -254,6 +257,7 @@ impl Space {
             registered: BTreeMap::new(),
             window: Window::default(),
             fresh: Fresh::default(),
+            left: Left::default(),
             trays: Trays::default(),
             waiters: Waiters::default(),
             ahead: Ahead::default(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use uswap_core::size::human;
 use uswap_device::nbd::{NbdDevice, NbdOptions};
-use uswap_device::{Delay, Device, FileDevice, IoBackend, Mirror, RamDevice};
+use uswap_device::{Delay, Device, Errno, Fail, FileDevice, IoBackend, Mirror, RamDevice, When};
 use uswap_store::{Compression, Drain, DrainRefusal};
 
 use crate::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
@@ -100,6 +100,14 @@ fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn 
 
 /// The device as fault points make it.
 pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> {
+    let device = match faults.write_fail {
+        0 => device,
+        n => {
+            let failing = Fail::new(Arc::<dyn Device>::from(device));
+            failing.fail_writes(When::Every(n), Errno::IO);
+            Box::new(failing)
+        }
+    };
     let [read, write] = [faults.delay_read, faults.delay_write].map(Duration::from_micros);
     if read.is_zero() && write.is_zero() {
         device

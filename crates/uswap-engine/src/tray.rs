@@ -193,6 +193,11 @@ impl Trays {
         self.staged.iter().map(|number| u64::from(self.get(*number).live.count_ones())).sum()
     }
 
+    /// Pages that lie in trays.
+    pub fn pages_held(&self) -> u64 {
+        self.trays.iter().filter(|tray| tray.phase != Phase::Free).map(|tray| u64::from(tray.filled.count_ones())).sum()
+    }
+
     /// The budget shall not count on trays that wait to be dropped: returns how many pages it did count there.
     pub fn forgo_drops(&mut self) -> u32 {
         let (trays, dropping) = (&mut self.trays, &self.dropping);

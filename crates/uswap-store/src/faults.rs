@@ -1,6 +1,6 @@
 //! Fault points of a store: what seldom happens, made to happen often, for tests.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A fault that hits one in N times; 0: never.
@@ -35,6 +35,8 @@ pub struct StoreFaults {
     pub entry: OneIn,
     /// Microseconds between choosing the objects of a thin slab and moving them.
     pub delay_compact: AtomicU64,
+    /// Rule off: a cached copy is taken for the page that is evicted again.
+    pub trust_copy: AtomicBool,
 }
 
 impl StoreFaults {
