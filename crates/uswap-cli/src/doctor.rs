@@ -326,7 +326,8 @@ fn limits() -> Vec<Check> {
     let mut open = Check::new("RLIMIT_NOFILE", verdict, found);
     if files.hard < 4096 {
         let (each, least) = (descriptors::OF_A_PROCESS, descriptors::LEAST);
-        let text = format!("each managed process takes about {each} descriptors, a run {least} at least: ulimit -Hn 65536\n");
+        let text =
+            format!("each managed process takes about {each} descriptors, a run {least} at least: ulimit -Hn 65536\n");
         open = open.fix(text + "when they run out processes stay unmanaged, and a run that goes on forking is ended");
     }
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();

@@ -19,9 +19,9 @@ use crate::owner::Owner;
 use crate::shared::{Shared, Verdict};
 use crate::space::Space;
 
-/// The engine alone holds 90, its reserve included, on two processors and with one device.
+/// The engine alone holds 60, its reserve included, on two processors and with one device: room for a handful of processes.
 pub const LEAST: u64 = 128;
-/// Each managed process: socket, leash, two userfaultfds, statm, pagemap and two that come and go.
+/// Each managed process: socket, leash, two userfaultfds, a pidfd, and its statm, pagemap, maps and mem as far as they are used.
 pub const OF_A_PROCESS: u64 = 8;
 
 /// Fork children for whom there is no other descriptor.
@@ -53,7 +53,9 @@ pub fn check_limit() -> Result<(), String> {
     if hard >= LEAST {
         return Ok(());
     }
-    Err(format!("no more than {hard} files may be open (`ulimit -Hn`): {LEAST} are the least, and a managed process takes {OF_A_PROCESS}"))
+    Err(format!(
+        "no more than {hard} files may be open (`ulimit -Hn`): {LEAST} are the least, and a managed process takes {OF_A_PROCESS}"
+    ))
 }
 
 /// The keeper's own, which nobody else touches: it shares its table with the engine.
@@ -69,7 +71,13 @@ impl Descriptors {
     /// There are too few.
     pub fn new() -> io::Result<Self> {
         let limit = process::open_files_limit().map_or(u64::MAX, |limit| limit.soft);
-        Ok(Self { post: Post::new()?, spares: Spares::hold(SPARES)?, last: Spares::hold(LAST)?, limit, told: AtomicBool::new(false) })
+        Ok(Self {
+            post: Post::new()?,
+            spares: Spares::hold(SPARES)?,
+            last: Spares::hold(LAST)?,
+            limit,
+            told: AtomicBool::new(false),
+        })
     }
 
     /// Whether another process can be managed. Not asked of the kernel as long as the newest descriptor, which has the lowest
@@ -103,7 +111,8 @@ impl Descriptors {
     /// Tells the user, once a run.
     pub fn tell(&self, shared: &Shared) {
         if !self.told.swap(true, SeqCst) {
-            let text = "descriptors have run out: processes that begin now stay unmanaged. A managed process takes about";
+            let text =
+                "descriptors have run out: processes that begin now stay unmanaged. A managed process takes about";
             shared.notice(format!("{text} {OF_A_PROCESS}, and the limit (`ulimit -Hn`) is {}", self.limit));
         }
     }

@@ -150,7 +150,9 @@ impl Door {
         if errno == 0 {
             return self.shared.descriptors.tell(&self.shared);
         }
-        let Some(name) = procfs::name(visitor.pid).filter(|_| procfs::start_time(visitor.pid).is_some()) else { return };
+        let Some(name) = procfs::name(visitor.pid).filter(|_| procfs::start_time(visitor.pid).is_some()) else {
+            return;
+        };
         let error = std::io::Error::from_raw_os_error(errno);
         self.shared.notice(format!("{name} (process {}) stays unmanaged: no userfaultfd: {error}", visitor.pid));
     }

@@ -10,8 +10,8 @@ use uswap_sys::signal::{self, Taken};
 use uswap_sys::spares::Spares;
 
 use crate::config::{RunConfig, exit};
-use crate::{descriptors, engine};
 use crate::tree::Tree;
+use crate::{descriptors, engine};
 
 /// For keeper and engine; the programs keep theirs.
 const OOM_SCORE_ADJ: i32 = -900;

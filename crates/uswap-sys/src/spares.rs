@@ -60,10 +60,15 @@ impl Spares {
         }
         let mut held = self.held();
         let mut room = Vec::with_capacity(headroom);
-        while room.len() < headroom && let Ok(one) = another() {
+        while room.len() < headroom
+            && let Ok(one) = another()
+        {
             room.push(one);
         }
-        while room.len() == headroom && held.len() < self.wanted && let Ok(one) = another() {
+        while room.len() == headroom
+            && held.len() < self.wanted
+            && let Ok(one) = another()
+        {
             held.push(one);
         }
         let enough = held.len() == self.wanted && room.len() == headroom;
