@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent: connect
-//! engine: Welcome + [ring memfd, /dev/userfaultfd or nothing]
+//! engine: Welcome + [ring memfd, leash, /dev/userfaultfd or nothing]
 //! agent: Hello + [event userfaultfd, staging userfaultfd]     a fork child of a managed parent: [staging userfaultfd]
 //! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]
 //! then: each byte that the engine sends is a ring of the doorbell
@@ -14,7 +14,7 @@
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
 
 /// First word of every message; changes with the layout of anything in this crate.
-pub const MAGIC: u64 = 0x7573_7761_7000_0002;
+pub const MAGIC: u64 = 0x7573_7761_7000_0003;
 
 /// Name of an agent's thread that waits to be fetched; the number of its descriptor follows.
 pub const CALL_NAME: &str = "uswap-call-";

@@ -58,7 +58,8 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
         None => return None,
     };
     set_timeout(socket, 10);
-    let (welcome, [ring_fd, device, ..]) = receive(socket)?;
+    // The leash only has to be open: the engine sees to the rest.
+    let (welcome, [ring_fd, _leash, device, ..]) = receive(socket)?;
     if let Some(far_end) = far_end {
         // The engine has it now; ours would hide the engine's end.
         syscall::close(far_end);

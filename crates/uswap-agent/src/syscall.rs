@@ -37,6 +37,7 @@ pub const OPENAT: usize = 257;
 pub const GET_ROBUST_LIST: usize = 274;
 pub const FUTEX: usize = 202;
 pub const USERFAULTFD: usize = 323;
+pub const EXIT_GROUP: usize = 231;
 pub const CLOSE_RANGE: usize = 436;
 
 pub const O_CLOEXEC: usize = 0o2000000;
@@ -78,6 +79,8 @@ pub fn kill_process() -> ! {
     unsafe {
         let pid = call(GETPID, [0; 6]);
         call(KILL, [pid as usize, 9, 0, 0, 0, 0]);
+        // The first process of a pid namespace is not killed from inside.
+        call(EXIT_GROUP, [128 + 9, 0, 0, 0, 0, 0]);
     }
     exit_thread()
 }

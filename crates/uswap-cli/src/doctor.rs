@@ -12,6 +12,7 @@ use uswap_core::ageing::Ageing;
 use uswap_core::size::human;
 use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
+use uswap_engine::descriptors;
 use uswap_sys::process::{self, Limit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
 
@@ -316,11 +317,18 @@ fn memory() -> Vec<Check> {
 fn limits() -> Vec<Check> {
     let unlimited = |value: u64| if value == u64::MAX { "unlimited".into() } else { value.to_string() };
     let files = process::open_files_limit().unwrap_or(Limit { soft: 0, hard: 0 });
-    let verdict = if files.hard < 4096 { Verdict::Warning } else { Verdict::Works };
+    let verdict = match files.hard {
+        ..descriptors::LEAST => Verdict::Fails,
+        descriptors::LEAST..4096 => Verdict::Warning,
+        _ => Verdict::Works,
+    };
     let found = format!("soft {}, hard {}", unlimited(files.soft), unlimited(files.hard));
     let mut open = Check::new("RLIMIT_NOFILE", verdict, found);
     if files.hard < 4096 {
-        open = open.fix("each managed process costs about eight descriptors: ulimit -Hn 65536");
+        let (each, least) = (descriptors::OF_A_PROCESS, descriptors::LEAST);
+        let text =
+            format!("each managed process takes about {each} descriptors, a run {least} at least: ulimit -Hn 65536\n");
+        open = open.fix(text + "when they run out processes stay unmanaged, and a run that goes on forking is ended");
     }
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     let maps: u64 = maps.trim().parse().unwrap_or(0);

@@ -10,6 +10,7 @@ use uswap_core::size::{Size, human};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
+use uswap_engine::descriptors::check_limit;
 use uswap_engine::swaps::LEAST_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
@@ -101,6 +102,7 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     let process = target.map_or_else(std::process::id, |target| target.pid);
     let name = arguments.name.clone().unwrap_or_else(|| process.to_string());
     check_name(&name).map_err(|error| refuse(format!("--name {name:?}: {error}")))?;
+    check_limit().map_err(refuse)?;
     check_userfaultfd().map_err(refuse)?;
     let (ram, limit) = budget(&arguments.ram, process).map_err(refuse)?;
     let pool_percent = pool_share(&arguments.pool).map_err(refuse)?;

@@ -86,16 +86,76 @@ fn keeper_and_engine_are_killed() {
         let words = ["160", "seq", "--reads", "100"].map(Into::into);
         let words = [victim("fill_twice").into_os_string()].into_iter().chain(words);
         let run = under("64M").faults(faults).deadline(60).start(words);
-        let engine = run.engine();
-        std::thread::sleep(Duration::from_millis(moment));
-        let keeper = run.pid();
-        procs::kill(engine, 19);
-        procs::kill(keeper, 9);
-        procs::kill(engine, 9);
-        let left = run.settled(Duration::from_secs(10));
-        assert!(left.is_empty(), "programs live on without their engine: {}", left.join("\n"));
+        kill_both(&run, moment, 0);
         no_wrong_page(&run.wait());
     }
+}
+
+/// The engine first stands still for some milliseconds.
+fn kill_both(run: &Running, moment: u64, pause: u64) {
+    let engine = run.engine();
+    std::thread::sleep(Duration::from_millis(moment));
+    procs::kill(engine, 19);
+    std::thread::sleep(Duration::from_millis(pause));
+    procs::kill(run.pid(), 9);
+    procs::kill(engine, 9);
+    let left = run.settled(Duration::from_secs(10));
+    assert!(left.is_empty(), "programs live on without their engine: {}", left.join("\n"));
+}
+
+/// An agent that gives up slots which a fork child inherited waits in the kernel until the engine has read of it, and sees
+/// nothing end: the kernel ends its process. (Children that end first are what their parents complain of.)
+#[test]
+fn keeper_and_engine_are_killed_while_agents_wait_for_them() {
+    need_userfaultfd!();
+    for moment in [2700, 3300] {
+        let run = start_busy(128, 20);
+        kill_both(&run, moment, 100);
+        let mut outcome = run.wait();
+        let by_us = |line: &&str| !line.contains("found wait status 0x9");
+        outcome.stderr = outcome.stderr.lines().filter(by_us).collect::<Vec<_>>().join("\n");
+        no_wrong_page(&outcome);
+    }
+}
+
+/// `ulimit -n`, soft and hard.
+fn with_descriptors(count: u32, launch: Launch) -> Launch {
+    launch.wrapper(["sh", "-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\"")])
+}
+
+/// More children at a time than there are descriptors for: the fork that is one too many can never return. Who is to be killed
+/// must be found though no descriptor is left to look with.
+#[test]
+fn a_tree_that_needs_more_descriptors_than_there_are_is_killed_to_the_last() {
+    need_userfaultfd!();
+    let words = ["--memory", "70", "--processes", "150", "--waves", "0"].map(Into::into);
+    let words = [victim("fork_storm").into_os_string()].into_iter().chain(words);
+    let outcome = with_descriptors(200, under("64M").deadline(60)).run(words);
+    outcome.expect(BROKEN).complains("cannot be followed").complains("ulimit");
+    no_wrong_page(&outcome);
+    let told = outcome.stderr.matches("descriptors have run out").count();
+    assert_eq!(told, 1, "once a run: {}", outcome.account());
+    assert!(!outcome.stderr.contains("os error 0"), "{}", outcome.account());
+}
+
+/// Descriptors for some of the programs: the others stay unmanaged.
+#[test]
+fn a_tree_that_is_short_of_descriptors_goes_on() {
+    need_userfaultfd!();
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do \"$0\" 20 seq --reads 20 & p=\"$p $!\"; done; for q in $p; do wait $q || exit 1; done";
+    let words = ["sh".into(), "-c".into(), script.into(), victim("fill_twice").into_os_string()];
+    let outcome = with_descriptors(128, under("128M").deadline(60)).run(words);
+    outcome.expect(0).complains("descriptors have run out");
+    no_wrong_page(&outcome);
+}
+
+#[test]
+fn too_few_descriptors_are_refused() {
+    let outcome = with_descriptors(100, under("64M")).run(["true"]);
+    outcome.expect(125).complains("no more than 100 files").complains("ulimit -Hn");
+    let outcome = with_descriptors(100, plain()).run([common::USWAP, "doctor"]);
+    outcome.expect(1);
+    assert!(outcome.stdout.contains("ulimit -Hn 65536"), "{}", outcome.account());
 }
 
 /// Only the agents end a program whose engine and keeper are both gone.

@@ -68,7 +68,8 @@ impl Attached {
             }
             return Some(0);
         }
-        shared.tree.members().is_empty().then_some(0)
+        let left = shared.tree.look();
+        (left.complete && left.pids.is_empty()).then_some(0)
     }
 
     /// The user, or the keeper's end, wants it.
@@ -93,7 +94,7 @@ impl Attached {
             }
             return Ok(());
         }
-        if procfs::start_time(self.pid).is_none() {
+        if procfs::born(self.pid).is_ok_and(|born| born.is_none()) {
             return Err("it has ended meanwhile".into());
         }
         let refused = shared.refused.lock().expect("refused").get(&self.pid).copied();

@@ -182,7 +182,7 @@ impl Attacher {
         let delay = if large { Duration::ZERO } else { SETTLED };
         let fresh = || Known { since: now, not_before: now + delay, agents: 0, image: None, small_done: false };
         let known = self.known.entry(pid).or_insert_with(fresh);
-        if now < known.not_before || !large && known.small_done {
+        if now < known.not_before || !large && known.small_done || self.shared.descriptors.are_short() {
             return;
         }
         if known.agents > 0 {

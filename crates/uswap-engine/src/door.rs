@@ -1,7 +1,6 @@
 //! The door: agents connect here; each gets a ring, says hello and is handed to an owner.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,6 +13,7 @@ use uswap_abi::message::{
 use uswap_sys::process::random_word;
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::{Listener, MessageSocket};
+use uswap_sys::spares::is_shortage;
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
 use crate::procfs;
@@ -50,12 +50,13 @@ impl Door {
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
         let mut arrived = std::mem::take(&mut *self.shared.fetched.lock().expect("fetched"));
-        while let Ok(Some(visitor)) = self.listener.accept() {
-            let (socket, pid) = visitor;
-            arrived.push(Fetched { socket, pid, attached: None });
-        }
+        self.accept(&mut arrived);
         for Fetched { socket, pid, attached } in arrived {
-            let Some(link) = self.prepare(socket) else { continue };
+            if !self.shared.descriptors.has_room_for(&socket) {
+                self.shared.descriptors.tell(&self.shared);
+                continue;
+            }
+            let Some(link) = self.prepare(socket, pid) else { continue };
             let number = self.next_visitor;
             self.next_visitor += 1;
             poll(number, &link.socket);
@@ -63,8 +64,20 @@ impl Door {
         }
     }
 
-    fn prepare(&mut self, socket: MessageSocket) -> Option<AgentLink> {
-        let ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
+    /// Who cannot be let in for want of a descriptor is let in by a spare one, to be turned away: it waits for an answer.
+    fn accept(&self, arrived: &mut Vec<Fetched>) {
+        loop {
+            match self.listener.accept() {
+                Ok(Some((socket, pid))) => arrived.push(Fetched { socket, pid, attached: None }),
+                Err(error) if is_shortage(&error) && self.shared.descriptors.give_up_one() => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn prepare(&mut self, socket: MessageSocket, pid: u32) -> Option<AgentLink> {
+        let leash = self.shared.descriptors.post.leash(pid).ok()?;
+        let mut ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
         ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
         ring.move_delay.store(self.shared.faults.delay_move as u32, Relaxed);
         ring.move_lies.store(self.shared.faults.move_lies as u32, Relaxed);
@@ -80,11 +93,11 @@ impl Door {
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];
         (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
-        let file: &File = ring.file();
-        let mut fds = vec![file.as_fd()];
+        let mut fds = vec![ring.file()?.as_fd(), leash.as_fd()];
         fds.extend(self.device.as_ref().map(AsFd::as_fd));
         crate::greet::send(&socket, &welcome, &fds)?;
-        Some(AgentLink { socket, ring, nonce })
+        ring.close_file();
+        Some(AgentLink { socket, ring, nonce, leash })
     }
 
     /// A visitor has said something (or left).
@@ -133,8 +146,15 @@ impl Door {
         self.next_owner % owners
     }
 
+    /// A process that has ended meanwhile is not spoken of. (An agent that has no reason to tell has sent descriptors: there
+    /// was no room for them here.)
     fn turn_away(&self, visitor: &Visitor, errno: i32) {
-        let name = procfs::name(visitor.pid).unwrap_or_default();
+        if errno == 0 {
+            return self.shared.descriptors.tell(&self.shared);
+        }
+        let Some(name) = procfs::name(visitor.pid).filter(|_| procfs::start_time(visitor.pid).is_some()) else {
+            return;
+        };
         let error = std::io::Error::from_raw_os_error(errno);
         self.shared.notice(format!("{name} (process {}) stays unmanaged: no userfaultfd: {error}", visitor.pid));
     }

@@ -25,6 +25,7 @@ use crate::attached::Attached;
 use crate::budget::Budget;
 use crate::config::{RunConfig, exit};
 use crate::control::Control;
+use crate::descriptors::Descriptors;
 use crate::door::Door;
 use crate::fault_points::FaultPoints;
 use crate::groups::Groups;
@@ -147,7 +148,7 @@ fn start(
         .map_err(say("cannot start a thread"));
     let later = started.inspect_err(|_| {
         if config.target.is_none() {
-            shared.tree.kill();
+            shared.kill_tree();
         }
     })?;
     let door = Door::new(shared.clone(), listener);
@@ -268,6 +269,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         twins: crate::twins::Twins::new(),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
+        descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
         tree: Tree::of(config.target, keeper),
         leaving: Leaving::new(owners),
         orders: Default::default(),
@@ -345,7 +347,7 @@ impl Engine {
                             attached.detach(&self.shared);
                         }
                         None => {
-                            self.shared.tree.kill();
+                            self.shared.kill_tree();
                             return exit::ENGINE_DIED;
                         }
                     },
@@ -354,6 +356,9 @@ impl Engine {
             }
             self.tell_notices();
             self.start_later();
+            if self.shared.descriptors.are_short() {
+                self.shared.descriptors.refill();
+            }
             reader::follow_load(&self.shared);
             if self.config.verbosity > 2 {
                 eprintln!("{}", report::figures(&self.shared));
@@ -374,7 +379,8 @@ impl Engine {
                 control.stopped.store(2, SeqCst);
             }
             if let Some((status, at)) = ended {
-                let left = procfs::children(std::process::id());
+                // Who cannot be looked at has not ended.
+                let Ok(left) = procfs::children_seen(std::process::id()) else { continue };
                 if left.is_empty() {
                     return status;
                 }
@@ -443,7 +449,7 @@ impl Engine {
             eprintln!("uswap: the command has ended; waiting for {} process(es) it left behind", left.len());
         }
         if control.end_requested.load(SeqCst) != 0 {
-            self.shared.tree.kill();
+            self.shared.kill_tree();
         }
     }
 
@@ -465,12 +471,13 @@ impl Engine {
             Some(_) => {}
         }
         let verdict = self.shared.verdict.lock().expect("verdict").clone()?;
-        self.shared.tree.kill();
+        let left = self.shared.kill_tree();
         let (text, status) = match verdict {
             Verdict::Exhausted(text) => (text, exit::EXHAUSTED),
             Verdict::Broken(text) => (text, exit::BROKEN),
         };
         eprintln!("uswap: all programs of this run were killed: {text}");
+        left.iter().for_each(|left| eprintln!("uswap: {left}"));
         Some(status)
     }
 

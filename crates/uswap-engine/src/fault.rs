@@ -103,12 +103,17 @@ impl Owner {
 
     /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
     fn read_events(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
+        if !self.may_read_events() {
+            return false;
+        }
         let mut events = std::mem::take(&mut self.events);
-        let more = space.events.read_events(&mut events).unwrap_or_else(|error| {
-            let text = format!("an event of process {:?} cannot be read: {error}", space.pid);
-            self.shared.condemn(crate::shared::Verdict::Broken(text));
-            false
-        });
+        let more = match space.events.read_events(&mut events) {
+            Ok(more) => {
+                space.starved = None;
+                more
+            }
+            Err(error) => self.events_were_refused(space, &error),
+        };
         for event in events.drain(..) {
             if let Event::Fault { address, write, thread } = event {
                 self.shared.counters.pgfault.add(1);
@@ -120,6 +125,9 @@ impl Owner {
                     faults.push(Fault { address: address & !(PAGE - 1), write, thread });
                 });
             } else {
+                if matches!(event, Event::Fork(_)) {
+                    self.fork_was_read();
+                }
                 self.shared.faults.pause(self.shared.faults.delay_apply);
                 if matches!(event, Event::Remove { start, .. } if start == space.notice_page()) {
                     during(Growth::AddressSpaces, || self.read_notes(space));

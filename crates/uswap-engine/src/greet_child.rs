@@ -8,7 +8,6 @@
 //! waits for an answer. An agent that is gone has executed another program, mostly: children do.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{PAGE, SB, SLOTS};
@@ -54,7 +53,7 @@ impl Owner {
             if !bound || registered.is_err() || sent.is_none() || greeting.area != space.area {
                 return;
             }
-            greeting.link.ring.active.store(1, SeqCst);
+            greeting.link.bind();
             space.nonce = Some(greeting.link.nonce);
             (space.staging, space.agent, space.orphaned) = (Some(greeting.staging), Some(greeting.link), None);
             owner.publish(space);

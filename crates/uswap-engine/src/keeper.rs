@@ -7,10 +7,11 @@ use std::time::Duration;
 use uswap_sys::process::{self, Change, Fork};
 use uswap_sys::shared::{ControlPage, SharedValue};
 use uswap_sys::signal::{self, Taken};
+use uswap_sys::spares::Spares;
 
 use crate::config::{RunConfig, exit};
-use crate::engine;
 use crate::tree::Tree;
+use crate::{descriptors, engine};
 
 /// For keeper and engine; the programs keep theirs.
 const OOM_SCORE_ADJ: i32 = -900;
@@ -42,13 +43,17 @@ pub fn run(config: &RunConfig) -> i32 {
     let keeper = std::process::id();
     let tree = Tree::of(config.target, keeper);
     let files_before = process::raise_open_files();
+    let spares = match descriptors::of_keeper() {
+        Ok(spares) => spares,
+        Err(error) => return refuse(&format!("no descriptors: {error}")),
+    };
     process::reserve_descriptors(DESCRIPTORS);
     match process::fork_sharing_fds() {
         Err(error) => refuse(&format!("cannot start the engine: {error}")),
         Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask, files_before)),
         Ok(Fork::Parent(engine)) => {
             protect();
-            Keeper { engine, control: &control, tree }.watch()
+            Keeper { engine, control: &control, tree, spares }.watch()
         }
     }
 }
@@ -69,6 +74,8 @@ struct Keeper<'a> {
     engine: u32,
     control: &'a ControlPage,
     tree: Tree,
+    /// The engine has the same numbers and leaves them alone.
+    spares: Spares,
 }
 
 impl Keeper<'_> {
@@ -112,7 +119,7 @@ impl Keeper<'_> {
             return self.control.status.load(SeqCst) as i32;
         }
         let harmless = self.tree.is_attached() && self.control.holds.load(SeqCst) == 0;
-        let left = if harmless { 0 } else { self.tree.kill() };
+        let left = if harmless { None } else { self.kill_tree() };
         let how = match change {
             Change::Killed(signal) => format!("was killed by signal {signal}"),
             Change::Exited(status) => format!("ended with status {status}"),
@@ -123,10 +130,14 @@ impl Keeper<'_> {
             return exit::ENGINE_DIED;
         }
         eprintln!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
-        if left > 0 {
-            eprintln!("uswap: {left} of them could not be killed within ten seconds");
-        }
+        left.iter().for_each(|left| eprintln!("uswap: {left}"));
         exit::ENGINE_DIED
+    }
+
+    /// What is left of it, in words. The engine may have left no descriptor to look with.
+    fn kill_tree(&self) -> Option<String> {
+        self.spares.give_up_all();
+        self.tree.kill()
     }
 
     /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in our process group.

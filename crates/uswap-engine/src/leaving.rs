@@ -313,7 +313,7 @@ impl Owner {
         let agent = space.agent.take();
         if let Some(agent) = &agent {
             // Its end is no reason any more to end the program.
-            agent.ring.active.store(0, SeqCst);
+            agent.let_go();
             self.unwatch(agent);
         }
         self.shared.faults.pause(self.shared.faults.delay_detach);

@@ -14,6 +14,7 @@ pub mod choice;
 pub mod config;
 pub mod control;
 pub mod counters;
+pub mod descriptors;
 mod door;
 mod engine;
 mod event;

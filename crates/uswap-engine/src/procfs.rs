@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use uswap_abi::message::{AGENT_NAME, CALL_NAME};
+use uswap_sys::spares::is_shortage;
 
 /// Anonymous memory of a process, read again and again (1.2 µs with the file kept open).
 #[derive(Debug)]
@@ -166,13 +167,28 @@ pub fn static_data(pid: u32) -> Option<(u64, u64)> {
 /// When a process began, in clock ticks since the machine did (field 22 of proc_pid_stat(5)): a process id that comes again
 /// comes with another one. `None`: it has ended, also if nobody has asked for its status yet.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after_name) = text.rsplit_once(") ")?;
+    born(pid).ok().flatten()
+}
+
+/// The same, where "cannot be seen" must not pass for "has ended".
+///
+/// # Errors
+/// No descriptor or no memory to look with.
+pub fn born(pid: u32) -> io::Result<Option<u64>> {
+    let text = seen(fs::read_to_string(format!("/proc/{pid}/stat")))?;
+    let Some((_, after_name)) = text.rsplit_once(") ") else { return Ok(None) };
     let mut fields = after_name.split_whitespace();
-    let state = fields.next()?;
     // The others can outlive the first thread.
-    let ended = matches!(state, "Z" | "X") && threads(pid).len() < 2;
-    if ended { None } else { fields.nth(18)?.parse().ok() }
+    let ended = match fields.next() {
+        Some("Z" | "X") => seen(threads_of(pid))?.len() < 2,
+        state => state.is_none(),
+    };
+    Ok(fields.nth(18).filter(|_| !ended).and_then(|field| field.parse().ok()))
+}
+
+/// What is not there is empty; what could not be looked at is an error.
+fn seen<T: Default>(looked: io::Result<T>) -> io::Result<T> {
+    looked.or_else(|error| if is_shortage(&error) { Err(error) } else { Ok(T::default()) })
 }
 
 /// All processes that can be seen.
@@ -212,8 +228,12 @@ pub fn is_in_system_call(tid: u32) -> bool {
 
 /// The threads of a process.
 pub fn threads(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+    threads_of(pid).unwrap_or_default()
+}
+
+fn threads_of(pid: u32) -> io::Result<Vec<u32>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
 }
 
 fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
@@ -229,19 +249,63 @@ pub fn caller(pid: u32) -> Option<(u32, i32)> {
 
 /// The direct children of `pid`, of all its threads.
 pub fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let files = tasks.flatten().map(|task| task.path().join("children"));
-    let texts = files.filter_map(|file| fs::read_to_string(file).ok());
-    texts.flat_map(|text| text.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<u32>>()).collect()
+    children_seen(pid).unwrap_or_default()
+}
+
+/// The same, where "cannot be seen" must not pass for "has none".
+///
+/// # Errors
+/// No descriptor or no memory to look with.
+pub fn children_seen(pid: u32) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for tid in seen(threads_of(pid))? {
+        let text = seen(fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")))?;
+        found.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    }
+    Ok(found)
+}
+
+/// The children of the thread that opened it, a main thread: to it the orphans of its process go too.
+#[derive(Debug)]
+pub struct OwnChildren(File);
+
+impl OwnChildren {
+    /// # Errors
+    /// EMFILE.
+    pub fn open() -> io::Result<Self> {
+        File::open("/proc/thread-self/children").map(Self)
+    }
+
+    /// All, or as many as fit: those that come later are told when these have ended.
+    pub fn read(&self) -> Vec<u32> {
+        let mut text = [0u8; 4096];
+        let length = self.0.read_at(&mut text, 0).unwrap_or(0);
+        // The last one may be cut off.
+        let whole = text[..length].iter().rposition(|byte| *byte == b' ').unwrap_or(0);
+        let text = std::str::from_utf8(&text[..whole]).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    }
+}
+
+/// Processes, as far as they could be seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Those that were.
+    pub pids: Vec<u32>,
+    /// Nothing was left out for want of a descriptor.
+    pub complete: bool,
 }
 
 /// All descendants of `pid`.
-pub fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = children(pid);
+pub fn descendants(pid: u32) -> Seen {
+    let first = children_seen(pid);
+    let mut found = Seen { complete: first.is_ok(), pids: first.unwrap_or_default() };
     let mut next = 0;
-    while next < found.len() {
-        let below = children(found[next]);
-        found.extend(below.into_iter().filter(|pid| *pid != 0));
+    while next < found.pids.len() {
+        match children_seen(found.pids[next]) {
+            Ok(below) => found.pids.extend(below.into_iter().filter(|pid| *pid != 0)),
+            Err(_) => found.complete = false,
+        }
         next += 1;
     }
     found
@@ -309,6 +373,19 @@ pub fn process_of_thread(tid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn own_children_are_told_again_and_again_by_one_descriptor() {
+        let own = OwnChildren::open().expect("a descriptor");
+        let mut children = [(); 2].map(|()| std::process::Command::new("sleep").arg("60").spawn().expect("sleep"));
+        let seen = own.read();
+        assert!(children.iter().all(|child| seen.contains(&child.id())), "{seen:?}");
+        for child in &mut children {
+            child.kill().and_then(|()| child.wait()).expect("our child");
+        }
+        let seen = own.read();
+        assert!(children.iter().all(|child| !seen.contains(&child.id())), "{seen:?}");
+    }
 
     #[test]
     fn who_has_ended_is_known() {

@@ -83,7 +83,7 @@ impl Owner {
             return false;
         }
         if let Some(agent) = &space.agent {
-            agent.ring.active.store(1, std::sync::atomic::Ordering::SeqCst);
+            agent.bind();
         }
         space.active = true;
         // Those left before came without an event.

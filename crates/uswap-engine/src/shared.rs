@@ -63,6 +63,8 @@ pub struct Shared {
     pub refused: Mutex<std::collections::BTreeMap<u32, crate::unmanaged::Why>>,
     /// How long threads were stopped for an agent to be brought, in nanoseconds.
     pub attach_stops: uswap_core::Histogram,
+    /// The engine's descriptors.
+    pub descriptors: crate::descriptors::Descriptors,
     /// Whose memory this is about.
     pub tree: crate::tree::Tree,
     /// Letting go of a program that was attached to.
@@ -178,6 +180,12 @@ impl Shared {
     pub fn condemn(&self, verdict: Verdict) {
         self.verdict.lock().expect("verdict").get_or_insert(verdict);
         self.main_bell.ring();
+    }
+
+    /// Kills the tree; what is left of it, in words.
+    pub fn kill_tree(&self) -> Option<String> {
+        self.descriptors.give_up_all();
+        self.tree.kill()
     }
 
     /// A job will not be done: its kept copies are given back.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
@@ -12,6 +13,7 @@ use uswap_core::locality::Locality;
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
 use uswap_core::working_set::WorkingSet;
+use uswap_sys::leash::Leash;
 use uswap_sys::maps::Maps;
 use uswap_sys::memory::Memory;
 use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
@@ -55,9 +57,25 @@ pub struct AgentLink {
     pub ring: SharedValue<Ring>,
     /// What the nonce page of this image holds.
     pub nonce: [u64; 2],
+    /// The agent has it too. It ends the process with engine and keeper, also while the agent waits in the kernel.
+    pub leash: Leash,
 }
 
 impl AgentLink {
+    /// From now on the program must not outlive engine and keeper.
+    pub fn bind(&self) {
+        self.ring.active.store(1, SeqCst);
+        if self.ring.careless.load(SeqCst) == 0 {
+            self.leash.fasten();
+        }
+    }
+
+    /// Nothing of the program's memory is with us any more.
+    pub fn let_go(&self) {
+        self.ring.active.store(0, SeqCst);
+        self.leash.loosen();
+    }
+
     /// Wakes the agent.
     pub fn ring_doorbell(&self) {
         // A full socket has woken it; a dead agent is noticed by the hang-up.
@@ -105,6 +123,8 @@ pub struct Space {
     pub refused: Instant,
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
+    /// Since when the event of a fork waits for a descriptor.
+    pub starved: Option<Instant>,
     /// The event userfaultfd.
     pub events: Arc<Userfaultfd>,
     /// The staging userfaultfd: kept so that it outlives nobody but the space.
@@ -230,6 +250,7 @@ impl Space {
             reader: 0,
             refusals: 0,
             refused: Instant::now(),
+            starved: None,
             failed_reads: 0,
             events: Arc::new(events),
             staging: None,

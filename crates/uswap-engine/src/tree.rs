@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use uswap_sys::process;
 
 use crate::config::Target;
-use crate::procfs;
+use crate::procfs::{self, OwnChildren, Seen};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -20,7 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub enum Tree {
     /// The descendants of whoever asks: keeper or engine.
-    OfRun,
+    OfRun {
+        /// Tells our own children without another descriptor.
+        own: Option<OwnChildren>,
+    },
     /// A program that was running already.
     OfProgram {
         /// It.
@@ -43,7 +46,7 @@ pub struct Members {
 impl Tree {
     /// The tree of a run that is about to begin. `keeper`: not among them, whosever child it is.
     pub fn of(target: Option<Target>, keeper: u32) -> Self {
-        let Some(target) = target else { return Self::OfRun };
+        let Some(target) = target else { return Self::OfRun { own: OwnChildren::open().ok() } };
         let mut members = Members::default();
         members.know(target.pid);
         for pid in procfs::children(target.pid).into_iter().chain([keeper]) {
@@ -67,17 +70,31 @@ impl Tree {
     /// A process whose limits are those of all: a run's begin as its engine's.
     pub fn first(&self) -> u32 {
         match self {
-            Self::OfRun => std::process::id(),
+            Self::OfRun { .. } => std::process::id(),
             Self::OfProgram { root, .. } => *root,
         }
     }
 
-    /// All that are there now.
+    /// All that are there now, as far as they can be seen.
     pub fn members(&self) -> Vec<u32> {
+        self.look().pids
+    }
+
+    /// The same, and whether that is all.
+    pub fn look(&self) -> Seen {
         match self {
-            Self::OfRun => procfs::descendants(std::process::id()),
+            Self::OfRun { .. } => procfs::descendants(std::process::id()),
             Self::OfProgram { members, .. } => members.lock().expect("members").look(),
         }
+    }
+
+    /// The same, with our own children in any case.
+    fn look_hard(&self) -> Seen {
+        let mut seen = self.look();
+        if let (Self::OfRun { own: Some(own) }, false) = (self, seen.complete) {
+            seen.pids.extend(own.read());
+        }
+        seen
     }
 
     /// A process turned out to be one of them: its parent had ended before anybody looked.
@@ -88,22 +105,45 @@ impl Tree {
     }
 
     /// Kills all of them, and reaps those that are children of this process, again and again until none is left:
-    /// a process can fork while it is being looked at. Returns how many were still there after ten seconds.
-    pub fn kill(&self) -> usize {
+    /// a process can fork while it is being looked at. Returns what was still there after ten seconds, in words. Where looking
+    /// fails for want of a descriptor, those of a run are found as our children, who come one after the other: whoever is
+    /// orphaned below us becomes one. Then only the kernel's word counts that there is none any more.
+    pub fn kill(&self) -> Option<String> {
         let begun = Instant::now();
         loop {
-            let left = self.members();
-            if left.is_empty() || begun.elapsed() > PATIENCE {
-                return left.len();
-            }
-            for pid in left {
+            let left = self.look_hard();
+            for pid in &left.pids {
                 // Gone already is what we want.
-                let _ = process::kill(pid, 9);
+                let _ = process::kill(*pid, 9);
             }
-            while let Ok(Some(_)) = process::wait_news(None) {}
+            let childless = is_childless();
+            let gone = if left.complete { left.pids.is_empty() } else { childless && !self.is_attached() };
+            if gone {
+                return None;
+            }
+            if begun.elapsed() > PATIENCE {
+                return Some(in_words(&left));
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Reaps who has ended; whether there are no others.
+fn is_childless() -> bool {
+    loop {
+        match process::wait_news(None) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+fn in_words(left: &Seen) -> String {
+    let pids: Vec<String> = left.pids.iter().map(u32::to_string).collect();
+    let more = if left.complete { "" } else { " (and what cannot be seen for want of descriptors)" };
+    format!("not ended within {} seconds: processes {}{more}", PATIENCE.as_secs(), pids.join(", "))
 }
 
 impl Members {
@@ -114,25 +154,46 @@ impl Members {
     }
 
     /// Those that live, and their children, and theirs.
-    fn look(&mut self) -> Vec<u32> {
-        let lives = |pid: &u32, born: &mut u64| procfs::start_time(*pid) == Some(*born);
-        self.known.retain(lives);
-        self.excluded.retain(lives);
-        let mut found: Vec<u32> = self.known.keys().copied().collect();
+    fn look(&mut self) -> Seen {
+        let mut complete = true;
+        let mut lives = |pid: &u32, known: &mut u64| match procfs::born(*pid) {
+            Ok(born) => born == Some(*known),
+            Err(_) => {
+                complete = false;
+                true
+            }
+        };
+        self.known.retain(&mut lives);
+        self.excluded.retain(&mut lives);
+        let mut pids: Vec<u32> = self.known.keys().copied().collect();
         let mut next = 0;
-        while next < found.len() {
-            for pid in procfs::children(found[next]) {
-                if self.excluded.contains_key(&pid) || self.known.contains_key(&pid) {
-                    continue;
-                }
-                if let Some(born) = procfs::start_time(pid) {
-                    self.known.insert(pid, born);
-                    found.push(pid);
-                }
+        while next < pids.len() {
+            match procfs::children_seen(pids[next]) {
+                Ok(below) => complete &= self.admit(below, &mut pids),
+                Err(_) => complete = false,
             }
             next += 1;
         }
-        found
+        Seen { pids, complete }
+    }
+
+    /// Children of a member are members; `false`: not all could be looked at.
+    fn admit(&mut self, below: Vec<u32>, pids: &mut Vec<u32>) -> bool {
+        let mut complete = true;
+        for pid in below {
+            if self.excluded.contains_key(&pid) || self.known.contains_key(&pid) {
+                continue;
+            }
+            match procfs::born(pid) {
+                Ok(Some(born)) => {
+                    self.known.insert(pid, born);
+                    pids.push(pid);
+                }
+                Ok(None) => {}
+                Err(_) => complete = false,
+            }
+        }
+        complete
     }
 }
 
@@ -169,7 +230,7 @@ mod tests {
         let (mut alone, mut whole) = (tree(me, false), tree(me, true));
         children.0.push(sleeper());
         let later = children.0[1].id();
-        let (alone, whole) = (alone.look(), whole.look());
+        let (alone, whole) = (alone.look().pids, whole.look().pids);
         assert!(alone.contains(&me) && alone.contains(&later) && !alone.contains(&before), "{alone:?}");
         assert!([me, later, before].iter().all(|pid| whole.contains(pid)), "{whole:?}");
     }
@@ -185,14 +246,14 @@ mod tests {
         let output = shell.stdout.take().expect("a pipe");
         std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
         let orphan: u32 = line.trim().parse().expect("a number");
-        assert!(members.look().contains(&orphan));
+        assert!(members.look().pids.contains(&orphan));
         shell.wait().expect("our child");
-        let left = members.look();
+        let left = members.look().pids;
         assert_eq!(left, [orphan]);
         process::kill(orphan, 9).expect("alive");
         let gone = (0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(2));
-            members.look().is_empty()
+            members.look().pids.is_empty()
         });
         assert!(gone, "{:?}", members.look());
     }

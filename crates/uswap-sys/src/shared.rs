@@ -35,7 +35,7 @@ pub fn memfd_with(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> 
 pub struct SharedValue<T: SharedLayout> {
     value: &'static T,
     length: usize,
-    file: File,
+    file: Option<File>,
 }
 
 /// # Safety
@@ -60,12 +60,17 @@ impl<T: SharedLayout> SharedValue<T> {
             unsafe { libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         check(if address == libc::MAP_FAILED { -1 } else { 0 })?;
         // SAFETY: mapped until drop, page aligned, valid by the trait's promise.
-        Ok(Self { value: unsafe { &*address.cast::<T>() }, length, file })
+        Ok(Self { value: unsafe { &*address.cast::<T>() }, length, file: Some(file) })
     }
 
-    /// The file, to be handed to the other process.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// The file, to be handed to the other process; `None` once it is closed.
+    pub fn file(&self) -> Option<&File> {
+        self.file.as_ref()
+    }
+
+    /// The other process has it: its descriptor is needed no more.
+    pub fn close_file(&mut self) {
+        self.file = None;
     }
 }
 

@@ -269,7 +269,8 @@ impl Userfaultfd {
     /// Reads messages in the order of the queue and appends them to `events`; `true` when more may be waiting.
     ///
     /// # Errors
-    /// EMFILE: a fork event with a full fd table (the parent stays blocked).
+    /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it can be read again
+    /// (`userfaultfd_ctx_read` in fs/userfaultfd.c).
     pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
         let mut messages = [Message::default(); MOST_MESSAGES];
         let length = size_of_val(&messages);

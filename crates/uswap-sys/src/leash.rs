@@ -1,0 +1,143 @@
+//! Leashes: a process ends when nobody holds the other end any more, whatever its threads are waiting for.
+//!
+//! The other end is a pipe's, into which nobody ever writes; each leash is a reading end with an owner and a signal of its own
+//! (F_SETOWN_EX, F_SETSIG). While it is *fastened* (O_ASYNC) the kernel sends SIGKILL to its process once the last writing end
+//! is closed (`pipe_release` in fs/pipe.c). The reading end must be open somewhere for that: in the process itself, in a table
+//! that its exec closes. What it is set to belongs to the open file, so whoever has a copy can fasten and loosen it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::check_int;
+
+/// What leashes end at. To be shared by all whose common end is to be told.
+#[derive(Debug)]
+pub struct Post {
+    reader: OwnedFd,
+    _writer: OwnedFd,
+}
+
+/// One process's leash.
+#[derive(Debug)]
+pub struct Leash(OwnedFd);
+
+const F_SETSIG: libc::c_int = 10;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_OWNER_PID: libc::c_int = 1;
+
+/// struct f_owner_ex.
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
+
+impl Post {
+    /// Nobody hangs on it yet.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE.
+    pub fn new() -> io::Result<Self> {
+        let mut ends: [RawFd; 2] = [-1; 2];
+        // SAFETY: room for two descriptors.
+        check_int(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
+        // SAFETY: two new fds that nobody else owns.
+        let [reader, writer] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Ok(Self { reader, _writer: writer })
+    }
+
+    /// A leash for a process, loose.
+    ///
+    /// # Errors
+    /// EMFILE; ESRCH: the process is gone.
+    pub fn leash(&self, pid: u32) -> io::Result<Leash> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut options = std::fs::OpenOptions::new();
+        let path = format!("/proc/self/fd/{}", self.reader.as_raw_fd());
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let leash = Leash(file.into());
+        leash.belong_to(pid)?;
+        Ok(leash)
+    }
+}
+
+impl Leash {
+    /// From now on the process ends with the post.
+    pub fn fasten(&self) {
+        self.set(libc::O_NONBLOCK | libc::O_ASYNC);
+    }
+
+    /// From now on it does not.
+    pub fn loosen(&self) {
+        self.set(libc::O_NONBLOCK);
+    }
+
+    fn belong_to(&self, pid: u32) -> io::Result<()> {
+        let owner = Owner { kind: F_OWNER_PID, pid: pid as libc::pid_t };
+        // SAFETY: the structure lives during the call.
+        check_int(unsafe { libc::fcntl(self.0.as_raw_fd(), F_SETOWN_EX, &raw const owner) })?;
+        // SAFETY: no pointers.
+        check_int(unsafe { libc::fcntl(self.0.as_raw_fd(), F_SETSIG, libc::SIGKILL) }).map(drop)
+    }
+
+    fn set(&self, flags: libc::c_int) {
+        // SAFETY: no pointers. It could fail for want of a few bytes of kernel memory, which are never refused.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETFL, flags) };
+    }
+}
+
+impl AsFd for Leash {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command};
+    use std::sync::{Mutex, MutexGuard};
+
+    /// A process that another test forks at the wrong moment would hold the post as long as it lives.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// It inherits its leash.
+    fn sleeper(post: &Post, seconds: &str) -> (Child, Leash) {
+        let leash = post.leash(std::process::id()).expect("a leash");
+        let fd = leash.0.as_raw_fd();
+        let mut command = Command::new("sleep");
+        command.arg(seconds);
+        // SAFETY: a plain system call between fork and exec.
+        unsafe { command.pre_exec(move || check_int(libc::fcntl(fd, libc::F_SETFD, 0)).map(drop)) };
+        let child = command.spawn().expect("sleep");
+        leash.belong_to(child.id()).expect("it is there");
+        (child, leash)
+    }
+
+    #[test]
+    fn who_hangs_on_a_post_that_falls_is_killed() {
+        let _alone = alone();
+        let post = Post::new().expect("a post");
+        let (mut child, leash) = sleeper(&post, "60");
+        leash.fasten();
+        drop(leash);
+        drop(post);
+        assert_eq!(child.wait().expect("our child").signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn a_loose_leash_kills_nobody() {
+        let _alone = alone();
+        let post = Post::new().expect("a post");
+        let (mut child, leash) = sleeper(&post, "0.2");
+        leash.fasten();
+        leash.loosen();
+        drop(post);
+        assert_eq!(child.wait().expect("our child").code(), Some(0));
+    }
+}
