@@ -5,7 +5,7 @@ SHELL := /bin/bash
 # A failed test says what happened; a backtrace of the test harness adds nothing to it.
 export RUST_BACKTRACE := 0
 
-.PHONY: help build demo test test-vm soak bench bench-quick fuzz lint install-deps
+.PHONY: help build demo test loom test-vm soak bench bench-quick fuzz lint install-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -18,6 +18,10 @@ demo: build ## a Python program in a quarter of the memory it needs, with and wi
 
 test: install-deps ## all tests that CI runs (10 to 15 minutes on two cores)
 	cargo test --release --workspace --no-fail-fast
+
+loom: ## the models of the lock-free protocols: every interleaving (a minute and a half, most of it compiling)
+	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
+		cargo test --release -p uswap-abi -p uswap-core --lib models
 
 test-vm: build ## --ram auto under cgroup v2, in a virtual machine (a minute with KVM, some without; needs qemu-system-x86, busybox-static)
 	@tests/vm/run

@@ -86,6 +86,7 @@ pub fn run(arguments: &DoctorArguments) -> i32 {
     checks.extend(features(&host));
     checks.extend(remote_hands());
     checks.extend(swap_places());
+    checks.extend(unpinned_reads());
     checks.extend(memory());
     checks.extend(limits());
     checks.extend(host.container.map(container));
@@ -254,7 +255,8 @@ fn remote_hands() -> Vec<Check> {
 
 /// The directories in which a run without `--swap` makes its file, in its order: the first that works counts.
 fn swap_places() -> Vec<Check> {
-    let temporary = std::env::var_os("TMPDIR").map(|path| ("swap in $TMPDIR", PathBuf::from(path)));
+    let temporary =
+        std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(|path| ("swap in $TMPDIR", PathBuf::from(path)));
     let places = temporary.into_iter().chain([("swap in /var/tmp", PathBuf::from("/var/tmp"))]);
     let mut checks: Vec<Check> = places.map(|(subject, directory)| swap_place(subject, &directory)).collect();
     let usable = checks.iter().any(|check| check.verdict != Verdict::Note);
@@ -282,6 +284,25 @@ fn swap_place(subject: &'static str, directory: &Path) -> Check {
         return Check::new(subject, Verdict::Warning, found).fix(fix);
     }
     Check::new(subject, Verdict::Works, found)
+}
+
+/// File systems whose direct reads hold their buffers in a way that the kernel's check before a move does not see.
+fn unpinned_reads() -> Option<Check> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let found = unpinned_in(&mounts);
+    let fix = "programs that read files there with O_DIRECT into memory that they have not touched for long: without uswap, or\n\
+               with the buffers locked (mlock); reads through the page cache are safe";
+    (!found.is_empty()).then(|| Check::new("direct reads", Verdict::Note, found.join(", ")).fix(fix))
+}
+
+/// `FOLDER (KIND)` of each such mount in the text of /proc/self/mounts.
+fn unpinned_in(mounts: &str) -> Vec<String> {
+    let mount = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        let (folder, kind) = (fields.next()?, fields.next()?);
+        matches!(kind, "nfs" | "nfs4" | "9p").then(|| format!("{folder} ({kind})"))
+    };
+    mounts.lines().filter_map(mount).collect()
 }
 
 fn memory() -> Vec<Check> {
@@ -391,6 +412,13 @@ mod tests {
         let parsed: Value = serde_json::from_str(&as_json(&good, true)).expect("JSON");
         assert_eq!(parsed["run_works"], true);
         assert_eq!(parsed["checks"][0]["fix"], "one\ntwo");
+    }
+
+    #[test]
+    fn mounts_with_unpinned_reads_are_found_by_their_kind() {
+        let mounts = "server:/x /mnt/x nfs4 rw 0 0\nnfs /mnt/nfs ext4 rw 0 0\nhost0 /9p 9p ro 0 0\nold:/y /y nfs rw 0 0\nbroken\n";
+        assert_eq!(unpinned_in(mounts), ["/mnt/x (nfs4)", "/9p (9p)", "/y (nfs)"]);
+        assert!(unpinned_in("/dev/sda / ext4 rw 0 0\n").is_empty());
     }
 
     #[test]

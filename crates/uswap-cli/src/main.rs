@@ -94,10 +94,14 @@ fn refuse(error: &clap::Error) -> ! {
     std::process::exit(status)
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic.
+/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic; any other failure ends us with a
+/// sentence: a report that is cut off is not one.
 fn print(text: &str) {
     let mut output = std::io::stdout();
-    if output.write_all(text.as_bytes()).and_then(|()| output.flush()).is_err() {
+    let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) else { return };
+    if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
+    eprintln!("uswap: standard output: {error}");
+    std::process::exit(uswap_engine::config::exit::REFUSED)
 }

@@ -48,13 +48,28 @@ fn man_page() -> std::io::Result<String> {
     description().to_writer(&mut text)?;
     for (name, subcommand) in leaves(&command, "") {
         let mut section = Vec::new();
-        let part = Man::new(subcommand.clone());
+        let part = Man::new(with_aliases(subcommand));
         part.render_synopsis_section(&mut section)?;
         part.render_options_section(&mut section)?;
         text.extend(as_subsection(&name, &String::from_utf8_lossy(&section)).bytes());
     }
     rest().to_writer(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// With other names of options in their help: the page's generator leaves them out.
+fn with_aliases(command: &clap::Command) -> clap::Command {
+    command.clone().mut_args(|option| {
+        let names = option.get_visible_aliases().unwrap_or_default();
+        let names: Vec<String> = names.iter().map(|name| format!("--{name}")).collect();
+        match option.get_help() {
+            Some(help) if !names.is_empty() => {
+                let help = format!("{help} (the same: {})", names.join(", "));
+                option.help(help)
+            }
+            _ => option,
+        }
+    })
 }
 
 /// The commands that have no commands below them, by their full names.

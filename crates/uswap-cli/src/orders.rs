@@ -50,7 +50,7 @@ pub struct LimitArguments {
     #[arg(value_name = "NAME")]
     name: String,
     /// The budget from now on: a size (512M), a part of the machine's memory (50%), or auto
-    #[arg(value_name = "SIZE|PERCENT|auto")]
+    #[arg(value_name = "SIZE|PERCENT|auto", allow_hyphen_values = true)]
     ram: String,
     /// How long to wait for the run to get below it, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]

@@ -1,6 +1,7 @@
 //! `uswap run`: from the command line to a [`RunConfig`], refusing early what cannot work.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,18 @@ use uswap_sys::userfaultfd::Userfaultfd;
 #[derive(Args, Debug)]
 pub struct EngineArguments {
     /// Memory budget: a size (512M), a part of the machine's memory (50%), or auto
-    #[arg(long, value_name = "SIZE|PERCENT|auto", default_value = "auto")]
+    #[arg(
+        short = 'm',
+        long,
+        visible_alias = "memory",
+        allow_hyphen_values = true,
+        value_name = "SIZE|PERCENT|auto",
+        default_value = "auto"
+    )]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost
-    #[arg(long, value_name = "PERCENT|auto", default_value = "auto")]
+    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost; auto:PERCENT: the
+    /// same, and this at most
+    #[arg(long, allow_hyphen_values = true, value_name = "PERCENT|auto[:PERCENT]", default_value = "auto")]
     pool: String,
     /// Compressor of the pool: lz4, or zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4")]
@@ -43,7 +52,8 @@ pub struct EngineArguments {
     /// Print no summary and no notices, except of lost pages and why a tree was killed
     #[arg(short, long)]
     pub quiet: bool,
-    /// Say more
+    /// Say what happens: the budget and where it comes from, the swap places, when memory becomes managed, who stays unmanaged
+    /// and why, new limits; twice: the figures too, once a second
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -104,19 +114,21 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     check_name(&name).map_err(|error| refuse(format!("--name {name:?}: {error}")))?;
     check_limit().map_err(refuse)?;
     check_userfaultfd().map_err(refuse)?;
-    let (ram, limit) = budget(&arguments.ram, process).map_err(refuse)?;
-    let pool_percent = pool_share(&arguments.pool).map_err(refuse)?;
+    let (ram, limit, origin) = budget(&arguments.ram, process).map_err(refuse)?;
+    let pool_share = arguments.pool.parse().map_err(|error| refuse(format!("--pool {}: {error}", arguments.pool)))?;
     let tier = Tier {
         allocator: arguments.allocator.parse().map_err(|error| refuse(format!("--allocator: {error}")))?,
         compression: arguments.compressor.parse().map_err(|error| refuse(format!("--compressor: {error}")))?,
     };
     let parse = |spec: &String| spec.parse().map_err(|error| format!("--swap {spec}: {error}"));
     let mut swap: Vec<SwapSpec> = arguments.swap.iter().map(parse).collect::<Result<_, _>>().map_err(refuse)?;
+    arguments.stats.as_deref().map_or(Ok(()), check_writable).map_err(refuse)?;
     swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
     Ok(RunConfig {
         ram,
         limit,
-        pool_percent,
+        origin,
+        pool_share,
         tier,
         load_control: false,
         swap,
@@ -187,16 +199,18 @@ fn check_userfaultfd() -> Result<(), String> {
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
 }
 
-/// `None`: auto.
-fn pool_share(text: &str) -> Result<Option<f64>, String> {
-    if text == "auto" {
-        return Ok(None);
-    }
-    let percent: Option<f64> = text.trim_end_matches('%').parse().ok();
-    match percent.filter(|percent| (0.0..=90.0).contains(percent)) {
-        Some(percent) => Ok(Some(percent)),
-        None => Err(format!("--pool {text}: auto, or between 0 and 90 percent of the budget")),
-    }
+/// Whether the figures can be written at the end. Nothing is changed by that, nor left: the run may be refused for another reason.
+fn check_writable(path: &Path) -> Result<(), String> {
+    let tried = match std::fs::metadata(path) {
+        // A pipe's reader may come later.
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(_) => OpenOptions::new().write(true).open(path).map(drop),
+        Err(_) => match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(_) => std::fs::remove_file(path),
+            Err(error) => Err(error),
+        },
+    };
+    tried.map_err(|error| format!("--stats {}: {error}", path.display()))
 }
 
 /// What `--ram auto` begins with, in bytes.
@@ -204,18 +218,47 @@ pub fn automatic_budget(machine: u64, cgroup: Option<Cgroup>) -> u64 {
     cgroup.map_or(without_cgroup(machine), |cgroup| Balance::new(cgroup).initial_limit())
 }
 
-fn budget(text: &str, process: u32) -> Result<(Ram, u64), String> {
+/// The budget, what it begins with, and where that comes from, in words.
+fn budget(text: &str, process: u32) -> Result<(Ram, u64, String), String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     if text == "auto" {
-        return Ok((Ram::Auto, automatic_budget(machine, Cgroup::of_process(process))));
+        let cgroup = Cgroup::of_process(process);
+        let origin = match &cgroup {
+            Some(cgroup) => {
+                let (limit, place) = (human(cgroup.limit()), cgroup.directory().display());
+                format!("--ram auto: the limit of the cgroup {place} is {limit}")
+            }
+            None => format!("--ram auto: there is no cgroup with a limit, and the machine has {}", human(machine)),
+        };
+        return Ok((Ram::Auto, automatic_budget(machine, cgroup), origin));
     }
     let size: Size = text.parse().map_err(|error| format!("--ram: {error}"))?;
     let bytes = size.of(machine);
     if bytes < LEAST_BUDGET {
-        return Err(format!("--ram {text} is {}: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
+        return Err(format!(
+            "--ram {text} is {}: the least that works is {}{}",
+            human(bytes),
+            human(LEAST_BUDGET),
+            unit_hint(text)
+        ));
     }
     if bytes > 64 * machine {
         return Err(format!("--ram {text} is far more than this machine's {}", human(machine)));
     }
-    Ok((Ram::Bytes(bytes), bytes))
+    let origin = match size {
+        Size::Percent(_) => format!("--ram {text} of the machine's {}", human(machine)),
+        Size::Bytes(_) => format!("--ram {text}"),
+    };
+    Ok((Ram::Bytes(bytes), bytes, origin))
+}
+
+/// For a number that says neither that it is a share nor in what it counts.
+pub fn unit_hint(text: &str) -> String {
+    match text.trim().parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 100.0 => {
+            format!(" ({text}% is a share of the machine's memory, {text}M a size)")
+        }
+        Ok(number) if number > 0.0 => format!(" ({text}M would be MiB)"),
+        _ => String::new(),
+    }
 }

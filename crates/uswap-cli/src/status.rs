@@ -122,7 +122,8 @@ fn budget(figures: &Value) -> Table {
     let row = ["ram_bytes", "ram_limit_bytes", "ram_peak_bytes"].map(|name| bytes(&figures[name]));
     table.row(std::iter::once("budget".to_string()).chain(row));
     let most = bytes(&figures["mm_stat"]["mem_used_max"]);
-    table.row(["pool".into(), bytes(&figures["pool_bytes"]), bytes(&figures["pool_limit_bytes"]), most]);
+    let share = figures["pool_share"].as_str().map_or("pool".into(), |share| format!("pool ({share})"));
+    table.row([share, bytes(&figures["pool_bytes"]), bytes(&figures["pool_limit_bytes"]), most]);
     let reserve = &figures["reserve"];
     let row = ["used_bytes", "size_bytes", "peak_bytes"].map(|name| bytes(&reserve[name]));
     table.row(std::iter::once("reserve".to_string()).chain(row));

@@ -69,9 +69,13 @@ fn bad_options_are_refused() {
     for size in ["0", "1", "4096", "8M", "0%", "0.0001%"] {
         refused(&["--ram", size], "the least that works is");
     }
+    refused(&["--ram", "50"], "50% is a share of the machine's memory, 50M a size");
+    refused(&["-m", "512"], "512M would be MiB");
+    refused(&["--memory", "-5"], "\"-5\" is not a size");
+    refused(&["--ram", "64M", "--pool", "-1"], "between 0 and 90 percent");
+    refused(&["--ram", "64M", "--pool", "auto:95"], "between 0 and 90 percent");
     refused(&["--ram", "900000T"], "more than this machine");
     refused(&["--ram", "64M", "--pool", "95"], "--pool");
-    refused(&["--ram", "64M", "--pool", "-3"], "-3");
     refused(&["--ram", "64M", "--pool", "nan"], "--pool");
     refused(&["--ram", "64M", "--no-such-option"], "--no-such-option");
     refused(&["--ram", "64M", "--ram"], "--ram");
@@ -315,13 +319,91 @@ fn quiet_and_summary() {
     assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.account());
 }
 
+/// What the budget is, and the place for pages; how it goes on, once memory is short.
+#[test]
+fn verbose_runs_say_budget_place_and_when_memory_is_managed() {
+    need_userfaultfd!();
+    let outcome = under("64M").flag("-v").run([victim("fill_twice").as_os_str(), "96".as_ref()]);
+    outcome.expect(0).complains("uswap: the budget is 64.0 MiB (--ram 64M)").complains("uswap: swap on /");
+    outcome.complains("256 MiB, priority 0").complains("memory is managed from now on, of fill_twice (process ");
+    assert!(outcome.stderr.lines().all(|line| line.starts_with("uswap: ")), "{}", outcome.account());
+    assert!(!outcome.stderr.contains("a second"), "{}", outcome.account());
+    let outcome = plain().run([USWAP, "run", "-v", "-m", "25%", "--", "true"]);
+    outcome.expect(0).complains("(--ram 25% of the machine's ");
+    let outcome = under("64M").flag("-vv").run(["sleep", "1.3"]);
+    outcome.expect(0).complains("64.0 MiB in use, pool ").complains("pages a second: 0 evicted");
+}
+
+/// Nobody listens to what is said any more: that is no reason to end anything.
+#[test]
+fn who_does_not_listen_loses_nothing() {
+    need_userfaultfd!();
+    let script = format!("'{USWAP}' run -vv --ram 64M -- bash -c 'sleep 1.3; exit 7' 2> >(exec true)");
+    plain().run(["bash", "-c", &script]).expect(7);
+}
+
+/// A TMPDIR in memory is no place for the swap file, and who has set it is told; quiet runs say nothing.
+#[test]
+fn an_unusable_tmpdir_is_named_with_the_reason() {
+    need_userfaultfd!();
+    for (place, why) in [("/dev/shm", "tmpfs"), ("/no/such/folder", "/no/such/folder")] {
+        let outcome = under("64M").env("TMPDIR", place).run(["true"]);
+        outcome.expect(0).complains("uswap: no swap file in $TMPDIR").complains(why).complains("it is in /var/tmp");
+        assert_eq!(under("64M").env("TMPDIR", place).flag("-q").run(["true"]).expect(0).stderr, "");
+    }
+    let outcome = under("64M").env("TMPDIR", "").run(["true"]);
+    assert!(!outcome.expect(0).stderr.contains("TMPDIR"), "{}", outcome.account());
+}
+
+/// Where the figures cannot be written nothing is started; where the run is refused nothing is written or left.
+#[test]
+fn figures_that_cannot_be_written_refuse_the_run() {
+    need_userfaultfd!();
+    let scratch = Scratch::new();
+    let (folder, file, new) = (scratch.path("folder"), scratch.path("file"), scratch.path("new"));
+    fs::create_dir(&folder).expect("folder");
+    fs::write(&file, "kept\n").expect("file");
+    let run = |stats: &std::path::Path, swap: &str| {
+        let mut words: Vec<std::ffi::OsString> = [USWAP, "run", "--ram", "64M", "--stats"].map(Into::into).into();
+        words.push(stats.into());
+        words.extend(["--swap", swap, "--", "echo", "started"].map(Into::into));
+        plain().run(words)
+    };
+    for bad in [folder.as_path(), "/no/such/folder/stats".as_ref(), "/proc/self/stats".as_ref()] {
+        let outcome = run(bad, "ram");
+        outcome.expect(REFUSED).complains(&format!("--stats {}", bad.display()));
+        assert_eq!(outcome.stdout, "", "{}", outcome.account());
+    }
+    for place in [&file, &new] {
+        run(place, "/dev/null").expect(REFUSED);
+    }
+    assert_eq!(fs::read_to_string(&file).expect("file"), "kept\n");
+    assert!(!new.exists(), "a refused run left a file");
+}
+
+/// What was printed in part is no answer; who has read enough is no error.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for words in ["doctor", "doctor --json", "man", "completions bash"] {
+        let outcome = plain().run(["bash", "-c", &format!("'{USWAP}' {words} >/dev/full")]);
+        outcome.expect(REFUSED).complains("uswap: standard output: No space left");
+    }
+    let script = format!(
+        "'{USWAP}' man > >(exec true); sleep 0.1; '{USWAP}' man | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    );
+    let outcome = plain().run(["bash", "-c", &script]);
+    assert_eq!((outcome.expect(0).stdout.as_str(), outcome.stderr.as_str()), ("0\n", ""));
+}
+
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 58] = [
+const FIGURES: [&str; 62] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
     "stray_faults",
     "zero_fills",
+    "swpout_zero",
+    "swpin_zero",
     "swap_ra",
     "prepaged",
     "pgscan",
@@ -358,6 +440,8 @@ const FIGURES: [&str; 58] = [
     "same_filled_pages",
     "stored_incompressible_pages",
     "pool_total_size",
+    "pool_pages",
+    "duplicate_entry",
     "pool_hole_bytes",
     "reject_compress_poor",
     "reject_compress_fail",
@@ -398,7 +482,7 @@ fn stats_hold_the_documented_figures() {
     for figure in ["orig_data_size", "compr_data_size", "mem_used_total", "mem_limit", "mem_used_max", "same_pages"] {
         assert!(stats["mm_stat"][figure].is_u64(), "{figure}: {stats:#}");
     }
-    for figure in ["pages_compacted", "huge_pages"] {
+    for figure in ["pages_compacted", "huge_pages", "huge_pages_since"] {
         assert!(stats["mm_stat"][figure].is_u64(), "{figure}: {stats:#}");
     }
     assert!(stats["processes"].is_array(), "{stats:#}");

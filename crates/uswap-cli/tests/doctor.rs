@@ -53,9 +53,11 @@ fn without_a_place_for_swap_run_is_refused_and_doctor_says_so() {
 
 #[test]
 fn man_page_and_completions_are_printed() {
-    assert!(text(&uswap(&["man"])).contains(".SH \"EXIT STATUS\""));
+    let page = text(&uswap(&["man"]));
+    assert!(page.contains(".SH \"EXIT STATUS\"") && page.contains("\\-\\-memory"), "{page}");
     for shell in ["bash", "zsh", "fish"] {
-        assert!(text(&uswap(&["completions", shell])).contains("doctor"), "{shell}");
+        let completions = text(&uswap(&["completions", shell]));
+        assert!(completions.contains("doctor") && completions.contains("memory"), "{shell}");
     }
 }
 

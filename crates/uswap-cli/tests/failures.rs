@@ -299,7 +299,7 @@ fn next_device_takes_over_from_a_full_disk() {
     let devices = outcome.stats.as_ref().expect("figures")["devices"].as_array().expect("devices").clone();
     let written = |at: usize| devices[at]["written_bytes"].as_u64().expect("bytes");
     assert!(written(0) > 30 << 20, "the disk of higher priority was filled first: {devices:?}");
-    assert!(devices[0]["no_room"].as_u64() > Some(0) && written(1) > 0, "then the other one took over: {devices:?}");
+    assert!(devices[0]["out_of_room"] == true && written(1) > 0, "then the other one took over: {devices:?}");
     assert!(devices[0]["name"].as_str().is_some_and(|name| name.starts_with(&*disk.folder.to_string_lossy())));
     assert_eq!(devices[0]["latched_off"], false, "a full disk is no broken disk: {devices:?}");
 }

@@ -26,7 +26,7 @@ macro_rules! growths {
 growths! {
     /// Page words: 8 bytes for each page that a program touches for the first time.
     PageTables = "page_tables",
-    /// Entries of stored pages: 32 bytes each, used again.
+    /// Entries of stored pages: 16 bytes each, used again, and the lists of their chunks.
     ObjectTable = "object_table",
     /// The pool's own tables: a few words for each slab.
     Pool = "pool",

@@ -44,7 +44,7 @@ impl Space {
         let listed: HashSet<(u64, bool)> = lists.iter().collect();
         let mut counted = [0; 2];
         let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
-        let (mut resident, mut stored, mut staged) = (0, 0, HashSet::new());
+        let (mut resident, mut stored, mut zeros, mut staged) = (0, 0, 0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {
                 State::Resident => {
@@ -64,11 +64,15 @@ impl Space {
                     staged.insert((slot, address));
                 }
                 State::Stored(_) => stored += 1,
+                State::Zero => zeros += 1,
                 _ => {}
             }
         }
         if stored != self.stored {
             return Err(format!("{stored} pages are stored, {} are counted", self.stored));
+        }
+        if zeros != self.zeros {
+            return Err(format!("{zeros} pages are evicted zeros, {} are counted", self.zeros));
         }
         if self.under_way != self.trays.pages_under_way() as i64 {
             let counted = self.trays.pages_under_way();

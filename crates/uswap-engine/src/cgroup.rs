@@ -68,6 +68,11 @@ impl Cgroup {
         self.limit
     }
 
+    /// Where it is found.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// 1 or 2.
     pub fn version(&self) -> u32 {
         if self.unified { 2 } else { 1 }

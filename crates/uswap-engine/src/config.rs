@@ -120,6 +120,48 @@ pub enum Ram {
     Auto,
 }
 
+/// How much of the budget the pool may take, in percent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PoolShare {
+    /// This, as long as the run lasts.
+    Fixed(f64),
+    /// What faults make of it, and this at most.
+    Adaptive(f64),
+}
+
+impl PoolShare {
+    /// The most that anybody may ask for: what is left is the working set.
+    pub const MOST: f64 = 90.0;
+}
+
+impl std::str::FromStr for PoolShare {
+    type Err = String;
+
+    /// `auto`, `auto:MOST` or a number, with or without `%`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Adaptive(Self::MOST));
+        }
+        let (number, kind): (&str, fn(f64) -> Self) = match text.strip_prefix("auto:") {
+            Some(most) => (most, Self::Adaptive),
+            None => (text, Self::Fixed),
+        };
+        let percent: Option<f64> = number.strip_suffix('%').unwrap_or(number).parse().ok();
+        let percent = percent.filter(|percent| (0.0..=Self::MOST).contains(percent));
+        percent.map(kind).ok_or_else(|| "auto, auto:MOST, or between 0 and 90 percent of the budget".into())
+    }
+}
+
+impl std::fmt::Display for PoolShare {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Fixed(percent) => write!(f, "{percent}"),
+            Self::Adaptive(most) if *most >= Self::MOST => write!(f, "auto"),
+            Self::Adaptive(most) => write!(f, "auto:{most}"),
+        }
+    }
+}
+
 /// A program that is running already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -136,8 +178,10 @@ pub struct RunConfig {
     pub ram: Ram,
     /// The budget in bytes to begin with.
     pub limit: u64,
-    /// Most of the budget for the pool, in percent; `None`: by what faults cost.
-    pub pool_percent: Option<f64>,
+    /// Where the budget comes from, in words.
+    pub origin: String,
+    /// How much of the budget the pool may take.
+    pub pool_share: PoolShare,
     /// How pages are kept in memory.
     pub tier: Tier,
     /// Processes may be made to wait for their turn.
@@ -196,6 +240,24 @@ mod tests {
         for bad in ["", ",prio=1", "/", "http://host/x", "f,prio=", "f,prio=x", "f,size=50%", "f,size=x", "f,x=1", "f,"]
         {
             assert!(bad.parse::<SwapSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn pool_shares_read_as_they_are_written() {
+        for (text, share) in [
+            ("auto", PoolShare::Adaptive(PoolShare::MOST)),
+            ("auto:40", PoolShare::Adaptive(40.0)),
+            ("auto:0", PoolShare::Adaptive(0.0)),
+            ("35", PoolShare::Fixed(35.0)),
+            ("12.5", PoolShare::Fixed(12.5)),
+        ] {
+            assert_eq!((text.parse(), share.to_string().as_str()), (Ok(share), text));
+        }
+        assert_eq!("auto:40%".parse(), Ok(PoolShare::Adaptive(40.0)));
+        assert_eq!("40%".parse(), Ok(PoolShare::Fixed(40.0)));
+        for bad in ["", "auto:", "auto:91", "auto:-1", "auto40", "-1", "91", "nan", "auto:nan", "40%%", "inf"] {
+            assert!(bad.parse::<PoolShare>().is_err(), "{bad}");
         }
     }
 

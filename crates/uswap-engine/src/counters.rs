@@ -17,6 +17,27 @@ macro_rules! counters {
     };
 }
 
+/// What rises and falls.
+#[derive(Default, Debug)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Rises.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// Falls.
+    pub fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Relaxed);
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// One counter.
 #[derive(Default, Debug)]
 pub struct Count(AtomicU64);
@@ -50,6 +71,10 @@ counters! {
     left_pages,
     /// A page was installed as zeros (first touch, or evicted zeros).
     zero_fills,
+    /// A page of zeros was evicted: it is stored nowhere.
+    swpout_zero,
+    /// Of `zero_fills`: the page was evicted as zeros before, and came back.
+    swpin_zero,
     /// A page was installed by readahead, beside the one that faulted.
     swap_ra,
     /// A page was brought back when its process's turn began, before anybody touched it.

@@ -34,8 +34,9 @@ use crate::image::AgentImage;
 use crate::jobs::Jobs;
 use crate::leaving::Leaving;
 use crate::reader::Readers;
-use crate::share::Share;
+use crate::share::{Share, ShareTold};
 use crate::shared::{Mailbox, Message, Shared, TrayList, Verdict};
+use crate::talk::{Talk, say};
 use crate::threads::{self, Later};
 use crate::tree::Tree;
 use crate::{evict, keeper, lowered, procfs, reader, report, swaps};
@@ -48,7 +49,7 @@ const EXHAUSTION: Duration = Duration::from_secs(5);
 pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask, files_before: Option<Limit>) -> i32 {
     match start(config, control, keeper, mask, files_before) {
         Err(reason) => {
-            eprintln!("uswap: {reason}");
+            say!("uswap: {reason}");
             finish(control, exit::REFUSED)
         }
         Ok(mut engine) => {
@@ -79,8 +80,9 @@ struct Engine {
     stopping: Arc<AtomicBool>,
     /// If nothing was started.
     attached: Option<Attached>,
-    /// Kept open: programs load the agent through it.
+    talk: Talk,
     recording: Option<JoinHandle<Result<u64, String>>>,
+    /// Kept open: programs load the agent through it.
     _image: AgentImage,
 }
 
@@ -106,6 +108,7 @@ fn start(
     process::fix_mmap_threshold(1 << 20);
     let named = Control::bind(config, keeper)?;
     let (shared, mut channels) = share(config, keeper)?;
+    let talk = Talk::begin(config, &shared);
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
     let path = format!("/proc/{engine}/fd/{}", listener.inode_fd());
@@ -162,6 +165,7 @@ fn start(
         command_fd,
         later: Some(later),
         stopping,
+        talk,
         recording,
         attached: config.target.map(|target| Attached::new(target.pid)),
         config,
@@ -209,7 +213,7 @@ fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], m
     signal::default_sigpipe();
     signal::restore(mask);
     let error = process::exec(&config.program, &config.arguments, environment);
-    eprintln!("uswap: {}: {error}", config.program.to_string_lossy());
+    say!("uswap: {}: {error}", config.program.to_string_lossy());
     process::exit_now(if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE })
 }
 
@@ -225,7 +229,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
     let store = Store::new(StoreConfig {
-        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_percent).percent() / 100.0) as u64,
+        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_share).percent() / 100.0) as u64,
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
         devices: open_devices(config)?
@@ -267,6 +271,8 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         refused: Mutex::default(),
         attach_stops: Default::default(),
         twins: crate::twins::Twins::new(),
+        zero_pages: Default::default(),
+        pool_share: ShareTold::new(config.pool_share),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
         descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
@@ -296,14 +302,20 @@ fn open_devices(config: &RunConfig) -> Result<Devices, String> {
     config.swap.iter().map(open).collect()
 }
 
-/// An unnamed file of four times the budget in $TMPDIR or /var/tmp.
+/// An unnamed file of four times the budget in $TMPDIR or /var/tmp. Who has set TMPDIR and gets another place is told.
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     let size = 4 * config.limit;
     let mut refused = Vec::new();
-    let places = [std::env::var_os("TMPDIR").map(PathBuf::from), Some(PathBuf::from("/var/tmp"))];
-    for directory in places.into_iter().flatten() {
+    let temporary = std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(PathBuf::from);
+    for directory in temporary.into_iter().chain([PathBuf::from("/var/tmp")]) {
         match FileDevice::unnamed(Path::new(&directory), size, IoBackend::Auto) {
-            Ok(device) => return Ok(Box::new(device)),
+            Ok(device) => {
+                if let (Some(why), true) = (refused.first(), config.verbosity > 0) {
+                    let place = directory.display();
+                    say!("uswap: no swap file in $TMPDIR: {why}; it is in {place} (--swap PATH names another place)");
+                }
+                return Ok(Box::new(device));
+            }
             Err(error) => refused.push(error.to_string()),
         }
     }
@@ -360,9 +372,7 @@ impl Engine {
                 self.shared.descriptors.refill();
             }
             reader::follow_load(&self.shared);
-            if self.config.verbosity > 2 {
-                eprintln!("{}", report::figures(&self.shared));
-            }
+            self.talk.go_on(&self.shared);
             if let Some(status) = self.judged(&mut exhausted_since) {
                 return status;
             }
@@ -446,7 +456,7 @@ impl Engine {
     fn wait_for_rest(&self, control: &ControlPage, left: &[u32], since: Instant, told: &mut bool) {
         if !*told && since.elapsed() > Duration::from_secs(1) && self.config.verbosity > 0 {
             *told = true;
-            eprintln!("uswap: the command has ended; waiting for {} process(es) it left behind", left.len());
+            say!("uswap: the command has ended; waiting for {} process(es) it left behind", left.len());
         }
         if control.end_requested.load(SeqCst) != 0 {
             self.shared.kill_tree();
@@ -476,8 +486,8 @@ impl Engine {
             Verdict::Exhausted(text) => (text, exit::EXHAUSTED),
             Verdict::Broken(text) => (text, exit::BROKEN),
         };
-        eprintln!("uswap: all programs of this run were killed: {text}");
-        left.iter().for_each(|left| eprintln!("uswap: {left}"));
+        say!("uswap: all programs of this run were killed: {text}");
+        left.iter().for_each(|left| say!("uswap: {left}"));
         Some(status)
     }
 
@@ -494,12 +504,12 @@ impl Engine {
     fn tell_notices(&self) {
         self.shared.store.device_news(|news| {
             if news.grave || self.config.verbosity > 0 {
-                eprintln!("uswap: {}", news.text);
+                say!("uswap: {}", news.text);
             }
         });
         for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
             if notice.grave || self.config.verbosity > 0 {
-                eprintln!("uswap: {}", notice.text);
+                say!("uswap: {}", notice.text);
             }
         }
     }
@@ -516,12 +526,12 @@ impl Engine {
             Ok(Err(error)) => format!("the trace is incomplete: {error}"),
             Err(_) => "the trace is incomplete".into(),
         };
-        eprintln!("uswap: {text}");
+        say!("uswap: {text}");
     }
 
     fn say(&self, text: &str) {
         if self.config.verbosity > 0 {
-            eprintln!("uswap: {text}");
+            say!("uswap: {text}");
         }
     }
 
@@ -535,12 +545,12 @@ impl Engine {
         self.tell_notices();
         self.poller.remove(self.keeper.as_fd());
         if self.config.verbosity > 0 {
-            eprintln!("{}", report::summary(&self.shared));
+            say!("{}", report::summary(&self.shared));
         }
         if let Some(path) = &self.config.stats {
             let text = format!("{:#}\n", report::figures(&self.shared));
             if let Err(error) = std::fs::write(path, text) {
-                eprintln!("uswap: {}: {error}", path.display());
+                say!("uswap: {}: {error}", path.display());
             }
         }
     }

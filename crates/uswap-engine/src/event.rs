@@ -64,7 +64,7 @@ impl Owner {
     pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
         let store = &self.shared.store;
         let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
-        let stored = &mut space.stored;
+        let (stored, mut zeros) = (&mut space.stored, 0);
         space.table.take_range(start, end, |_, word| {
             working_set.forget(word);
             match word.state() {
@@ -77,12 +77,15 @@ impl Owner {
                     tray.live &= !(1 << bit);
                 }
                 State::Resident => *resident = resident.saturating_sub(1),
+                State::Zero => zeros += 1,
                 _ => {}
             }
             if let Some(copy) = word.kept_copy() {
                 store.release_cached(ObjectId::from_bits(copy));
             }
         });
+        space.zeros -= zeros;
+        self.shared.zero_pages.sub(zeros);
     }
 
     /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
@@ -208,6 +211,8 @@ impl Owner {
         (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
         child.stored = parent.stored;
+        child.zeros = parent.zeros;
+        self.shared.zero_pages.add(child.zeros);
         let (working_set, resident) = (&mut child.working_set, &mut child.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {

@@ -330,6 +330,7 @@ impl Owner {
                 self.shared.touched(space.id, page);
                 let active = self.is_welcome(space, page, ample);
                 let word = space.table.get(page);
+                self.shared.counters.swpin_zero.add(u64::from(word.state() == State::Zero));
                 self.become_resident(space, page, word.resident().set_active(active));
             }
             self.shared.latencies.record(Tier::Zero, since);
@@ -463,6 +464,10 @@ impl Owner {
 
     /// The page is mapped now: word, list, count.
     pub fn become_resident(&mut self, space: &mut Space, address: u64, word: PageWord) {
+        if space.table.get(address).state() == State::Zero {
+            space.zeros -= 1;
+            self.shared.zero_pages.sub(1);
+        }
         space.working_set.join(&mut space.table, address, word);
         space.resident += 1;
     }

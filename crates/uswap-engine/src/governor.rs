@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::attacher::Silent;
 use crate::callers::Callers;
 use crate::census::Census;
+use crate::config::PoolShare;
 use crate::fork_shares::{Asked, ForkShares};
 use crate::group::Account;
 use crate::hurry::Hurry;
@@ -100,7 +101,7 @@ impl Governor {
     pub fn new(
         shared: Arc<Shared>,
         automatic: Option<crate::cgroup::Balance>,
-        pool_percent: Option<f64>,
+        pool_share: PoolShare,
         swap_in_ram: bool,
         shortage: Shortage,
         attacher: Option<Sender<Silent>>,
@@ -122,7 +123,7 @@ impl Governor {
             callers: Callers::default(),
             attacher,
             leaving: Vec::new(),
-            share: Share::new(pool_percent),
+            share: Share::new(pool_share),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -239,6 +240,7 @@ impl Governor {
         let pool = (self.shared.store.pool_bytes() >> 12) as i64;
         let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
         let fixed = (used - pool - manageable).max(0);
+        self.shared.pool_share.tell(self.share.percent());
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
         // That takes the pool's lock, for which this thread would wait while its holder waits for a processor.

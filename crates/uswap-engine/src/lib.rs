@@ -58,6 +58,7 @@ pub mod shared;
 mod space;
 mod swap_in;
 pub mod swaps;
+mod talk;
 pub mod target;
 mod threads;
 mod throttle;

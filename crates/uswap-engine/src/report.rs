@@ -11,7 +11,7 @@ use crate::shared::Shared;
 
 /// All figures of the run so far, by the kernel's names where it has one.
 pub fn figures(shared: &Shared) -> Value {
-    let store = shared.store.stats();
+    let store = with_zeros(shared.store.stats(), shared.zero_pages.get());
     let budget = &shared.budget;
     let mut all = Map::new();
     for (name, value) in shared.counters.snapshot() {
@@ -28,6 +28,8 @@ pub fn figures(shared: &Shared) -> Value {
         ("same_filled_pages", store.same_filled_pages),
         ("stored_incompressible_pages", store.stored_incompressible_pages),
         ("pool_total_size", store.pool_bytes),
+        ("pool_pages", store.pool_bytes >> 12),
+        ("duplicate_entry", 0),
         ("pool_hole_bytes", store.hole_bytes),
         ("reject_compress_poor", store.reject_compress_poor),
         ("reject_compress_fail", store.reject_compress_fail),
@@ -49,6 +51,8 @@ pub fn figures(shared: &Shared) -> Value {
         all.insert(name.into(), value.into());
     }
     all.insert("mm_stat".into(), mm_stat(&store));
+    all.insert("pool_share".into(), shared.pool_share.asked().to_string().into());
+    all.insert("pool_share_percent".into(), shared.pool_share.now().into());
     all.insert("pool_allocator".into(), store.allocator.clone().into());
     all.insert("compressor".into(), store.compressor.clone().into());
     all.insert("devices".into(), store.devices.iter().map(device).collect());
@@ -74,6 +78,13 @@ pub fn figures(shared: &Shared) -> Value {
     Value::Object(all)
 }
 
+/// Evicted pages of zeros are known to the page tables only; they are same-filled pages like others that take no memory.
+fn with_zeros(mut store: StoreStats, zeros: u64) -> StoreStats {
+    store.same_filled_pages += zeros;
+    store.stored_pages += zeros;
+    store
+}
+
 /// What is in memory, by the names of zram's mm_stat (Documentation/admin-guide/blockdev/zram.rst).
 fn mm_stat(store: &StoreStats) -> Value {
     json!({
@@ -85,6 +96,7 @@ fn mm_stat(store: &StoreStats) -> Value {
         "same_pages": store.same_filled_pages,
         "pages_compacted": store.pages_compacted,
         "huge_pages": store.stored_incompressible_pages,
+        "huge_pages_since": store.reject_compress_poor,
     })
 }
 

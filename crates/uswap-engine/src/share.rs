@@ -28,15 +28,17 @@
 //!
 //! Where most of the budget is memory that cannot be managed (thread stacks), it is half of the rest at most.
 //!
-//! A share that the user gave is the most that is taken, as ever, and stays.
+//! A share that the user gave stays; a limit that the user gave for it (`auto:40`) is the most that it becomes.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+use crate::config::PoolShare;
 
 /// How often it is judged.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Least and most of the budget, and where it begins, in percent.
+/// Least of the budget, and where it begins, in percent, where the user's limit allows it.
 const LEAST: f64 = 20.0;
-const MOST: f64 = 90.0;
 const BEGIN: f64 = 65.0;
 /// The most beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
@@ -71,14 +73,20 @@ pub struct Figures {
 pub struct Share {
     percent: f64,
     fixed: bool,
+    least: f64,
+    most: f64,
     before: [u64; 2],
     judged: Instant,
 }
 
 impl Share {
     /// A share that the user has given, or one that follows from what faults cost.
-    pub fn new(given: Option<f64>) -> Self {
-        Self { percent: given.unwrap_or(BEGIN), fixed: given.is_some(), before: [0; 2], judged: Instant::now() }
+    pub fn new(asked: PoolShare) -> Self {
+        let (percent, most, fixed) = match asked {
+            PoolShare::Fixed(percent) => (percent, percent, true),
+            PoolShare::Adaptive(most) => (BEGIN.min(most), most, false),
+        };
+        Self { percent, fixed, least: LEAST.min(most), most, before: [0; 2], judged: Instant::now() }
     }
 
     /// The share now.
@@ -102,8 +110,8 @@ impl Share {
         self.judged = Instant::now();
         let percent = |pages: i64| 100.0 * pages as f64 / now.budget.max(1) as f64;
         let spare = now.spare.map_or(f64::INFINITY, percent);
-        if spare < 0.0 && self.percent + spare >= LEAST {
-            self.percent = (self.percent - STRIDE * STEP).max(LEAST);
+        if spare < 0.0 && self.percent + spare >= self.least {
+            self.percent = (self.percent - STRIDE * STEP).max(self.least);
             return;
         }
         let faults = [0, 1].map(|tier| now.faults[tier].saturating_sub(self.before[tier]));
@@ -121,16 +129,50 @@ impl Share {
         let loss = density(0) * pool_cost;
         let step = |more: f64, less: f64| if more > FAR * less { STRIDE * STEP } else { STEP };
         if gain > MARGIN * loss {
-            self.percent = (self.percent + step(gain, loss).min(spare.max(0.0))).min(MOST);
+            self.percent = (self.percent + step(gain, loss).min(spare.max(0.0))).min(self.most);
         } else if loss > MARGIN * gain {
-            self.percent = (self.percent - step(loss, gain)).max(LEAST);
+            self.percent = (self.percent - step(loss, gain)).max(self.least);
         }
+    }
+}
+
+/// The share as it was asked for and as it is now, for whoever asks.
+#[derive(Debug)]
+pub struct ShareTold {
+    asked: PoolShare,
+    hundredths: AtomicU32,
+}
+
+impl ShareTold {
+    /// As it begins.
+    pub fn new(asked: PoolShare) -> Self {
+        let told = Self { asked, hundredths: AtomicU32::new(0) };
+        told.tell(Share::new(asked).percent());
+        told
+    }
+
+    /// It is this now, in percent.
+    pub fn tell(&self, percent: f64) {
+        self.hundredths.store((percent * 100.0) as u32, Relaxed);
+    }
+
+    /// As it was asked for.
+    pub fn asked(&self) -> PoolShare {
+        self.asked
+    }
+
+    /// In percent of the budget.
+    pub fn now(&self) -> f64 {
+        f64::from(self.hundredths.load(Relaxed)) / 100.0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MOST: f64 = PoolShare::MOST;
+    const AUTO: PoolShare = PoolShare::Adaptive(MOST);
 
     const COSTS: [u64; 2] = [20_000, 160_000];
 
@@ -141,7 +183,7 @@ mod tests {
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
     /// compress by `ratio`; every page has its place by how often it is touched. Returns the share after some time.
     fn settles(all: f64, hot: f64, heat: f64, budget: f64, ratio: f64) -> f64 {
-        let mut share = Share::new(None);
+        let mut share = Share::new(AUTO);
         let mut faults = [0.0f64; 2];
         for _ in 0..200 {
             let pool_memory = budget * share.percent() / 100.0;
@@ -170,16 +212,33 @@ mod tests {
 
     #[test]
     fn a_given_share_stays_and_a_quiet_period_changes_nothing() {
-        let share = Share::new(Some(35.0));
+        let share = Share::new(PoolShare::Fixed(35.0));
         assert!(!share.is_due() && share.percent() == 35.0);
-        let mut share = Share::new(None);
+        let mut share = Share::new(AUTO);
         share.judge(figures([10, 10], [100, 100], 50));
         assert_eq!(share.percent(), BEGIN);
     }
 
     #[test]
+    fn the_users_limit_bounds_a_share_that_moves() {
+        for (most, begin, least) in [(40.0, 40.0, LEAST), (80.0, BEGIN, LEAST), (10.0, 10.0, 10.0)] {
+            let mut share = Share::new(PoolShare::Adaptive(most));
+            assert_eq!(share.percent(), begin);
+            for round in 1..100 {
+                share.judge(figures([1000 * round, 0], [10, 10], 5));
+            }
+            assert_eq!(share.percent(), least);
+            for round in 1..100 {
+                share.judge(figures([99_000, 1000 * round], [10, 10], 5));
+                assert!(share.percent() <= most);
+            }
+            assert_eq!(share.percent(), most);
+        }
+    }
+
+    #[test]
     fn while_nothing_lies_on_devices_it_stays() {
-        let mut share = Share::new(None);
+        let mut share = Share::new(AUTO);
         for round in 1..100 {
             share.judge(figures([1000 * round, 0], [1000, 0], 500));
         }
@@ -188,15 +247,15 @@ mod tests {
 
     #[test]
     fn beside_much_that_cannot_be_managed_it_is_half_at_most() {
-        assert_eq!(Share::new(None).percent_beside(0.4), BEGIN);
-        assert_eq!(Share::new(None).percent_beside(0.6), HALF);
-        assert_eq!(Share::new(Some(70.0)).percent_beside(0.6), 70.0);
+        assert_eq!(Share::new(AUTO).percent_beside(0.4), BEGIN);
+        assert_eq!(Share::new(AUTO).percent_beside(0.6), HALF);
+        assert_eq!(Share::new(PoolShare::Fixed(70.0)).percent_beside(0.6), 70.0);
     }
 
     /// Random touches want a large pool; those who are in want what they lack first, if the pool can give it.
     #[test]
     fn who_has_a_turn_goes_before_the_pool() {
-        let mut share = Share::new(None);
+        let mut share = Share::new(AUTO);
         let mut judged = |round: u64, spare| {
             let mut now = figures([0, 1000 * round], [10, 10], 5);
             now.spare = Some(spare);
@@ -213,7 +272,7 @@ mod tests {
 
     #[test]
     fn bounds_are_kept() {
-        let mut share = Share::new(None);
+        let mut share = Share::new(AUTO);
         for round in 1..100 {
             share.judge(figures([0, 1000 * round], [10, 10], 5));
         }

@@ -77,6 +77,10 @@ pub struct Shared {
     pub is_expecting: std::sync::atomic::AtomicBool,
     /// Where pages of forked processes went, by hash.
     pub twins: crate::twins::Twins,
+    /// The pool's share of the budget, as it was asked for and as it is.
+    pub pool_share: crate::share::ShareTold,
+    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
+    pub zero_pages: crate::counters::Gauge,
     /// Pages that each owner could reclaim, as of its last look.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// By owner: memory is short, and it has no evictions under way.

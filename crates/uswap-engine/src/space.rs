@@ -227,6 +227,8 @@ pub struct Space {
     pub resident: u64,
     /// Stored pages in the table.
     pub stored: u64,
+    /// Evicted pages of zeros in the table.
+    pub zeros: u64,
     /// What its process is charged with, once there are groups.
     pub account: Option<Arc<Account>>,
     /// Its pages on the way from order to drop.
@@ -301,6 +303,7 @@ impl Space {
             orphaned: None,
             resident: 0,
             stored: 0,
+            zeros: 0,
             account: None,
             under_way: 0,
             needs_scan: false,
@@ -314,9 +317,14 @@ impl Space {
     pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
         let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
+        let memory = Memory::open(reader);
+        // For want of a descriptor only: others are read by their agent's number.
+        if memory.as_ref().is_err_and(uswap_sys::spares::is_shortage) {
+            return false;
+        }
         self.process_name = crate::procfs::name(pid).unwrap_or_default();
         (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
-        self.memory = Memory::open(reader).ok();
+        self.memory = memory.ok();
         self.reader = reader;
         true
     }

@@ -104,7 +104,7 @@ pub fn start(
     };
     let shortage = image.shortage()?;
     let mut governor =
-        Governor::new(shared.clone(), balance, config.pool_percent, swap_in_ram, shortage, attacher, hurry)?;
+        Governor::new(shared.clone(), balance, config.pool_share, swap_in_ram, shortage, attacher, hurry)?;
     let stop = stopping.clone();
     spawn("governor".into(), move || governor.run(&stop))?;
     let controls = config.load_control || shared.faults.crowd;
@@ -141,8 +141,12 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
             repacks = shared.store.repack(&mut scratch).may_go_on();
         }
         if shared.store.needs_writeback() {
-            shared.store.writeback(&mut scratch);
+            let report = shared.store.writeback(&mut scratch);
             shared.budget.set_pool(shared.store.pool_bytes());
+            if !report.progressed() {
+                // The others have all there is in their batches: until one is written there is nothing to do.
+                std::thread::sleep(Duration::from_millis(1));
+            }
         } else if !needs_repack {
             std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
         }

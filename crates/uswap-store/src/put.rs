@@ -28,22 +28,32 @@ const GIVE_UP_ROUNDS: usize = 4;
 
 /// What keeps a page out of the memory tier.
 enum Leaves {
-    /// It does not compress, or the compressor failed.
-    Whole,
+    /// It does not compress, or the compressor failed, or it is one word repeated and was `refused` an entry.
+    Whole { refused: bool },
     /// There is no room. It is compressed, and waits in [`Scratch::outgoing`] to be written in a pack.
     Compressed,
+}
+
+/// A page on its way to a device.
+#[derive(Clone, Copy)]
+struct Outbound {
+    /// In the batch.
+    position: usize,
+    hash: PageHash,
+    /// The table had no entry for it in memory, and that is counted.
+    refused: bool,
 }
 
 /// The working memory of one thread that puts and loads (about a MiB, most of it touched only when used).
 pub struct Scratch {
     codec: Compressor,
     pub(crate) io: AlignedBuf,
-    /// Pages staged in `io` to be written as they are: position in the batch, hash.
-    staged: Vec<(usize, PageHash)>,
+    /// Pages staged in `io` to be written as they are.
+    staged: Vec<Outbound>,
     spots: Vec<Spot>,
     /// Compressed pages on their way to a device, and of each its position in the batch and its hash.
     outgoing: Outgoing,
-    spilled: Vec<(usize, PageHash)>,
+    spilled: Vec<Outbound>,
     extents: Vec<Extent>,
     lists: WriteLists,
     load: LoadScratch,
@@ -94,17 +104,17 @@ impl Scratch {
         (self.worker as usize * GROUP as usize + self.turn as usize) % shards
     }
 
-    fn stage(&mut self, position: usize, page: &PageBuf, hash: PageHash) {
+    fn stage(&mut self, page: &PageBuf, outbound: Outbound) {
         let at = self.staged.len() * PAGE_SIZE;
         self.io[at..at + PAGE_SIZE].copy_from_slice(page);
-        self.staged.push((position, hash));
+        self.staged.push(outbound);
     }
 
     /// What was compressed last, `length` bytes with the tag, is to be written in a pack.
-    fn spill(&mut self, position: usize, hash: PageHash, length: usize, packing: bool) {
+    fn spill(&mut self, outbound: Outbound, length: usize, packing: bool) {
         self.outgoing.packing = packing;
         self.outgoing.push(&self.codec.output()[..length - TAG]);
-        self.spilled.push((position, hash));
+        self.spilled.push(outbound);
     }
 }
 
@@ -119,8 +129,8 @@ impl Store {
         match self.put_in_memory(0, page, hash, scratch) {
             Ok(id) => return Ok(id),
             Err(Leaves::Compressed) => self.write_spilled(scratch, |_, id| result = Ok(id)),
-            Err(Leaves::Whole) => {
-                scratch.stage(0, page, hash);
+            Err(Leaves::Whole { refused }) => {
+                scratch.stage(page, Outbound { position: 0, hash, refused });
                 self.write_staged(scratch, |_, id| result = Ok(id));
             }
         }
@@ -138,8 +148,8 @@ impl Store {
         out.clear();
         for (position, &(page, hash)) in pages.iter().enumerate() {
             out.push(self.put_in_memory(position, page, hash, scratch).map_err(|leaves| {
-                if matches!(leaves, Leaves::Whole) {
-                    scratch.stage(position, page, hash);
+                if let Leaves::Whole { refused } = leaves {
+                    scratch.stage(page, Outbound { position, hash, refused });
                 }
                 PutError::Full
             }));
@@ -168,17 +178,17 @@ impl Store {
         let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
-                let id = self.insert(shard, hash, Place::Filled(word)).ok_or(Leaves::Whole)?;
+                let id = self.insert(shard, hash, Place::Filled(word), false).ok_or(Leaves::Whole { refused: true })?;
                 add(&self.counters.same_filled_pages, 1);
                 id
             }
             None => {
-                let bytes = self.compress(page, scratch).ok_or(Leaves::Whole)?;
+                let bytes = self.compress(page, scratch).ok_or(Leaves::Whole { refused: false })?;
                 match self.put_in_pool(shard, hash, bytes) {
-                    Some(id) => id,
-                    None => {
+                    Ok(id) => id,
+                    Err(refused) => {
                         let length = bytes.len();
-                        scratch.spill(position, hash, length, self.packing());
+                        scratch.spill(Outbound { position, hash, refused }, length, self.packing());
                         return Err(Leaves::Compressed);
                     }
                 }
@@ -210,52 +220,60 @@ impl Store {
         }
     }
 
-    fn insert(&self, shard: usize, hash: PageHash, place: Place) -> Option<ObjectId> {
+    fn insert(&self, shard: usize, hash: PageHash, place: Place, refused: bool) -> Option<ObjectId> {
         self.note_in_use(shard);
-        let index = self.enter(&mut self.shards[shard].lock(), hash, place)?;
+        let index = self.enter(&mut self.shards[shard].lock(), hash, place, refused)?;
         Some(self.join(shard, index))
     }
 
-    /// An entry for an object with one authoritative reference.
-    fn enter(&self, shard: &mut Shard, hash: PageHash, place: Place) -> Option<u32> {
-        let refused = self.faults.entry.hits();
-        let index = if refused { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
-        add(&self.counters.reject_kmemcache_fail, u64::from(index.is_none()));
+    /// An entry for an object with one authoritative reference. A page that was refused one before is counted already.
+    fn enter(&self, shard: &mut Shard, hash: PageHash, place: Place, refused: bool) -> Option<u32> {
+        let fails = self.faults.entry.hits();
+        let index = if fails { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
+        add(&self.counters.reject_kmemcache_fail, u64::from(index.is_none() && !refused));
         index
     }
 
-    /// `bytes` begins with room for the tag.
-    fn put_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Option<ObjectId> {
-        match self.insert_in_pool(shard, hash, bytes) {
-            Ok(id) => return Some(id),
+    /// `bytes` begins with room for the tag. The error says whether it was refused an entry, which is counted then.
+    fn put_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Result<ObjectId, bool> {
+        match self.insert_in_pool(shard, hash, bytes, false) {
+            Ok(id) => return Ok(id),
             Err(Some(AllocError::Limit)) => add(&self.counters.pool_limit_hit, 1),
             Err(Some(AllocError::NoMemory)) => {
                 add(&self.counters.reject_alloc_fail, 1);
-                return None;
+                return Err(false);
             }
-            Err(None) => return None,
+            Err(None) => return Err(true),
         }
         self.writing_back.store(true, Relaxed);
+        let mut refused = false;
         for _ in 0..GIVE_UP_ROUNDS {
             if self.give_up_cached(List::PoolCached, GIVE_UP) == 0 {
-                return None;
+                break;
             }
-            if let Ok(id) = self.insert_in_pool(shard, hash, bytes) {
-                return Some(id);
+            match self.insert_in_pool(shard, hash, bytes, refused) {
+                Ok(id) => return Ok(id),
+                Err(error) => refused |= error.is_none(),
             }
         }
-        None
+        Err(refused)
     }
 
     /// The error is that of the allocator, if it is its fault.
-    fn insert_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Result<ObjectId, Option<AllocError>> {
+    fn insert_in_pool(
+        &self,
+        shard: usize,
+        hash: PageHash,
+        bytes: &mut [u8],
+        refused: bool,
+    ) -> Result<ObjectId, Option<AllocError>> {
         self.note_in_use(shard);
         let mut guard = self.shards[shard].lock();
-        let index = self.enter(&mut guard, hash, Place::Gone).ok_or(None)?;
+        let index = self.enter(&mut guard, hash, Place::Gone, refused).ok_or(None)?;
         let id = self.join(shard, index);
         bytes[..TAG].copy_from_slice(&id.to_bits().to_ne_bytes());
-        let refused = self.faults.memory.hits();
-        match if refused { Err(AllocError::NoMemory) } else { during(Growth::Pool, || self.pool.alloc(bytes)) } {
+        let fails = self.faults.memory.hits();
+        match if fails { Err(AllocError::NoMemory) } else { during(Growth::Pool, || self.pool.alloc(bytes)) } {
             Ok(handle) => {
                 let referenced = guard.is_among_older();
                 guard.set_place(index, Place::Pool { handle, referenced, writing: false });
@@ -275,11 +293,11 @@ impl Store {
         self.write_pages(&scratch.io[..bytes], &mut scratch.spots, &mut scratch.lists);
         let staged = std::mem::take(&mut scratch.staged);
         let spots = std::mem::take(&mut scratch.spots);
-        for (&(position, hash), &(device, slot)) in staged.iter().zip(&spots) {
+        for (page, &(device, slot)) in staged.iter().zip(&spots) {
             let extent = Extent::page(device, slot);
             self.note_whole(&extent);
-            match self.insert(scratch.next_shard(self.shards.len()), hash, Place::Device(extent)) {
-                Some(id) => done(position, id),
+            match self.insert(scratch.next_shard(self.shards.len()), page.hash, Place::Device(extent), page.refused) {
+                Some(id) => done(page.position, id),
                 None => self.free_copy(Some(Place::Device(extent))),
             }
         }
@@ -296,9 +314,9 @@ impl Store {
         scratch.outgoing.clear();
         let spilled = std::mem::take(&mut scratch.spilled);
         let extents = std::mem::take(&mut scratch.extents);
-        for (&(position, hash), extent) in spilled.iter().zip(&extents) {
-            match self.insert(scratch.next_shard(self.shards.len()), hash, Place::Device(*extent)) {
-                Some(id) => done(position, id),
+        for (page, extent) in spilled.iter().zip(&extents) {
+            match self.insert(scratch.next_shard(self.shards.len()), page.hash, Place::Device(*extent), page.refused) {
+                Some(id) => done(page.position, id),
                 None => self.devices.free(extent),
             }
         }

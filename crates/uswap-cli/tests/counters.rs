@@ -1,0 +1,151 @@
+//! The figures of whole runs: what they are after a known run, and how they belong together (docs/pool.md).
+
+mod common;
+
+use std::process::Command;
+
+use common::victims::victim;
+use common::{Outcome, Running, Scratch, USWAP, under};
+use serde_json::Value;
+
+fn figures(name: &str) -> Option<Value> {
+    let output = Command::new(USWAP).args(["status", name, "--json"]).output().expect("uswap runs");
+    serde_json::from_slice::<Value>(&output.stdout).ok().map(|mut told| told["figures"].take())
+}
+
+/// The same thing under two names, and what one figure says of another.
+fn fits_together(outcome: &Outcome) {
+    let stat = |name: &str| outcome.stat(name);
+    let zram = |name: &str| outcome.stats.as_ref().expect("figures")["mm_stat"][name].as_u64().expect(name);
+    for (one, other) in [
+        (stat("zswpwb"), stat("written_back_pages")),
+        (stat("pool_total_size"), stat("pool_bytes")),
+        (stat("pool_pages") << 12, stat("pool_bytes")),
+        (zram("mem_used_total"), stat("pool_bytes")),
+        (zram("mem_limit"), stat("pool_limit_bytes")),
+        (zram("orig_data_size"), stat("stored_pages") << 12),
+        (zram("compr_data_size"), stat("pool_stored_bytes")),
+        (zram("same_pages"), stat("same_filled_pages")),
+        (zram("huge_pages"), stat("stored_incompressible_pages")),
+        (zram("huge_pages_since"), stat("reject_compress_poor")),
+        (stat("duplicate_entry"), 0),
+    ] {
+        assert_eq!(one, other, "{}", outcome.account());
+    }
+    assert!(stat("pool_stored_bytes") <= stat("pool_bytes"), "{}", outcome.account());
+    assert!(zram("mem_used_max") >= stat("pool_bytes"), "{}", outcome.account());
+    assert!(stat("swpin_zero") <= stat("zero_fills") && stat("same_filled_pages") <= stat("stored_pages"));
+}
+
+/// 128 MiB that compress by half in 48, of which the pool may take a fifth: it is stored, written back and read.
+#[test]
+fn pages_that_are_written_back_are_counted() {
+    need_userfaultfd!();
+    let launch = under("48M").option("--pool", "20").swap_file("1G");
+    let outcome = launch.run([victim("fill_twice").as_os_str(), "128".as_ref(), "half".as_ref()]);
+    outcome.expect(0).paged();
+    fits_together(&outcome);
+    for name in ["zswpout", "zswpin", "zswpwb", "pswpout", "pswpin"] {
+        assert!(outcome.stat(name) > 1000, "{name}: {}", outcome.account());
+    }
+    assert!(outcome.stat("pswpout") >= outcome.stat("zswpwb"), "{}", outcome.account());
+    assert_eq!((outcome.stat("swpout_zero"), outcome.stat("reject_compress_poor")), (0, 0), "{}", outcome.account());
+}
+
+#[test]
+fn pages_that_do_not_compress_are_counted() {
+    need_userfaultfd!();
+    let launch = under("48M").swap_file("1G");
+    let outcome = launch.run([victim("fill_twice").as_os_str(), "96".as_ref(), "incompressible".as_ref()]);
+    outcome.expect(0).paged();
+    fits_together(&outcome);
+    assert!(outcome.stat("reject_compress_poor") > 10_000, "{}", outcome.account());
+    assert_eq!((outcome.stat("swpout_zero"), outcome.stat("zswpwb")), (0, 0), "{}", outcome.account());
+}
+
+/// Fills 96 MiB with zeros, goes on when files of the next numbers appear: gives birth to a child that does nothing, lets it
+/// end, reads all, gives half back, and the rest.
+const ZEROS: &str = "import mmap, os, sys, time\n\
+    def step(n):\n\
+    \x20   print('step', n, flush=True)\n\
+    \x20   while not os.path.exists(sys.argv[1] + str(n)): time.sleep(0.01)\n\
+    size = 96 << 20\n\
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+    zeros = bytes(4096)\n\
+    for at in range(0, size, 4096): memory[at:at + 4096] = zeros\n\
+    step(1)\n\
+    r, w = os.pipe()\n\
+    child = os.fork()\n\
+    if child == 0:\n\
+    \x20   os.close(w); os.read(r, 1); os._exit(0)\n\
+    step(2)\n\
+    os.close(w); os.waitpid(child, 0)\n\
+    step(3)\n\
+    assert sum(memory[at] for at in range(0, size, 4096)) == 0\n\
+    memory.madvise(mmap.MADV_DONTNEED, 0, size // 2)\n\
+    step(4)\n\
+    memory.close()\n\
+    step(5)\n";
+
+/// The program is at the step; returns the figures for which `holds`, which are those of the moment.
+fn at_step(running: &Running, name: &str, step: u32, holds: impl Fn(u64) -> bool) -> u64 {
+    running.says(&format!("step {step}"));
+    running.until(&format!("the zeros of step {step}"), || {
+        let figures = figures(name)?;
+        let filled = figures["same_filled_pages"].as_u64()?;
+        (holds(filled) && figures["mm_stat"]["same_pages"] == filled).then_some(filled)
+    })
+}
+
+/// A gauge: evicted zeros rise with evictions and fork children, and fall when they come back, are given back or unmapped, and
+/// when a process ends. The audit compares what each space counts with its page table.
+#[test]
+fn evicted_zeros_are_counted_as_long_as_they_are_evicted() {
+    need_userfaultfd!();
+    let (scratch, name) = (Scratch::new(), format!("zeros-{}", std::process::id()));
+    let steps = scratch.path("step");
+    let launch = under("48M").option("--name", &name).flag("-q").faults("audit").deadline(40);
+    let words = ["python3".as_ref(), "-c".as_ref(), ZEROS.as_ref(), steps.as_os_str()];
+    let running = launch.start(words);
+    let go = |step: u32| std::fs::write(scratch.path(&format!("step{step}")), "").expect("file");
+    let evicted = at_step(&running, &name, 1, |filled| filled > 10_000);
+    go(1);
+    at_step(&running, &name, 2, |filled| filled > evicted + evicted / 2);
+    go(2);
+    at_step(&running, &name, 3, |filled| filled < evicted + evicted / 4 && filled > 10_000);
+    go(3);
+    at_step(&running, &name, 4, |filled| filled < 10_000);
+    go(4);
+    at_step(&running, &name, 5, |filled| filled < 1000);
+    go(5);
+    let outcome = running.wait();
+    outcome.expect(0).paged();
+    fits_together(&outcome);
+    assert!(outcome.stat("swpout_zero") > 10_000 && outcome.stat("swpin_zero") > 10_000, "{}", outcome.account());
+    assert!(outcome.stat("zero_fills") >= outcome.stat("swpin_zero") + 10_000, "{}", outcome.account());
+    assert!(outcome.stat("stored_pages") < 1000, "{}", outcome.account());
+}
+
+/// What is read at random and does not fit wants another share than the one it begins with; the user's limit holds.
+#[test]
+fn a_share_with_a_limit_moves_below_it() {
+    need_userfaultfd!();
+    let name = format!("share-{}", std::process::id());
+    let launch = under("48M").option("--name", &name).option("--pool", "auto:75").flag("-q").swap_file("1G");
+    let words =
+        [victim("fill_twice").into_os_string(), "192".into(), "half-random".into(), "--reads".into(), "99".into()];
+    let running = launch.deadline(60).start(words);
+    let mut limits = Vec::new();
+    running.until("another share", || {
+        let told = figures(&name).filter(|told| told["pswpin"].as_u64() > Some(0))?;
+        let share = told["pool_share_percent"].as_f64().expect("a share");
+        assert!((20.0..=75.0).contains(&share), "{share} %");
+        assert_eq!(told["pool_share"], "auto:75");
+        limits.push(told["pool_limit_bytes"].as_u64().expect("a limit"));
+        let (least, most) = (limits.iter().min()?, limits.iter().max()?);
+        assert!(*most <= (48 << 20) * 75 / 100, "{limits:?}");
+        (share != 65.0 && least + (512 << 10) < *most).then_some(())
+    });
+    running.signal(15);
+    running.wait().expect(128 + 15);
+}
