@@ -191,7 +191,7 @@ fn automatic_in_128m_with_contents_that_do_not_compress() {
 
 #[test]
 fn automatic_in_128m_with_forks() {
-    automatic(128 * MIB, &["raw_forks", "--memory", "144", "--rounds", "1", "--timeout", "140"]);
+    automatic(128 * MIB, &["fork_cow", "--memory", "112", "--scene", "both_write", "--timeout", "140"]);
 }
 
 /// `uswap limit NAME auto`, in a run that was started with a fixed budget: what is in balance stays below the cgroup's limit.
