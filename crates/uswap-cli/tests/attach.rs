@@ -350,12 +350,7 @@ fn tracers_work_afterwards() {
     words.extend(["48", "6000", "3"].map(Into::into));
     let running = under("32M").deadline(60).start(words);
     let pid = running.command().to_string();
-    let is_attached = || {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        let names = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default());
-        names.into_iter().any(|name| name.trim() == "uswap-agent").then_some(())
-    };
-    running.until("an agent", is_attached);
+    running.until("an agent", || common::procs::agent_thread(running.command()));
     let strace = Command::new("timeout").args(["-s", "INT", "1", "strace", "-f", "-p", &pid]).output().expect("strace");
     assert!(String::from_utf8_lossy(&strace.stderr).contains("attached"), "{strace:?}");
     let gdb = Command::new("timeout").args(["30", "gdb", "-batch", "-p", &pid, "-ex", "info threads"]).output();

@@ -7,8 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use common::victims::victim;
-use common::{Launch, Outcome, under};
-use serde_json::Value;
+use common::{Launch, Outcome, figures, under};
 
 fn uswap(words: &[&str]) -> Output {
     Command::new(common::USWAP).args(words).output().expect("uswap runs")
@@ -16,11 +15,6 @@ fn uswap(words: &[&str]) -> Output {
 
 fn says(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-fn figures(name: &str) -> Value {
-    let told: Value = serde_json::from_slice(&uswap(&["status", name, "--json"]).stdout).unwrap_or_default();
-    told["figures"].clone()
 }
 
 fn torture(arguments: &str) -> Vec<std::ffi::OsString> {

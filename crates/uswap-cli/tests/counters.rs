@@ -2,16 +2,8 @@
 
 mod common;
 
-use std::process::Command;
-
 use common::victims::victim;
-use common::{Outcome, Running, Scratch, USWAP, under};
-use serde_json::Value;
-
-fn figures(name: &str) -> Option<Value> {
-    let output = Command::new(USWAP).args(["status", name, "--json"]).output().expect("uswap runs");
-    serde_json::from_slice::<Value>(&output.stdout).ok().map(|mut told| told["figures"].take())
-}
+use common::{Outcome, Running, Scratch, figures, under};
 
 /// The same thing under two names, and what one figure says of another.
 fn fits_together(outcome: &Outcome) {
@@ -91,7 +83,7 @@ const ZEROS: &str = "import mmap, os, sys, time\n\
 fn at_step(running: &Running, name: &str, step: u32, holds: impl Fn(u64) -> bool) -> u64 {
     running.says(&format!("step {step}"));
     running.until(&format!("the zeros of step {step}"), || {
-        let figures = figures(name)?;
+        let figures = figures(name);
         let filled = figures["same_filled_pages"].as_u64()?;
         (holds(filled) && figures["mm_stat"]["same_pages"] == filled).then_some(filled)
     })
@@ -137,7 +129,7 @@ fn a_share_with_a_limit_moves_below_it() {
     let running = launch.deadline(60).start(words);
     let mut limits = Vec::new();
     running.until("another share", || {
-        let told = figures(&name).filter(|told| told["pswpin"].as_u64() > Some(0))?;
+        let told = Some(figures(&name)).filter(|told| told["pswpin"].as_u64() > Some(0))?;
         let share = told["pool_share_percent"].as_f64().expect("a share");
         assert!((20.0..=75.0).contains(&share), "{share} %");
         assert_eq!(told["pool_share"], "auto:75");

@@ -46,9 +46,7 @@ fn text(out: &Output) -> String {
 
 /// Figures of a run, if it is there.
 fn figure(name: &str, figure: &str) -> Option<u64> {
-    let out = uswap(["status", name, "--json"]);
-    let status: serde_json::Value = serde_json::from_slice(&out.stdout).ok()?;
-    status["figures"][figure].as_u64()
+    common::figures(name)[figure].as_u64()
 }
 
 /// Waits until so many pages were evicted.

@@ -450,14 +450,6 @@ fn capabilities(pid: u32, thread: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-fn agent_thread(pid: u32) -> Option<String> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-    let mut names = threads.filter_map(|thread| thread.file_name().into_string().ok());
-    names.find(|id| {
-        fs::read_to_string(format!("/proc/{pid}/task/{id}/comm")).is_ok_and(|name| name.trim() == "uswap-agent")
-    })
-}
-
 /// A program that gives up root keeps no thread with root's capabilities.
 #[test]
 fn agents_have_no_capabilities() {
@@ -470,7 +462,7 @@ fn agents_have_no_capabilities() {
     let run = under("64M").deadline(30).start([program]);
     run.says("other");
     let command = run.command();
-    let agent = run.until("an agent", || agent_thread(command));
+    let agent = run.until("an agent", || procs::agent_thread(command));
     run.until("an agent without capabilities", || (capabilities(command, &agent)? == 0).then_some(()));
     assert_eq!(capabilities(command, &command.to_string()), Some(0), "the program has given them up");
     run.signal(15);

@@ -93,8 +93,7 @@ impl Told {
     }
 
     fn figures(&self) -> Value {
-        let told: Value = serde_json::from_slice(&uswap(&["status", &self.name, "--json"]).stdout).unwrap_or_default();
-        told["figures"].clone()
+        common::figures(&self.name)
     }
 
     /// All groups, as `group list --json` tells them.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::nbd::{Kind, Server, free_port};
 use common::victims::victim;
-use common::{Launch, Outcome, Running, Scratch, installed, skip, under};
+use common::{Launch, Outcome, Running, Scratch, figures, installed, skip, under};
 use liar::{Liar, Lie};
 use serde_json::Value;
 
@@ -371,10 +371,7 @@ fn a_server_comes_and_goes() {
     std::thread::sleep(Duration::from_secs(1));
     let ordered = uswap(&["swapon", &name, &format!("{},prio=5", server.uri())]);
     assert_eq!(ordered.status.code(), Some(0), "{}", says(&ordered));
-    let used = || {
-        let told: Value = serde_json::from_slice(&uswap(&["status", &name, "--json"]).stdout).unwrap_or_default();
-        told["figures"]["devices"][0]["used_bytes"].as_u64().filter(|bytes| *bytes > 4 << 20)
-    };
+    let used = || figures(&name)["devices"][0]["used_bytes"].as_u64().filter(|bytes| *bytes > 4 << 20);
     running.until("pages on the server", used);
     let table = says(&uswap(&["status", &name]));
     assert!(table.contains("ROUND TRIP") && table.contains(&format!("{} 4", server.uri())), "{table}");

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::disk::Mounted;
 use common::victims::victim;
-use common::{Running, Scratch, not_here, under};
+use common::{Running, Scratch, figures, not_here, under};
 use serde_json::Value;
 
 fn uswap(words: &[&str]) -> Output {
@@ -28,11 +28,6 @@ fn is_refused(words: &[&str], why: &str) {
     let output = uswap(words);
     assert_eq!(output.status.code(), Some(125), "{words:?}: {}", says(&output));
     assert!(says(&output).contains(why), "{words:?}: {}", says(&output));
-}
-
-fn figures(name: &str) -> Value {
-    let told: Value = serde_json::from_slice(&uswap(&["status", name, "--json"]).stdout).unwrap_or_default();
-    told["figures"].clone()
 }
 
 fn used(name: &str, device: &Path) -> u64 {

@@ -11,6 +11,7 @@ use crate::config::{RunConfig, exit};
 use crate::leaving::{self, Progress};
 use crate::procfs;
 use crate::shared::Shared;
+use crate::talk::say;
 use crate::unmanaged::Why;
 
 /// How long a thread is looked for that can be stopped without the program being told, and the agent's hello is waited for.
@@ -50,11 +51,11 @@ impl Attached {
     pub fn look(&mut self, shared: &Shared, config: &RunConfig, control: &ControlPage) -> Option<i32> {
         if !self.is_there {
             if let Err(why) = self.look_for_agent(shared, config) {
-                eprintln!("uswap: cannot attach to {} (process {}): {why}", self.name, self.pid);
+                say!("uswap: cannot attach to {} (process {}): {why}", self.name, self.pid);
                 return Some(exit::REFUSED);
             }
             if control.end_requested.load(SeqCst) != 0 {
-                eprintln!("uswap: {} (process {}) was not attached to", self.name, self.pid);
+                say!("uswap: {} (process {}) was not attached to", self.name, self.pid);
                 return Some(exit::REFUSED);
             }
             return None;
@@ -64,7 +65,7 @@ impl Attached {
         }
         if self.progress.go_on(shared) {
             if config.verbosity > 0 {
-                eprintln!("uswap: {} (process {}) was let go", self.name, self.pid);
+                say!("uswap: {} (process {}) was let go", self.name, self.pid);
             }
             return Some(0);
         }
@@ -75,7 +76,7 @@ impl Attached {
     /// The user, or the keeper's end, wants it.
     pub fn detach(&self, shared: &Shared) {
         if let Err(error) = leaving::begin(shared) {
-            eprintln!("uswap: not detached: {error}");
+            say!("uswap: not detached: {error}");
         }
     }
 
@@ -87,7 +88,7 @@ impl Attached {
             if config.verbosity > 0 {
                 let ram = human((shared.budget.limit() as u64) << 12);
                 let tree = if whole { " with its tree" } else { "" };
-                eprintln!("uswap: attached to {} (process {}){tree}: {ram}", self.name, self.pid);
+                say!("uswap: attached to {} (process {}){tree}: {ram}", self.name, self.pid);
             }
             if let Some(ready) = &config.ready {
                 process::report_and_fall_silent(ready);

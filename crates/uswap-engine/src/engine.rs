@@ -175,7 +175,7 @@ fn start(
 
 /// Where the agents' socket gets its name for a moment.
 fn socket_directory() -> PathBuf {
-    let candidates = [std::env::var_os("TMPDIR").map(PathBuf::from), Some("/tmp".into()), Some("/dev/shm".into())];
+    let candidates = [swaps::temporary_folder(), Some("/tmp".into()), Some("/dev/shm".into())];
     let fits = |directory: &PathBuf| directory.is_dir() && directory.as_os_str().len() < 80;
     candidates.into_iter().flatten().find(fits).unwrap_or_else(|| "/var/tmp".into())
 }
@@ -306,8 +306,7 @@ fn open_devices(config: &RunConfig) -> Result<Devices, String> {
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     let size = 4 * config.limit;
     let mut refused = Vec::new();
-    let temporary = std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(PathBuf::from);
-    for directory in temporary.into_iter().chain([PathBuf::from("/var/tmp")]) {
+    for directory in swaps::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {
         match FileDevice::unnamed(Path::new(&directory), size, IoBackend::Auto) {
             Ok(device) => {
                 if let (Some(why), true) = (refused.first(), config.verbosity > 0) {

@@ -154,7 +154,7 @@ pub struct FaultPoints {
     pub trust_copy: bool,
     /// Rule off: no room is kept for memory that grows unseen.
     pub no_slack: bool,
-    /// Rule off: what readers and workers bring counts though the page is not in that state any more.
+    /// Rule off: what readers bring counts though the page is not in that state any more.
     pub late_answers: bool,
     /// Rule off: what the kernel puts off (EAGAIN) is not tried again.
     pub no_retry: bool,

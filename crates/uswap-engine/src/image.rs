@@ -9,11 +9,12 @@ use uswap_sys::shared::memfd_with;
 /// The bytes of the shared object.
 pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
 const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
-/// What the agent's constructor looks at, and the letter that tells it to wait.
+/// What the agent's constructor looks at: whether it is to wait.
 const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
 /// What the agent looks at before it makes its thread, for tests.
 const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
-const SHORT: u8 = b'S';
+/// In the place of the first letter of one of these two: it is so.
+const SET: u8 = b'S';
 
 /// The image with the path of this run's socket in it.
 #[derive(Debug)]
@@ -30,12 +31,11 @@ impl AgentImage {
     pub fn new(socket_path: &str, shares_folder: bool) -> std::io::Result<Self> {
         assert!(socket_path.len() < MARKER.len());
         let mut image = IMAGE.to_vec();
-        let at = image.windows(MARKER.len()).position(|window| window == MARKER).expect("the image has its marker");
+        let at = place_of(MARKER);
         image[at..at + MARKER.len()].fill(0);
         image[at..at + socket_path.len()].copy_from_slice(socket_path.as_bytes());
         if shares_folder {
-            let at = image.windows(FOLDER.len()).position(|window| window == FOLDER).expect("the image has its marker");
-            image[at] = b'S';
+            image[place_of(FOLDER)] = SET;
         }
         memfd_with(c"uswap-agent.so", &image).map(Self)
     }
@@ -48,8 +48,7 @@ impl AgentImage {
     /// # Panics
     /// Never: the image has its marker.
     pub fn shortage(&self) -> std::io::Result<Shortage> {
-        let at = IMAGE.windows(SHORTAGE.len()).position(|window| window == SHORTAGE).expect("the marker");
-        Ok(Shortage { image: self.0.try_clone()?.into(), at: at as u64, short: false })
+        Ok(Shortage { image: self.0.try_clone()?.into(), at: place_of(SHORTAGE) as u64, short: false })
     }
 
     /// Another descriptor of it.
@@ -66,6 +65,11 @@ impl AgentImage {
     }
 }
 
+/// Where a marker stands in the image.
+fn place_of(marker: &[u8]) -> usize {
+    IMAGE.windows(marker.len()).position(|window| window == marker).expect("the image has its markers")
+}
+
 /// A letter in the image that programs see when they start, since it lies in a page that nobody changes: whether they
 /// are to wait for the engine's answer before they begin.
 #[derive(Debug)]
@@ -79,7 +83,7 @@ impl Shortage {
     /// Tells it, if it is news.
     pub fn tell(&mut self, short: bool) {
         if short != self.short {
-            let letter = if short { SHORT } else { SHORTAGE[0] };
+            let letter = if short { SET } else { SHORTAGE[0] };
             // A program that is not told begins at once, as it does while memory is ample.
             self.short = if self.image.write_at(&[letter], self.at).is_ok() { short } else { self.short };
         }
@@ -106,7 +110,7 @@ mod tests {
         shortage.tell(true);
         let during = std::fs::read(&path).expect("readable");
         let changed: Vec<_> = before.iter().zip(&during).filter(|(b, d)| b != d).collect();
-        assert_eq!(changed, [(&b'u', &SHORT)]);
+        assert_eq!(changed, [(&b'u', &SET)]);
         shortage.tell(false);
         assert_eq!(std::fs::read(&path).expect("readable"), before);
     }

@@ -10,6 +10,7 @@ use uswap_sys::signal::{self, Taken};
 use uswap_sys::spares::Spares;
 
 use crate::config::{RunConfig, exit};
+use crate::talk::say;
 use crate::tree::Tree;
 use crate::{descriptors, engine};
 
@@ -66,7 +67,7 @@ pub fn protect() {
 }
 
 fn refuse(why: &str) -> i32 {
-    eprintln!("uswap: {why}");
+    say!("uswap: {why}");
     exit::REFUSED
 }
 
@@ -126,11 +127,11 @@ impl Keeper<'_> {
             Change::Stopped(_) | Change::Continued => "stopped".into(),
         };
         if harmless {
-            eprintln!("uswap: the engine {how}; nothing of the program's memory was with it");
+            say!("uswap: the engine {how}; nothing of the program's memory was with it");
             return exit::ENGINE_DIED;
         }
-        eprintln!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
-        left.iter().for_each(|left| eprintln!("uswap: {left}"));
+        say!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
+        left.iter().for_each(|left| say!("uswap: {left}"));
         exit::ENGINE_DIED
     }
 

@@ -112,7 +112,7 @@ impl Owner {
     fn search_space(&mut self, space: &mut Space) {
         space.left.asked = Instant::now();
         // What we know of addresses can be old while changes wait.
-        let unknown = unknown_pages(space).filter(|_| space.window.is_empty());
+        let unknown = if space.window.is_empty() { unknown_pages(space) } else { None };
         if !unknown.is_some_and(|unknown| space.left.is_worth_a_look(unknown)) {
             return;
         }

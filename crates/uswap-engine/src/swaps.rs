@@ -2,6 +2,7 @@
 //! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket; a swapoff goes on in a thread of its own, and callers
 //! watch it in the figures.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -96,6 +97,11 @@ fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn 
             Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
         }
     })
+}
+
+/// $TMPDIR; one that is empty is not set.
+pub fn temporary_folder() -> Option<PathBuf> {
+    std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 /// The device as fault points make it.

@@ -1,7 +1,6 @@
 //! What `-v` says while a run goes on, each on one line; with `-vv` the figures too, once a second.
 
 use std::collections::HashSet;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use uswap_core::size::human;
@@ -12,6 +11,7 @@ use crate::shared::Shared;
 /// One line for the user. Nobody may be listening any more, which is no reason to end a tree.
 macro_rules! say {
     ($($words:tt)*) => {{
+        use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), $($words)*);
     }};
 }

@@ -30,6 +30,13 @@ use serde_json::Value;
 
 /// The binary under test.
 pub const USWAP: &str = env!("CARGO_BIN_EXE_uswap");
+
+/// The figures of a run, as `status --json` tells them; null while none of that name answers.
+pub fn figures(name: &str) -> Value {
+    let output = Command::new(USWAP).args(["status", name, "--json"]).output().expect("uswap runs");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    told["figures"].clone()
+}
 /// The variable that marks all processes of one run.
 const TAG: &str = "USWAP_TEST_TAG";
 

@@ -24,6 +24,15 @@ pub fn name(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim_end().to_string())
 }
 
+/// The thread of a process that is its agent.
+pub fn agent_thread(pid: u32) -> Option<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let is_agent = |thread: &fs::DirEntry| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "uswap-agent")
+    };
+    threads.into_iter().find(is_agent)?.file_name().into_string().ok()
+}
+
 /// Whether it runs (a zombie does not).
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
