@@ -36,7 +36,8 @@
 //! whoever waits is first in line after as many turns as there are others, and then is let in, whatever its size: nobody starves.
 //! Who waits gives its memory to those who run, whoever is last in line first, as its pages are needed last.
 //!
-//! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for [`REST`]: what is short or interactive comes
+//! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for [`REST`] (or [`NEWCOMER`] if it never was: of two dozen
+//! compilers that begin together each has used that little for a second, in which all of them thrash): what is short or interactive comes
 //! first. Who answers others over sockets: somebody waits for it who gives up after some seconds. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
 //! instead, since its parent may wait for it. And when nobody who is in wants to run, the next comes in at once
 //! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Who uses less than a twentieth
@@ -199,6 +200,11 @@ impl Process {
         if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
     }
 
+    /// Whether it has begun of late, and is past its first steps.
+    fn is_new(&self) -> bool {
+        !self.rested && self.burst >= NEWCOMER && self.burst < FINITE
+    }
+
     /// Whether it can have to wait at all.
     fn may_be_held(&self) -> bool {
         self.thrashed && !self.serves && !self.stopped
@@ -235,7 +241,7 @@ impl Process {
         let faded = 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE);
         self.waited = self.waited * faded + sample.waited.as_secs_f64();
         self.ran = self.ran * faded + sample.ran.as_secs_f64();
-        self.thrashed |= self.thrashing() > THRASHES && self.burst >= SHORT;
+        self.thrashed |= self.thrashing() > THRASHES && (self.burst >= SHORT || self.is_new());
         self.estimate(faded, sample);
     }
 
@@ -394,8 +400,7 @@ impl LoadControl {
     /// compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
     fn enlist_newcomers(&mut self, machine: Machine) {
         for process in self.processes.values_mut() {
-            let new = !process.rested && process.burst >= NEWCOMER && process.burst < FINITE;
-            process.thrashed |= new && process.demand > machine.capacity / SMALL;
+            process.thrashed |= process.is_new() && process.demand > machine.capacity / SMALL;
         }
     }
 

@@ -17,7 +17,7 @@
 //! ```
 //! Between hard and limit lie the slack and a quarter of the reserve (1/64 of the limit).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use std::time::Duration;
 
 /// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
@@ -29,6 +29,8 @@ const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
 pub const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
+/// And nobody is left unread for so many rounds.
+const MOST_PATIENCE: i64 = 8;
 /// So many processes are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 2;
 
@@ -105,6 +107,11 @@ impl Marks {
     /// Pages to be ordered for eviction at this usage, less what is under way.
     pub fn wanted(&self, usage: i64) -> i64 {
         if usage > self.high() { usage - self.low() } else { 0 }
+    }
+
+    /// How many rounds of a millisecond the processors need to fill the room below the high mark, one at least.
+    pub fn patience(&self, usage: i64) -> u32 {
+        ((self.high() - usage) / (self.threads * GROWTH_PAGES)).clamp(1, MOST_PATIENCE) as u32
     }
 
     /// How long nobody need look while there is so much room below the activation mark.
@@ -245,7 +252,7 @@ impl Budget {
 
     /// Pages were installed (or, negative, dropped).
     pub fn charge(&self, pages: i64) {
-        self.since.fetch_add(pages, Relaxed);
+        self.since.fetch_add(pages, Release);
     }
 
     /// Pages were asked for from a device (or, negative, arrived): room is kept for them however long it takes, so they
@@ -282,6 +289,11 @@ impl Budget {
         self.pool_measured.store(begun.pool, SeqCst);
         self.since.fetch_sub(begun.since, SeqCst);
         self.peak.fetch_max(pages, Relaxed);
+    }
+
+    /// Every how many rounds who is still need be read.
+    pub fn patience(&self) -> u32 {
+        self.marks().patience(self.usage())
     }
 
     /// How long the governor may sleep: until growth as fast as it can be might reach the activation mark.

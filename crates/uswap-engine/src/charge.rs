@@ -41,6 +41,7 @@ impl Owner {
 
     /// Pages were installed in the space (or, negative, dropped).
     pub fn charge(&self, space: &Space, pages: i64) {
+        space.moves.count();
         self.shared.budget.charge(pages);
         if let Some(account) = &space.account {
             self.shared.groups.charge(account, pages);

@@ -22,6 +22,7 @@ use crate::latency::Tier;
 use crate::procfs::{Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
+use crate::still::Stillness;
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.
@@ -37,6 +38,8 @@ const SHARES: Duration = Duration::from_millis(20);
 const MOST_SHARES: usize = 8;
 /// A process that is managed is looked at again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
+/// One that holds as much as it did at the last look, and in as large an address space.
+const RESCAN_STILL: Duration = Duration::from_millis(200);
 /// How long memory that a process has let go of may take to be free: exit and exec give it back after they are seen.
 const LEAVING: Duration = Duration::from_millis(50);
 /// What is worth remembering of that, in pages.
@@ -59,6 +62,7 @@ struct Watched {
     memory: Memory,
     scanned: Memory,
     scanned_at: Option<Instant>,
+    stillness: Stillness,
     /// Pages shared with relatives, and when that was asked for.
     shared: i64,
     shares_asked: Option<Instant>,
@@ -164,14 +168,18 @@ impl Governor {
         let before = self.watched.len();
         let leaving = &mut self.leaving;
         let groups = &self.shared.groups;
-        // All of them each time: that a process has not run is not to be had for less, since processor time counts by ticks.
-        self.watched.retain(|_, watched| {
+        let patience = shared.patience();
+        self.watched.retain(|pid, watched| {
+            if watched.stillness.may_wait(patience, managed.get(pid).map(|process| &process.moves)) {
+                return true;
+            }
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
             let gone = watched.memory.anonymous - memory.anonymous;
             if gone > LEAST_LEAVING {
                 leaving.push((Instant::now(), gone));
             }
+            watched.stillness.was_read(memory == watched.memory);
             watched.memory = memory;
             if memory.size <= 0
                 && let Some(account) = &watched.account
@@ -286,6 +294,7 @@ impl Governor {
                     memory,
                     scanned,
                     scanned_at,
+                    stillness: Stillness::default(),
                     shared,
                     shares_asked,
                     account,
@@ -411,9 +420,10 @@ impl Governor {
             };
             let age = watched.scanned_at.map(|at| at.elapsed());
             let grown = watched.memory.size != watched.scanned.size;
+            let rescan = if watched.memory == watched.scanned { RESCAN_STILL } else { RESCAN };
             let due = match age {
                 None => watched.memory.anonymous >= least,
-                Some(age) => age >= RESCAN || (grown && age >= LEAST_RESCAN),
+                Some(age) => age >= rescan || (grown && age >= LEAST_RESCAN),
             };
             if due {
                 (watched.scanned, watched.scanned_at) = (watched.memory, Some(Instant::now()));

@@ -94,6 +94,7 @@ impl Owner {
             ],
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
+            moves: space.moves.clone(),
         };
         self.shared.managed.insert(pid, process);
     }

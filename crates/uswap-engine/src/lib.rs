@@ -56,6 +56,7 @@ mod servers;
 mod share;
 pub mod shared;
 mod space;
+mod still;
 mod swap_in;
 pub mod swaps;
 mod talk;

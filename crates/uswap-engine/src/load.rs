@@ -29,7 +29,9 @@ use crate::space::{Space, SpaceId};
 /// How often the controller looks while load control is on, and otherwise.
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// A look at many processes takes half a millisecond: it costs one part in so many of the time at most.
-const TICK_COST: u32 = 20;
+const TICK_COST: u32 = 40;
+/// Who waits for its turn is looked at every so many looks.
+const MOST_SPARED: u32 = 4;
 const MOST_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// How often pool and processors are asked for their figures.
@@ -377,6 +379,18 @@ struct Seen {
     refaults: u64,
     distance: u64,
     waited: u64,
+    /// Looks since that were spared.
+    spared: u32,
+}
+
+impl Seen {
+    /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know has changed.
+    fn may_stay(&mut self, waits: bool, record: &Record) -> bool {
+        let same = self.refaults == record.refaults.load(Relaxed) && self.waited == record.waited.load(Relaxed);
+        let stays = waits && same && self.spared < MOST_SPARED;
+        self.spared = if stays { self.spared + 1 } else { 0 };
+        stays
+    }
 }
 
 /// The controller's state.
@@ -504,7 +518,11 @@ impl Controller {
                 continue;
             }
             let mut old = before.remove(key).filter(|old| old.pid == pid);
-            let mut now = observe(record, pid, old.as_mut());
+            let waits = self.control.is_held(*key) && record.blocked.load(Relaxed) > 0;
+            let (mut now, old) = match old.take_if(|old| old.may_stay(waits, record)) {
+                Some(same) => (same, None),
+                None => (observe(record, pid, old.as_mut()), old),
+            };
             let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now), passed);
             sample.stopped = self.is_stopped(*key, &sample, &mut now);
             sample.serves = (sample.refaults > 0 || self.control.is_on()) && now.looked.answers(pid);
@@ -627,5 +645,6 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
         refaults: record.refaults.load(Relaxed),
         distance: record.distance.load(Relaxed),
         waited: record.waited.load(Relaxed),
+        spared: 0,
     }
 }

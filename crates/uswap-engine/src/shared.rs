@@ -19,6 +19,7 @@ use crate::latency::Latencies;
 use crate::lowered::Lowered;
 use crate::reader::{Read, Readers};
 use crate::space::{AgentLink, SpaceId};
+use crate::still::Moves;
 
 /// Known to every thread.
 pub struct Shared {
@@ -120,6 +121,8 @@ pub struct ManagedProcess {
     pub set_aside: [usize; 2],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
+    /// How often its pages were installed or dropped.
+    pub moves: Moves,
 }
 
 /// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which costs nothing; who changes them
@@ -178,6 +181,11 @@ impl Shared {
     pub fn quiet(&self) -> std::time::Duration {
         let quiet = self.budget.poll_interval();
         if self.groups.in_use() { quiet.min(self.groups.poll_interval()) } else { quiet }
+    }
+
+    /// Every how many rounds who is still need be measured: each time where groups are, which have limits of their own.
+    pub fn patience(&self) -> u32 {
+        if self.groups.in_use() { 1 } else { self.budget.patience() }
     }
 
     /// Ends the tree with a reason; the first one counts.

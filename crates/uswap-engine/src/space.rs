@@ -29,6 +29,7 @@ use crate::load::{HeldFault, Record};
 use crate::matcher::Found;
 use crate::notes::Notes;
 use crate::shared::Attached;
+use crate::still::Moves;
 use crate::throttle::Throttle;
 use crate::tray::Trays;
 use crate::turn::Returning;
@@ -42,6 +43,8 @@ const SULK: Duration = Duration::from_secs(1);
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
+/// Pages with which a run of first touches begins.
+const FIRST_TOUCH: u32 = 4;
 /// How long it is believed that a page is or is not shared.
 const FRESH: Duration = Duration::from_millis(2);
 
@@ -195,6 +198,8 @@ pub struct Space {
     pub returning: Returning,
     /// What load control knows of it.
     pub record: Arc<Record>,
+    /// How often pages of it were installed or dropped.
+    pub moves: Moves,
     /// What the program's hooks have told.
     pub notes: Notes,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
@@ -276,7 +281,7 @@ impl Space {
             working_set: WorkingSet::default(),
             streams: Streams::with_strides(),
             locality: Locality::default(),
-            first_touches: Streams::default(),
+            first_touches: Streams::eager(FIRST_TOUCH),
             registered: BTreeMap::new(),
             window: Window::default(),
             fresh: Fresh::default(),
@@ -289,6 +294,7 @@ impl Space {
             held: Vec::new(),
             returning: Returning::default(),
             record: Arc::default(),
+            moves: Moves::default(),
             notes: Notes::default(),
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
