@@ -7,10 +7,6 @@
 //! each walk their own array do not spoil each other's windows (linux keeps one word per mapping for the
 //! same reason, `vma->swap_readahead_info`).
 //!
-//! Zeros for first touches cost next to nothing beside the fault, and memory that was never touched is mostly touched in order. Their
-//! streams begin with several pages and go on doubling, as long as half of the streams go on; where they do not (a table that is touched at random)
-//! they begin with one page, too, until they do again.
-//!
 //! A new stream is taken to go on with the next page, unless most of the last faults that belonged to no stream were
 //! equally far apart: then that is its stride, which may be negative (a walk along the columns of a matrix, or backwards).
 //! The vote is that of Leap (Al Maruf and Chowdhury, USENIX ATC 2020, section 4.1): the majority of a window of
@@ -38,9 +34,6 @@ const MAJORITY: usize = 5;
 /// Pages further apart than this have nothing to do with each other, in bytes.
 const MOST_STRIDE: i64 = 4 << 20;
 const PAGE: i64 = 4096;
-/// Of streams that are begun with several pages, how much a proven one counts and one that is begun, and the most that counts.
-const PROVEN_COUNTS: i32 = 2;
-const MOST_LUCK: i32 = 8;
 /// Pages of a lead, whatever the device.
 const LONGEST_LEAD: u32 = 1 << 16;
 
@@ -55,8 +48,6 @@ struct Stream {
     lead: u32,
     /// The last page of the stream that was touched, as far as is known.
     seen: u64,
-    /// It has not gone on yet.
-    fresh: bool,
 }
 
 impl Stream {
@@ -114,18 +105,9 @@ pub struct Streams {
     last: usize,
     /// The last faults that belonged to no stream, oldest first. Only kept where strides are wanted.
     voters: Option<[u64; VOTERS]>,
-    /// Pages with which a stream begins while most streams go on; 0: it begins with one, always.
-    eager: u32,
-    /// How many more of the last streams went on than did not, about.
-    luck: i32,
 }
 
 impl Streams {
-    /// Streams of pages that cost little to bring along, which begin with `pages` as long as half of them at least go on.
-    pub fn eager(pages: u32) -> Self {
-        Self { eager: pages, ..Self::default() }
-    }
-
     /// Streams that may go in strides. Those made by `default` go from page to page.
     pub fn with_strides() -> Self {
         Self { voters: Some([0; VOTERS]), ..Self::default() }
@@ -133,12 +115,14 @@ impl Streams {
 
     /// The window (1 to `most` pages) for a fault on the page at `address`.
     pub fn window(&mut self, address: u64, most: u32) -> Window {
-        let Some(index) = self.going_on_at(address) else { return self.begin(address, most) };
+        self.window_from(address, most, 0)
+    }
+
+    /// The same, where a stream begins with `first` pages.
+    pub fn window_from(&mut self, address: u64, most: u32, first: u32) -> Window {
+        let Some(index) = self.going_on_at(address) else { return self.begin(address, most, first) };
         self.follow(index);
         let stream = &mut self.streams[index];
-        if stream.fresh {
-            (stream.fresh, self.luck) = (false, (self.luck + PROVEN_COUNTS).min(MOST_LUCK));
-        }
         stream.window = grown(stream.window).min(most.max(1));
         // It has come to the end of its lead, which was too short.
         if stream.lead > 0 {
@@ -149,16 +133,19 @@ impl Streams {
     }
 
     /// A stream that begins at `address`, in place of the one that was left longest ago.
-    fn begin(&mut self, address: u64, most: u32) -> Window {
+    fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
-        let first = if self.luck >= 0 && self.eager <= most { self.eager } else { 0 };
-        self.luck = (self.luck - 1).max(-MOST_LUCK);
-        let (window, stride) = guessed.map_or((first, PAGE), |stride| (2.min(most), stride));
+        let (window, stride) = guessed.map_or((first.min(most), PAGE), |stride| (2.min(most), stride));
         let oldest = (0..STREAMS).min_by_key(|index| self.streams[*index].used).expect("there are streams");
         let next = address.wrapping_add_signed(stride);
-        self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address, fresh: true };
+        self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address };
         self.follow(oldest);
         Window { pages: window.max(1), stride }
+    }
+
+    /// Whether a fault at `address` belongs to a stream.
+    pub fn expect(&self, address: u64) -> bool {
+        self.going_on_at(address).is_some()
     }
 
     /// The window that a fault at `address` is going to have, roughly, without counting it.
@@ -311,33 +298,6 @@ mod tests {
             }
             assert_eq!(last, (32, 8));
         }
-    }
-
-    #[test]
-    fn eager_streams_begin_with_several_pages_while_they_go_on() {
-        let mut eager = Streams::eager(4);
-        let runs =
-            |length: u64| (0..200u64).flat_map(move |run| (0..length).map(move |page| (run << 20) + page * PAGE));
-        let faults = walk(&mut eager, runs(16), 64);
-        assert!(faults <= 200 * 3, "4, 8 and 16 pages: {faults}");
-        assert!(walk(&mut Streams::default(), runs(16), 64) >= 200 * 5);
-    }
-
-    #[test]
-    fn eager_streams_that_do_not_go_on_begin_with_one_page_and_learn_when_they_do() {
-        let mut streams = Streams::eager(4);
-        let brought: u32 = (0..1000u64).map(|n| streams.window(n << 24, 64).pages).sum();
-        assert!(brought < 1000 + 3 * 10, "{brought}");
-        let faults = walk(&mut streams, (1 << 36..).step_by(4096).take(400), 64);
-        assert!(faults < 14, "{faults}");
-        let firsts = (0..32u64).map(|run| {
-            let first = streams.window((1 << 40) + (run << 24), 64).pages;
-            let next = (1 << 40) + (run << 24) + u64::from(first) * PAGE;
-            streams.advance(next);
-            streams.window(next, 64);
-            first
-        });
-        assert_eq!(firsts.last(), Some(4));
     }
 
     #[test]

@@ -413,6 +413,7 @@ impl Owner {
                     let word = space.table.get(address);
                     space.table.set(address, word.zero(space.working_set.evict(word)));
                     space.zeros += 1;
+                    space.first_touches.was_zeros();
                     self.shared.zero_pages.add(1);
                     self.shared.counters.swpout_zero.add(1);
                     space.trays.get_mut(number).live &= !(1 << bit);

@@ -312,9 +312,7 @@ impl Owner {
     /// to it is not seen).
     fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
         let ample = self.is_ample(space);
-        // What a stream brings along that has just begun must not displace anything.
-        let most = if ample { MOST_FIRST_TOUCH } else { space.first_touches.forecast(address, MOST_FIRST_TOUCH) };
-        let window = space.first_touches.window(address, self.most_along(space, most)).pages;
+        let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         if self.shared.faults.hits(self.shared.faults.found_there) {
@@ -326,7 +324,7 @@ impl Owner {
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
             let done = installed_bytes(result, length);
-            space.first_touches.advance(address + done.max(PAGE));
+            space.first_touches.advance(address, address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
             for page in (address..address + done).step_by(PAGE_SIZE) {
                 self.shared.touched(space.id, page);

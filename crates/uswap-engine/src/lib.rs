@@ -21,6 +21,7 @@ mod event;
 mod evict;
 mod fault;
 pub mod fault_points;
+mod first_touch;
 mod fork_shares;
 mod fresh;
 mod governor;

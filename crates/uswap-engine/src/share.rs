@@ -20,8 +20,8 @@
 //! before anything is known must be read back.
 //!
 //! While processes take turns (`load.rs`), what those who are in need is known, and goes first: a loop that lacks little misses as often
-//! per page as one that lacks much, and not at all once it fits. If the pool can give what they lack, it does; and it takes no more
-//! than they leave.
+//! per page as one that lacks much, and not at all once it fits. If the pool can give what they lack, and they have lacked it for half a
+//! second, it does; and it takes no more than they leave.
 //!
 //! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
 //! wait for processors it costs more than that.
@@ -48,6 +48,9 @@ const FAR: f64 = 3.0;
 const STRIDE: f64 = 3.0;
 /// Faults in a period that are enough to judge by.
 const ENOUGH: u64 = 50;
+/// What those who are in lack must be lacking for so many periods: somebody who grows has one of them go back soon, and what is
+/// written to a device meanwhile must be read again.
+const LACKING: u32 = 5;
 /// Gain and loss that differ by less than this factor are equal.
 const MARGIN: f64 = 1.25;
 
@@ -77,6 +80,8 @@ pub struct Share {
     most: f64,
     before: [u64; 2],
     judged: Instant,
+    /// For how many periods those who are in have lacked memory.
+    lacking: u32,
 }
 
 impl Share {
@@ -86,7 +91,7 @@ impl Share {
             PoolShare::Fixed(percent) => (percent, percent, true),
             PoolShare::Adaptive(most) => (BEGIN.min(most), most, false),
         };
-        Self { percent, fixed, least: LEAST.min(most), most, before: [0; 2], judged: Instant::now() }
+        Self { percent, fixed, least: LEAST.min(most), most, before: [0; 2], judged: Instant::now(), lacking: 0 }
     }
 
     /// The share now.
@@ -110,7 +115,8 @@ impl Share {
         self.judged = Instant::now();
         let percent = |pages: i64| 100.0 * pages as f64 / now.budget.max(1) as f64;
         let spare = now.spare.map_or(f64::INFINITY, percent);
-        if spare < 0.0 && self.percent + spare >= self.least {
+        self.lacking = if spare < 0.0 { self.lacking + 1 } else { 0 };
+        if self.lacking >= LACKING && self.percent + spare >= self.least {
             self.percent = (self.percent - STRIDE * STEP).max(self.least);
             return;
         }
@@ -263,11 +269,13 @@ mod tests {
             share.percent()
         };
         assert_eq!(judged(1, 100), BEGIN + 1.0, "no more than is left");
-        assert_eq!(judged(2, -500), BEGIN + 1.0 - STEP * STRIDE);
-        assert!(judged(3, 0) < BEGIN);
-        assert!(judged(4, -9000) <= BEGIN, "that much the pool does not have");
-        assert!(judged(5, 5000) > BEGIN);
-        (6..100).for_each(|round| assert!(judged(round, -1) >= LEAST));
+        (2..1 + u64::from(LACKING))
+            .for_each(|round| assert_eq!(judged(round, -500), BEGIN + 1.0, "it may be over soon"));
+        assert_eq!(judged(10, -500), BEGIN + 1.0 - STEP * STRIDE);
+        assert!(judged(11, 0) < BEGIN);
+        (12..20).for_each(|round| assert!(judged(round, -9000) <= BEGIN, "that much the pool does not have"));
+        assert!(judged(20, 5000) > BEGIN - STEP * STRIDE + 1.0);
+        (21..100).for_each(|round| assert!(judged(round, -1) >= LEAST));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 use crate::ahead::Ahead;
+use crate::first_touch::FirstTouches;
 use crate::fresh::Fresh;
 use crate::group::Account;
 use crate::left::Left;
@@ -43,8 +44,6 @@ const SULK: Duration = Duration::from_secs(1);
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
-/// Pages with which a run of first touches begins.
-const FIRST_TOUCH: u32 = 4;
 /// How long it is believed that a page is or is not shared.
 const FRESH: Duration = Duration::from_millis(2);
 
@@ -173,7 +172,7 @@ pub struct Space {
     /// Whether pages that come with others for nothing are wanted.
     pub locality: Locality,
     /// Streams of first touches.
-    pub first_touches: Streams,
+    pub first_touches: FirstTouches,
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
     /// Changes that were read and not applied yet.
@@ -281,7 +280,7 @@ impl Space {
             working_set: WorkingSet::default(),
             streams: Streams::with_strides(),
             locality: Locality::default(),
-            first_touches: Streams::eager(FIRST_TOUCH),
+            first_touches: FirstTouches::default(),
             registered: BTreeMap::new(),
             window: Window::default(),
             fresh: Fresh::default(),
