@@ -42,6 +42,8 @@ pub struct FaultPoints {
     pub silent_hooks: bool,
     /// Rule off: a fork child's table is cloned before it is known what has just been staged.
     pub no_absorb: bool,
+    /// Microseconds between two looks of an owner at what agents have published, but for those under the gate.
+    pub delay_absorb: u64,
     /// One in N first touches finds that its page is there already, and nobody was woken.
     pub found_there: u64,
     /// Rule off: who waits for a page that was there already is not woken.
@@ -196,6 +198,7 @@ impl FaultPoints {
                 "careless-agents" => points.careless_agents = true,
                 "silent-hooks" => points.silent_hooks = true,
                 "no-absorb" => points.no_absorb = true,
+                "delay-absorb" => points.delay_absorb = number,
                 "found-there" => points.found_there = number,
                 "no-wake" => points.no_wake = true,
                 "no-stray" => points.no_stray = true,
