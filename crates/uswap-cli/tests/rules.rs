@@ -385,8 +385,8 @@ fn what_was_just_staged_is_known_before_a_fork() {
         // Between two looks of the owner the agent stages trays: without a look at the fork the child never learns of them.
         always: "delay-absorb=20000",
         victim: "fork_staged",
-        arguments: "--memory 96 --rounds 8",
-        timeout: 40,
+        arguments: "--memory 80 --rounds 5",
+        timeout: 60,
         tries: 4,
     }
     .is_needed();
