@@ -110,6 +110,9 @@ fn start(
     process::fix_mmap_threshold(1 << 20);
     let named = Control::bind(config, keeper)?;
     let (shared, mut channels) = share(config, keeper)?;
+    if shared.faults.own_table {
+        process::unshare_descriptors().map_err(say("a table of descriptors of its own"))?;
+    }
     let talk = Talk::begin(config, &shared);
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();

@@ -158,6 +158,10 @@ pub struct FaultPoints {
     pub no_slack: bool,
     /// Rule off: what readers bring counts though the page is not in that state any more.
     pub late_answers: bool,
+    /// Rule off: what workers have stored counts though the page is not staged there any more.
+    pub late_workers: bool,
+    /// Rule off: the engine has a table of descriptors of its own, whose descriptors are closed when it dies.
+    pub own_table: bool,
     /// Rule off: what the kernel puts off (EAGAIN) is not tried again.
     pub no_retry: bool,
     /// Rule off: fork children do not inherit the staging slots.
@@ -258,6 +262,8 @@ impl FaultPoints {
                 "trust-copy" => points.trust_copy = true,
                 "no-slack" => points.no_slack = true,
                 "believe-late-answers" => points.late_answers = true,
+                "believe-late-workers" => points.late_workers = true,
+                "own-table" => points.own_table = true,
                 "no-retry" => points.no_retry = true,
                 "bare-staging" => points.bare_staging = true,
                 "shared-folder" => points.shared_folder = true,
