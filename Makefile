@@ -16,7 +16,7 @@ build: ## the binary, in the target folder under release/uswap
 demo: build ## a Python program in a quarter of the memory it needs, with and without uswap
 	@./demo/run
 
-test: install-deps ## all tests that CI runs (10 to 15 minutes on two cores)
+test: install-deps ## all tests that CI runs (about 25 minutes on two cores)
 	cargo test --release --workspace --no-fail-fast
 
 loom: ## the models of the lock-free protocols: every interleaving (a minute and a half, most of it compiling)

@@ -118,6 +118,52 @@ fn keeper_and_engine_are_killed_while_agents_wait_for_them() {
     }
 }
 
+/// The first process of a pid namespace is not killed by a signal from inside: its agent has to leave with all threads.
+#[test]
+fn keeper_and_engine_are_killed_above_a_pid_namespace() {
+    need_userfaultfd!();
+    let namespace = ["unshare", "--pid", "--fork"];
+    if plain().run(namespace.into_iter().chain(["true"])).code() != 0 {
+        return not_here("pid namespaces are not permitted here");
+    }
+    let words = namespace.map(Into::into).into_iter().chain([victim("fill_twice").into_os_string()]);
+    let run = under("64M").deadline(60).start(words.chain(["160", "seq", "--reads", "100"].map(Into::into)));
+    kill_both(&run, 1500, 0);
+    no_wrong_page(&run.wait());
+}
+
+/// Kills the engine while the keeper, which is to kill the programs, stands still for half a second. Bare forks have no agents:
+/// only engine and keeper have their userfaultfds.
+fn engine_is_killed_beside_a_late_keeper(moment: u64, faults: &str) -> Outcome {
+    let words = ["--memory", "80", "--rounds", "60", "--timeout", "40"].map(Into::into);
+    let words = [victim("raw_forks").into_os_string()].into_iter().chain(words);
+    let run = under("64M").swap_file("1G").faults(faults).deadline(60).start(words);
+    let engine = run.engine();
+    std::thread::sleep(Duration::from_millis(moment));
+    run.signal(19);
+    procs::kill(engine, 9);
+    std::thread::sleep(Duration::from_millis(500));
+    run.signal(18);
+    run.wait()
+}
+
+/// The engine's table of descriptors is the keeper's too: one of its own would be closed with it, and whoever faults until the
+/// keeper has killed all would read zeros.
+#[test]
+fn descriptors_outlive_the_engine() {
+    need_userfaultfd!();
+    let moments = [1000, 1300, 1700, 2200];
+    for moment in [1000, 1700] {
+        let outcome = engine_is_killed_beside_a_late_keeper(moment, "");
+        no_wrong_page(outcome.expect(ENGINE_DIED));
+    }
+    let reads_zeros = |moment: u64| {
+        let outcome = engine_is_killed_beside_a_late_keeper(moment, "own-table");
+        outcome.stderr.contains("expected version")
+    };
+    assert!(moments.into_iter().any(reads_zeros), "nobody read zeros though the descriptors were closed");
+}
+
 /// `ulimit -n`, soft and hard.
 fn with_descriptors(count: u32, launch: Launch) -> Launch {
     launch.wrapper(["sh", "-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\"")])

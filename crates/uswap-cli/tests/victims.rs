@@ -60,7 +60,6 @@ victims! {
     fork_cow_parent_exits_first: "fork_cow", "--memory 66 --scene parent_exits_first";
     fork_cow_parent_execs: "fork_cow", "--memory 66 --scene parent_execs";
     fork_cow_daemon: "fork_cow", "--memory 66 --scene daemon";
-    fork_staged: "fork_staged", "--rounds 20";
     fork_at_start: "fork_at_start", "--memory 66";
     busy_child: "busy_child", "--memory 56 --rounds 2";
     fork_after_move: "fork_after_move", "--memory 66 --rounds 5";
@@ -220,6 +219,16 @@ fn without_a_need_or_switched_off_nobody_takes_turns() {
     for outcome in [alone, sigstop_tree("", "--memory 76")] {
         assert_eq!(outcome.expect(0).paged().stat("held_faults"), 0, "{}", outcome.account());
     }
+}
+
+/// Without turns: the parent thrashes without end, and beside other load each child would wait some seconds for it.
+#[test]
+fn fork_staged() {
+    need_userfaultfd!();
+    let outcome = launch("44M").option("--load-control", "off").run(words("fork_staged", "--memory 96 --rounds 12"));
+    outcome.expect(0).paged();
+    assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
+    assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
 }
 
 /// Four processes, each of which must get on while others are stopped. They do not fit together; in turns each would wait some

@@ -28,6 +28,7 @@ use crate::control::Control;
 use crate::descriptors::Descriptors;
 use crate::door::Door;
 use crate::fault_points::FaultPoints;
+use crate::governor::Governor;
 use crate::groups::Groups;
 use crate::hurry::Hurry;
 use crate::image::AgentImage;
@@ -77,6 +78,7 @@ struct Engine {
     command_fd: std::os::fd::OwnedFd,
     /// Those that are not needed yet.
     later: Option<Later>,
+    governor: Arc<Mutex<Governor>>,
     stopping: Arc<AtomicBool>,
     /// If nothing was started.
     attached: Option<Attached>,
@@ -108,6 +110,9 @@ fn start(
     process::fix_mmap_threshold(1 << 20);
     let named = Control::bind(config, keeper)?;
     let (shared, mut channels) = share(config, keeper)?;
+    if shared.faults.own_table {
+        process::unshare_descriptors().map_err(say("a table of descriptors of its own"))?;
+    }
     let talk = Talk::begin(config, &shared);
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
@@ -147,9 +152,9 @@ fn start(
     let recording = tape.map(|tape| std::thread::Builder::new().name("recorder".into()).spawn(|| tape.run()));
     let recording = recording.transpose().map_err(say("cannot start a thread"))?;
     let started = threads::start(config, &shared, channels, &stopping, &image, hurry)
-        .and_then(|later| named.start(shared.clone()).map(|()| later))
+        .and_then(|started| named.start(shared.clone()).map(|()| started))
         .map_err(say("cannot start a thread"));
-    let later = started.inspect_err(|_| {
+    let (later, governor) = started.inspect_err(|_| {
         if config.target.is_none() {
             shared.kill_tree();
         }
@@ -164,6 +169,7 @@ fn start(
         command,
         command_fd,
         later: Some(later),
+        governor,
         stopping,
         talk,
         recording,
@@ -540,6 +546,7 @@ impl Engine {
         for mailbox in &self.shared.mailboxes {
             mailbox.post(Message::Stop);
         }
+        Governor::measure_at_the_end(&self.governor);
         self.end_recording();
         self.tell_notices();
         self.poller.remove(self.keeper.as_fd());

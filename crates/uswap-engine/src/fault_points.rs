@@ -42,6 +42,8 @@ pub struct FaultPoints {
     pub silent_hooks: bool,
     /// Rule off: a fork child's table is cloned before it is known what has just been staged.
     pub no_absorb: bool,
+    /// Microseconds between two looks of an owner at what agents have published, but for those under the gate.
+    pub delay_absorb: u64,
     /// One in N first touches finds that its page is there already, and nobody was woken.
     pub found_there: u64,
     /// Rule off: who waits for a page that was there already is not woken.
@@ -156,6 +158,10 @@ pub struct FaultPoints {
     pub no_slack: bool,
     /// Rule off: what readers bring counts though the page is not in that state any more.
     pub late_answers: bool,
+    /// Rule off: what workers have stored counts though the page is not staged there any more.
+    pub late_workers: bool,
+    /// Rule off: the engine has a table of descriptors of its own, whose descriptors are closed when it dies.
+    pub own_table: bool,
     /// Rule off: what the kernel puts off (EAGAIN) is not tried again.
     pub no_retry: bool,
     /// Rule off: fork children do not inherit the staging slots.
@@ -196,6 +202,7 @@ impl FaultPoints {
                 "careless-agents" => points.careless_agents = true,
                 "silent-hooks" => points.silent_hooks = true,
                 "no-absorb" => points.no_absorb = true,
+                "delay-absorb" => points.delay_absorb = number,
                 "found-there" => points.found_there = number,
                 "no-wake" => points.no_wake = true,
                 "no-stray" => points.no_stray = true,
@@ -255,6 +262,8 @@ impl FaultPoints {
                 "trust-copy" => points.trust_copy = true,
                 "no-slack" => points.no_slack = true,
                 "believe-late-answers" => points.late_answers = true,
+                "believe-late-workers" => points.late_workers = true,
+                "own-table" => points.own_table = true,
                 "no-retry" => points.no_retry = true,
                 "bare-staging" => points.bare_staging = true,
                 "shared-folder" => points.shared_folder = true,

@@ -5,9 +5,9 @@
 //! share is read, which costs more and is done more rarely.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::attacher::Silent;
@@ -137,17 +137,50 @@ impl Governor {
     }
 
     /// Measures until told to stop.
-    pub fn run(&mut self, stop: &AtomicBool) {
+    pub fn run(governor: &Mutex<Self>, stop: &AtomicBool) {
         // What grows while this thread waits for a processor is seen too late. Where it is not allowed short turns and hurry must do.
         uswap_sys::process::run_first();
-        while !stop.load(SeqCst) {
-            // Before anything that takes a lock.
-            let lowered = self.raise_owners();
-            self.measure();
-            self.wake_owners();
-            let interval = self.shared.quiet();
-            std::thread::sleep(if lowered { interval.min(LOWERED) } else { interval });
+        loop {
+            // Nobody has it while it sleeps: whoever ends the run would wait.
+            let interval = Self::lock(governor).look(stop);
+            let Some(interval) = interval else { return };
+            std::thread::sleep(interval);
         }
+    }
+
+    fn lock(governor: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        governor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One look; returns how long nobody need look again. Nothing once told to stop.
+    fn look(&mut self, stop: &AtomicBool) -> Option<Duration> {
+        if stop.load(SeqCst) {
+            return None;
+        }
+        // Before anything that takes a lock.
+        let lowered = self.raise_owners();
+        self.measure();
+        self.wake_owners();
+        let interval = self.shared.quiet();
+        Some(if lowered { interval.min(LOWERED) } else { interval })
+    }
+
+    /// What is in use when a run has ended. Its last look may have been while the program lived, and with `stop` set there is no
+    /// other.
+    pub fn measure_at_the_end(governor: &Mutex<Self>) {
+        let governor = Self::lock(governor);
+        let begun = governor.shared.budget.begin_measurement();
+        let watched = governor.watched.values();
+        let left: i64 = watched.filter_map(|watched| Some(watched.statm.read().ok()?.anonymous)).sum();
+        let engine = governor.engine_pages();
+        let shared = governor.shared_pages.min(left);
+        governor.shared.budget.end_measurement(begun, engine + left - shared);
+    }
+
+    /// Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
+    fn engine_pages(&self) -> i64 {
+        let swapped_in_ram = if self.swap_in_ram { self.shared.store.device_pages("ram") } else { 0 };
+        (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0)
     }
 
     /// Raises all owners; says whether one was lowered.
@@ -192,9 +225,7 @@ impl Governor {
             // What was shared with those that ended may be shared no more.
             self.watched.values_mut().for_each(|watched| watched.shares_asked = None);
         }
-        // Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
-        let swapped_in_ram = if self.swap_in_ram { self.shared.store.device_pages("ram") } else { 0 };
-        let engine = (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0);
+        let engine = self.engine_pages();
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
         if round.is_some() {

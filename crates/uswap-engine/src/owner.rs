@@ -52,6 +52,8 @@ pub struct Owner {
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
+    /// When results of orders were looked for last.
+    absorbed: Instant,
     /// Where it runs.
     pub placement: Placement,
     next_victim: SpaceId,
@@ -120,6 +122,7 @@ impl Owner {
             next_space: 1,
             retry_at: None,
             last_sweep: Instant::now(),
+            absorbed: Instant::now(),
             next_victim: 0,
             spare_ids: Vec::new(),
             candidates: Vec::with_capacity(64),
@@ -250,6 +253,11 @@ impl Owner {
 
     /// Results of orders may have come with the bell.
     fn absorb_all(&mut self) {
+        let delay = self.shared.faults.delay_absorb;
+        if delay > 0 && self.absorbed.elapsed() < Duration::from_micros(delay) {
+            return self.retry_soon();
+        }
+        self.absorbed = Instant::now();
         self.for_each_id(|owner, id| {
             let trays = owner.spaces.get(&id).map(|space| &space.trays);
             if trays.is_some_and(|trays| !trays.filling.is_empty() || !trays.dropping.is_empty()) {
@@ -269,6 +277,9 @@ impl Owner {
                 self.open_lobby();
                 self.greet_late_children();
             });
+            if self.shared.faults.delay_absorb > 0 {
+                self.absorb_all();
+            }
         }
         self.for_each_id(|owner, id| {
             let space = &owner.spaces[&id];

@@ -8,8 +8,8 @@
 //! those of the second row begin when half of what makes memory managed is in use ([`Shared::is_expecting`]). Nothing
 //! depends on when: what they are to do waits for them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_store::WritebackScratch;
@@ -66,7 +66,7 @@ impl Later {
     }
 }
 
-/// Starts the threads that are needed from the start; returns the others.
+/// Starts the threads that are needed from the start; returns the others, and who measures.
 ///
 /// # Errors
 /// A thread or a file of /proc cannot be had.
@@ -77,7 +77,7 @@ pub fn start(
     stopping: &Arc<AtomicBool>,
     image: &AgentImage,
     hurry: Hurry,
-) -> std::io::Result<Later> {
+) -> std::io::Result<(Later, Arc<Mutex<Governor>>)> {
     for number in 0..shared.mailboxes.len() {
         let mut owner = Owner::new(number, shared.clone())?;
         spawn(format!("owner-{number}"), move || owner.run())?;
@@ -103,13 +103,13 @@ pub fn start(
         None
     };
     let shortage = image.shortage()?;
-    let mut governor =
-        Governor::new(shared.clone(), balance, config.pool_share, swap_in_ram, shortage, attacher, hurry)?;
-    let stop = stopping.clone();
-    spawn("governor".into(), move || governor.run(&stop))?;
+    let governor = Governor::new(shared.clone(), balance, config.pool_share, swap_in_ram, shortage, attacher, hurry)?;
+    let governor = Arc::new(Mutex::new(governor));
+    let (measures, stop) = (governor.clone(), stopping.clone());
+    spawn("governor".into(), move || Governor::run(&measures, &stop))?;
     let controls = config.load_control || shared.faults.crowd;
     let controller = controls.then(|| Controller::new(shared.clone(), channels.questions));
-    Ok(Later { shared: shared.clone(), stopping: stopping.clone(), controller })
+    Ok((Later { shared: shared.clone(), stopping: stopping.clone(), controller }, governor))
 }
 
 /// Gives memory that only holes take back, some slabs at a time.

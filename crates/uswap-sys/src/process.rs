@@ -44,6 +44,15 @@ pub fn fork_sharing_fds() -> io::Result<Fork> {
     Ok(if pid == 0 { Fork::Child } else { Fork::Parent(pid as u32) })
 }
 
+/// Gives this process a table of descriptors of its own, with what is open now (tests of what sharing one is for).
+///
+/// # Errors
+/// ENOMEM, EMFILE.
+pub fn unshare_descriptors() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check_int(unsafe { libc::unshare(libc::CLONE_FILES) }).map(drop)
+}
+
 /// Forks an ordinary child.
 ///
 /// # Errors
