@@ -22,6 +22,7 @@ mod evict;
 mod fault;
 pub mod fault_points;
 mod fork_shares;
+mod freed;
 mod fresh;
 mod governor;
 mod greet;
