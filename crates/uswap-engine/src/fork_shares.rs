@@ -8,6 +8,8 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
+use uswap_sys::spares::{Spares, is_shortage};
+
 use crate::procfs;
 
 /// Reading walks page tables: of its time the thread rests so many times what it read.
@@ -50,15 +52,34 @@ impl ForkShares {
     }
 }
 
+/// Holds a descriptor for the time when there are no others: that a process shares nothing would be wrong to tell then, and make
+/// of a tree of forks many times what it is.
 fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<(u32, i64)>) {
+    let spare = Spares::hold(1).ok();
     while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
         for (pid, thread) in processes {
-            if told.send((pid, procfs::shared_pages(thread).unwrap_or(0))).is_err() {
+            let pages = match procfs::shared_pages(thread) {
+                Err(error) if is_shortage(&error) => read_by_spare(spare.as_ref(), thread),
+                answer => Some(answer.unwrap_or(0)),
+            };
+            if pages.is_some_and(|pages| told.send((pid, pages)).is_err()) {
                 return;
             }
         }
         std::thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
+    }
+}
+
+/// `None`: somebody else was faster. What was told last still counts.
+fn read_by_spare(spare: Option<&Spares>, thread: u32) -> Option<i64> {
+    let spare = spare?;
+    spare.give_up_one();
+    let answer = procfs::shared_pages(thread);
+    spare.fill(0);
+    match answer {
+        Err(error) if is_shortage(&error) => None,
+        answer => Some(answer.unwrap_or(0)),
     }
 }
 
