@@ -164,7 +164,7 @@ impl Governor {
     /// What is in use when a run has ended. Its last look may have been while the program lived, and with `stop` set there is no
     /// other.
     pub fn measure_at_the_end(governor: &Mutex<Self>) {
-        let mut governor = Self::lock(governor);
+        let governor = Self::lock(governor);
         let begun = governor.shared.budget.begin_measurement();
         let watched = governor.watched.values();
         let left: i64 = watched.filter_map(|watched| Some(watched.statm.read().ok()?.anonymous)).sum();
