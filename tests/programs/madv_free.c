@@ -3,7 +3,11 @@
 // hazards.md: MADV_FREE sends REMOVE, but the pages stay and are written again without a fault. A pager that believes
 // the event loses those writes.
 //
-//   madv_free [--memory MIB] [--rounds N]
+// What was freed the kernel may take from wherever it lies by then, also from where a pager has put it. With --reclaim 1 it
+// does, all the time: a thread asks for it (MADV_PAGEOUT) in all private memory of the process but where they were. The first pages are freed before
+// there is a ballast, so before a pager has anything to do.
+//
+//   madv_free [--memory MIB] [--rounds N] [--reclaim 1] [--fork 1]
 #include "ballast.h"
 
 #define PAGES ((size_t)2048)
@@ -31,14 +35,14 @@ static void write_after_free(uint32_t version)
         fill_pages(data, page, 1, REGION, version + 1);
 }
 
-static void one_round(uint32_t version, bool evict_before)
+static void free_and_write(uint32_t version)
 {
-    fill_pages(data, 0, PAGES, REGION, version);
-    if (evict_before)
-        ballast_walk();
     MUST(madvise(data, PAGES * PAGE, MADV_FREE) == 0);
     write_after_free(version);
-    ballast_walk();
+}
+
+static void check(uint32_t version)
+{
     for (size_t page = 0; page < PAGES; page++) {
         if (page % 2)
             require_old_or_zero(page, version);
@@ -47,14 +51,68 @@ static void one_round(uint32_t version, bool evict_before)
     }
 }
 
+static void check_in_child(uint32_t version)
+{
+    pid_t child = start_child();
+    if (child == 0) {
+        ballast_walk();
+        check(version);
+        _exit(0);
+    }
+    ballast_walk();
+    wait_for_exit(child, 0, "child");
+}
+
+static void one_round(uint32_t version, bool evict_before, bool forks)
+{
+    fill_pages(data, 0, PAGES, REGION, version);
+    if (evict_before)
+        ballast_walk();
+    free_and_write(version);
+    ballast_walk();
+    if (forks)
+        check_in_child(version);
+    check(version);
+}
+
+static void reclaim_others(void)
+{
+    char line[300], rights[8];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    MUST(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long start, end, inode;
+        MUST(sscanf(line, "%lx-%lx %7s %*s %*s %lu", &start, &end, rights, &inode) == 4);
+        bool is_ours = start <= (uintptr_t)data && (uintptr_t)data < end;
+        if (!strcmp(rights, "rw-p") && !inode && !is_ours)
+            madvise((void *)start, end - start, MADV_PAGEOUT);
+    }
+    fclose(maps);
+}
+
+static void *reclaim_until_the_end(void *unused)
+{
+    for (;; sleep_micros(500))
+        reclaim_others();
+    return unused;
+}
+
 int main(int argc, char **argv)
 {
-    victim_begin(argc, argv, "--memory --rounds", 120);
-    long rounds = option_number("--rounds", 4);
+    victim_begin(argc, argv, "--memory --rounds --reclaim --fork", 120);
+    long rounds = option_number("--rounds", 4), forks = option_number("--fork", 0);
+    pthread_t reclaimer;
     data = map_pages(PAGES);
+    fill_pages(data, 0, PAGES, REGION, 1);
+    free_and_write(1);
     ballast_make(option_number("--memory", 192));
+    if (option_number("--reclaim", 0))
+        MUST((errno = pthread_create(&reclaimer, NULL, reclaim_until_the_end, NULL)) == 0);
+    phase("what was freed before");
+    ballast_walk();
+    check(1);
     phase("rounds");
-    for (long i = 0; i < rounds; i++)
-        one_round((uint32_t)(10 * i + 1), i % 2);
+    for (long i = 1; i <= rounds; i++)
+        one_round((uint32_t)(10 * i + 1), i % 2, forks);
     return succeed("%ld freed pages kept their bytes, %ld became zero, all written ones hold", old_pages, zero_pages);
 }

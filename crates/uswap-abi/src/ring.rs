@@ -132,6 +132,9 @@ pub struct Tray {
     pub stuck: AtomicU64,
     /// Bit s: slot s may hold a page, but the agent was not allowed to look; the owner looks in its place.
     pub unseen: AtomicU64,
+    /// Bit s: the page of slot s may be one that the kernel takes when it likes, because the program had freed it
+    /// (MADV_FREE): it could not be written to.
+    pub clean: AtomicU64,
     /// The errno of a drop that the kernel refused: what the tray holds is old. 0: it was not refused.
     pub leftovers: AtomicU32,
     padding: AtomicU32,
@@ -169,6 +172,10 @@ pub struct Ring {
     pub silent_hooks: AtomicU32,
     /// For tests: fork children do not inherit the staging slots.
     pub bare_staging: AtomicU32,
+    /// Fault point of tests: microseconds that the agent waits before it writes to what it has moved.
+    pub dirty_delay: AtomicU32,
+    /// For tests: what was moved is not written to.
+    pub keep_clean: AtomicU32,
     /// For tests: one in so many moves is not made and reports EBUSY (0: none).
     pub busy: AtomicU32,
     /// Orders; the agent sleeps in its socket when there are none.

@@ -173,15 +173,17 @@ impl Agent {
             self.move_run(tray, number, index, (address, slot, pages, unshare));
         }
         self.transfer(tray, number);
+        self.make_dirty(tray, number);
     }
 
-    /// Breaks the sharing that a fork left behind. Not under the gate: it can fault, and the fault's owner would wait
-    /// for the gate.
-    fn populate_write(&self, address: u64, pages: u32) {
+    /// Has the kernel do what a write to these pages would, without changing them: it breaks the sharing that a fork left
+    /// behind, and marks them dirty. Returns whether all are there and were. Not under the gate: it can fault, and the
+    /// fault's owner would wait for the gate.
+    fn populate_write(&self, address: u64, pages: u32) -> bool {
         let length = u64::from(pages) * PAGE;
         // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst is a page made
         // present.
-        unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) };
+        unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
     }
 
     /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
@@ -333,13 +335,28 @@ impl Agent {
     }
 
     fn unshare_slots(&self, base: u64, slots: u64) {
-        let mut left = slots;
-        while left != 0 {
-            let first = left.trailing_zeros();
-            let pages = leading_ones(left >> first);
+        for_each_run(slots, |first, pages| {
             self.populate_write(base + u64::from(first) * PAGE, pages);
-            left &= !mask(first, pages);
+        });
+    }
+
+    /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it clean, and the kernel
+    /// takes it when it likes. So each is written to in SB, where a page that was taken already raises an error and no
+    /// fault; which these are is told.
+    fn make_dirty(&self, tray: &Tray, number: u32) {
+        syscall::sleep(self.ring.dirty_delay.load(Relaxed));
+        let base = self.area + SB + u64::from(number * TRAY_PAGES) * PAGE;
+        let stuck = tray.stuck.load(Relaxed);
+        let mut clean = stuck;
+        if self.ring.keep_clean.load(Relaxed) == 0 {
+            for_each_run(tray.hand_over.filled() & !stuck, |first, pages| {
+                if !self.populate_write(base + u64::from(first) * PAGE, pages) {
+                    let is_clean = |slot: &u32| !self.populate_write(base + u64::from(*slot) * PAGE, 1);
+                    clean |= (first..first + pages).filter(is_clean).fold(0, |bits, slot| bits | mask(slot, 1));
+                }
+            });
         }
+        tray.clean.store(clean, SeqCst);
     }
 
     /// Memory that stays because the call is refused is remembered: the next pages in this tray would be taken for it.
@@ -364,6 +381,17 @@ fn publish(tray: &Tray, index: usize, result: RunResult) {
 fn publish_answer(tray: &Tray, index: usize, result: RunResult, answer: isize) {
     tray.runs[index].result.store(result.with_answer(answer as i32), Relaxed);
     tray.runs_done.store(index as u32 + 1, Release);
+}
+
+/// Calls `act` with the first slot and the length of each run of set bits.
+fn for_each_run(slots: u64, mut act: impl FnMut(u32, u32)) {
+    let mut left = slots;
+    while left != 0 {
+        let first = left.trailing_zeros();
+        let pages = leading_ones(left >> first);
+        act(first, pages);
+        left &= !mask(first, pages);
+    }
 }
 
 /// Bits `first .. first + pages`.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use uswap_core::size::human;
+use uswap_core::size::{human, unit_hint};
 
 use crate::client::{self, Run};
 use crate::orders::{tell, wait_until};
@@ -121,22 +121,25 @@ fn ask(name: &str, request: &Value) -> Result<Value, String> {
 
 fn create(order: &CreateArguments) -> i32 {
     let request = json!({ "request": "group-create", "group": order.group, "limit": order.limit });
-    tell(ask(&order.name, &request), order.json, |answer| {
-        format!("{}: {}", text(&answer["group"]), limit_in_words(&answer["limit_bytes"]))
-    })
+    let made = ask(&order.name, &request).map_err(|error| error + &hint(&order.limit));
+    tell(made, order.json, |answer| format!("{}: {}", text(&answer["group"]), limit_in_words(&answer["limit_bytes"])))
 }
 
 fn limit(order: &LimitArguments) -> i32 {
     let ordered = || {
         let run = client::find(&order.name)?;
         let request = json!({ "request": "group-limit", "group": order.group, "limit": order.limit });
-        client::ask_for(&run, &request)?;
+        client::ask_for(&run, &request).map_err(|error| error + &hint(&order.limit))?;
         below_limit(&run, &order.group, Duration::from_secs(order.wait))
     };
     tell(ordered(), order.json, |group| {
         let used = human(number(&group["ram_bytes"]));
         format!("{}: {}, {used} in use", text(&group["name"]), limit_in_words(&group["ram_limit_bytes"]))
     })
+}
+
+fn hint(limit: &str) -> String {
+    unit_hint(limit, "the limit above it")
 }
 
 /// Waits for the group to keep its limit.

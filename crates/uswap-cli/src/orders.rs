@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use uswap_core::size::{Size, human};
+use uswap_core::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::machine_memory;
+use uswap_engine::config::SwapSpec;
 use uswap_engine::config::exit;
 use uswap_sys::interrupt;
 
@@ -88,6 +89,8 @@ pub fn compressor(arguments: &CompressorArguments) -> i32 {
 /// Adds a device; returns the exit status.
 pub fn swapon(arguments: &SwaponArguments) -> i32 {
     let order = || {
+        let spec = &arguments.spec;
+        spec.parse::<SwapSpec>().map_err(|error| format!("{spec}: {error}"))?;
         let run = client::find(&arguments.name)?;
         client::ask_for(&run, &json!({ "request": "swapon", "spec": absolute(&arguments.spec) }))
     };
@@ -177,7 +180,8 @@ pub fn limit(arguments: &LimitArguments) -> i32 {
             text => json!(text.parse::<Size>().map_err(|error| format!("{text}: {error}"))?.of(machine)),
         };
         let run = client::find(&arguments.name)?;
-        client::ask_for(&run, &json!({ "request": "limit", "bytes": bytes }))?;
+        let hint = || unit_hint(&arguments.ram, "the machine's memory");
+        client::ask_for(&run, &json!({ "request": "limit", "bytes": bytes })).map_err(|error| error + &hint())?;
         let deadline = Instant::now() + Duration::from_secs(arguments.wait);
         loop {
             let figures = client::status(&run)?["figures"].take();

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use uswap_core::size::{Size, human};
+use uswap_core::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
@@ -239,7 +239,7 @@ fn budget(text: &str, process: u32) -> Result<(Ram, u64, String), String> {
             "--ram {text} is {}: the least that works is {}{}",
             human(bytes),
             human(LEAST_BUDGET),
-            unit_hint(text)
+            unit_hint(text, "the machine's memory")
         ));
     }
     if bytes > 64 * machine {
@@ -250,15 +250,4 @@ fn budget(text: &str, process: u32) -> Result<(Ram, u64, String), String> {
         Size::Bytes(_) => format!("--ram {text}"),
     };
     Ok((Ram::Bytes(bytes), bytes, origin))
-}
-
-/// For a number that says neither that it is a share nor in what it counts.
-pub fn unit_hint(text: &str) -> String {
-    match text.trim().parse::<f64>() {
-        Ok(number) if number > 0.0 && number <= 100.0 => {
-            format!(" ({text}% is a share of the machine's memory, {text}M a size)")
-        }
-        Ok(number) if number > 0.0 => format!(" ({text}M would be MiB)"),
-        _ => String::new(),
-    }
 }

@@ -83,6 +83,8 @@ fn bad_options_are_refused() {
     refused(&["--ram", "64M", "--swap", "x,prio=high"], "prio=high");
     refused(&["--ram", "64M", "--swap", "x,size=huge"], "is not a size");
     refused(&["--ram", "64M", "--swap", "x,colour=red"], "colour");
+    refused(&["--ram", "64M", "--swap", "1G"], "a place comes first: PATH,size=1G");
+    refused(&["--ram", "64M", "--swap", "ram,size=0"], "room for less than 2.0 MiB");
 }
 
 #[test]

@@ -405,6 +405,7 @@ fn wrong_orders_are_refused_and_change_nothing() {
         told.is_refused("create", &[bad], "cannot be a group");
     }
     told.is_refused("create", &["d", "--limit", "1M"], "the least is 8.0 MiB");
+    told.is_refused("create", &["d", "--limit", "50"], "50% is a share of the limit above it, 50M a size");
     told.is_refused("create", &["d", "--limit", "much"], "is not a limit");
     told.is_refused("create", &["d", "--limit", "101%"], "is not a limit");
     told.is_refused("limit", &["x", "64M"], "no group");

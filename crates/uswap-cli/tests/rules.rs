@@ -440,6 +440,29 @@ fn what_was_freed_and_written_again_is_found() {
     assert!(stayed(&outcome)[0] > 7680, "they were evicted with the rule off: {}", outcome.account());
 }
 
+/// What a program has freed with MADV_FREE the kernel takes also out of a staging slot. So it is written to there first.
+#[test]
+fn what_was_freed_is_written_to_before_it_counts_as_staged() {
+    need_userfaultfd!();
+    freed("keep-clean", "audit", "--memory 76 --reclaim 1 --rounds 2").is_needed();
+}
+
+/// What the kernel takes before that is zeros, in a fork child as well; it is not a page that was lost.
+#[test]
+fn what_the_kernel_takes_from_staging_is_zeros() {
+    need_userfaultfd!();
+    let rule = freed("mourn-freed", "audit,delay-dirty=2000", "--memory 76 --reclaim 1 --rounds 1 --fork 1");
+    let outcome = rule.run(rule.always);
+    outcome.expect(0).paged();
+    assert!(outcome.stat("freed_in_staging") > 0, "{}", outcome.account());
+    assert_eq!(outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
+    assert!(rule.fails_when_off(), "no page was taken from its slot");
+}
+
+fn freed(off: &'static str, always: &'static str, arguments: &'static str) -> Rule {
+    Rule { off, always, victim: "madv_free", arguments, timeout: 30, tries: 3 }
+}
+
 /// A page that came back and was written again is not what its kept copy holds: its hash tells.
 #[test]
 fn a_kept_copy_is_compared() {

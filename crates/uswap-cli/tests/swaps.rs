@@ -84,6 +84,8 @@ fn the_limit_falls_and_rises_while_the_program_runs() {
     }
     is_refused(&["limit", &name, "1M"], "the least that works");
     is_refused(&["limit", &name, "much"], "much");
+    is_refused(&["limit", &name, "50"], "50% is a share of the machine's memory, 50M a size");
+    is_refused(&["swapon", &name, "1G"], "a place comes first: PATH,size=1G");
     running.wait().expect(0).paged();
 }
 

@@ -58,6 +58,15 @@ impl Size {
     }
 }
 
+/// For a number that says neither that it is a share (of the `whole` that is named) nor in what it counts.
+pub fn unit_hint(text: &str, whole: &str) -> String {
+    match text.trim().parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 100.0 => format!(" ({text}% is a share of {whole}, {text}M a size)"),
+        Ok(number) if number > 0.0 => format!(" ({text}M would be MiB)"),
+        _ => String::new(),
+    }
+}
+
 /// Bytes for people: `1.5 GiB`.
 pub fn human(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];

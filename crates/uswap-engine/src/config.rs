@@ -32,9 +32,17 @@ impl std::str::FromStr for SwapPlace {
             "ram" => Ok(Self::Ram),
             uri if uri.contains("://") => uri.parse().map(Self::Nbd),
             path if Path::new(path).is_dir() => Err("that is a directory; name a file in it, or a block device".into()),
+            size if is_meant_as_size(size) => {
+                Err(format!("that is a size; a place comes first: PATH,size={size} (a file of this name is ./{size})"))
+            }
             path => Ok(Self::Path(path.into())),
         }
     }
+}
+
+/// A size with its unit, and no file of that name is there.
+fn is_meant_as_size(text: &str) -> bool {
+    text.parse::<Size>().is_ok() && text.ends_with(|c: char| c.is_alphabetic() || c == '%') && !Path::new(text).exists()
 }
 
 /// A place with its options.

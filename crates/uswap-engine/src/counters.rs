@@ -69,6 +69,8 @@ counters! {
     stray_faults,
     /// A page was found where the program had said that it drops it (MADV_FREE), and is known again.
     left_pages,
+    /// The kernel took a page that the program had freed (MADV_FREE) out of its staging slot: it is zeros from then on.
+    freed_in_staging,
     /// A page was installed as zeros (first touch, or evicted zeros).
     zero_fills,
     /// A page of zeros was evicted: it is stored nowhere.

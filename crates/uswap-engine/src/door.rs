@@ -87,6 +87,8 @@ impl Door {
         ring.stay_last.store(self.shared.faults.stay_last.into(), Relaxed);
         ring.careless.store(self.shared.faults.careless_agents.into(), Relaxed);
         ring.bare_staging.store(self.shared.faults.bare_staging.into(), Relaxed);
+        ring.dirty_delay.store(self.shared.faults.delay_dirty as u32, Relaxed);
+        ring.keep_clean.store(self.shared.faults.keep_clean.into(), Relaxed);
         ring.busy.store(self.shared.faults.busy as u32, Relaxed);
         ring.silent_hooks.store(self.shared.faults.silent_hooks.into(), Relaxed);
         ring.forget_threads.store(self.shared.faults.forget_threads.into(), Relaxed);

@@ -262,6 +262,7 @@ impl Owner {
             if word.state() == State::Resident && word.in_flight() {
                 if moved {
                     tray.live |= 1 << bit;
+                    tray.clean |= 1 << bit;
                     space.resident = space.resident.saturating_sub(1);
                     space.table.set(address, word.staged(slot as u16));
                 } else {

@@ -79,7 +79,7 @@ impl Owner {
         let tray = space.trays.get_mut(number);
         let mut runs = std::mem::take(&mut tray.runs);
         group_runs(candidates, &space.shared_pages, &space.alone, &mut runs);
-        (tray.live, tray.filled, tray.ordered) = (0, 0, 0);
+        (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
         for run in &runs {
             tray.ordered |= run.slots();
             for index in 0..run.pages {
@@ -117,6 +117,7 @@ impl Owner {
         shared.hand_over.reset();
         shared.stuck.store(0, Relaxed);
         shared.unseen.store(0, Relaxed);
+        shared.clean.store(0, Relaxed);
         shared.run_count.store(tray.runs.len() as u32, Release);
         doorbell |= agent.ring.push(Operation::Fill, number);
         tray.pushed += 1;
@@ -217,6 +218,7 @@ impl Owner {
         // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
         let new = filled & tray.ordered;
         tray.filled |= filled;
+        tray.clean |= new;
         tray.ordered &= !new;
         let addresses = tray.addresses;
         let mut live = 0;
@@ -240,10 +242,11 @@ impl Owner {
         let told = shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed)));
         results.iter_mut().zip(told).for_each(|(result, told)| *result = told);
         let errno = errno_of(shared.runs[0].result.load(Relaxed));
-        let stuck = shared.stuck.load(SeqCst);
+        let (stuck, clean) = (shared.stuck.load(SeqCst), shared.clean.load(SeqCst));
         let tray = space.trays.get_mut(number);
         let left = std::mem::take(&mut tray.ordered);
         tray.inherited = stuck & tray.filled != 0;
+        tray.clean &= clean;
         tray.phase = Phase::Staged;
         let mut runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
@@ -266,6 +269,7 @@ impl Owner {
             space.trays.staged.retain(|n| *n != number);
             space.trays.put_free(number);
         }
+        self.settle_freed(space, number);
     }
 
     /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
@@ -326,6 +330,7 @@ impl Owner {
 
     /// Hands a staged tray to the workers; `false` when they have enough to do.
     fn store_tray(&mut self, space: &mut Space, number: u32) -> bool {
+        self.settle_freed(space, number);
         let tray = space.trays.get(number);
         if tray.live == 0 {
             self.drop_tray(space, number);
@@ -409,15 +414,7 @@ impl Owner {
                     together.add(address);
                     space.trays.get_mut(number).live &= !(1 << bit);
                 }
-                Stored::Zero => {
-                    let word = space.table.get(address);
-                    space.table.set(address, word.zero(space.working_set.evict(word)));
-                    space.zeros += 1;
-                    space.first_touches.was_zeros();
-                    self.shared.zero_pages.add(1);
-                    self.shared.counters.swpout_zero.add(1);
-                    space.trays.get_mut(number).live &= !(1 << bit);
-                }
+                Stored::Zero => self.evicted_as_zeros(space, number, bit),
                 Stored::Full => full = true,
                 Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
             }

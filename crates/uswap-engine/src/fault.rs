@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::{PageWord, State};
@@ -230,7 +231,7 @@ impl Owner {
             State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
             State::Resident if self.shared.faults.no_stray => Served::Done,
             State::Resident => self.install_stray(space, address),
-            State::Staged(slot) => self.unstage(space, address, slot, since),
+            State::Staged(slot) => self.unstage(space, address, slot, write, since),
             State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
             State::Poisoned => self.poison(space, address),
         }
@@ -382,7 +383,7 @@ impl Owner {
     }
 
     /// A staged page comes back: the soft fault, which is a reference.
-    fn unstage(&mut self, space: &mut Space, address: u64, slot: u16, since: Instant) -> Served {
+    fn unstage(&mut self, space: &mut Space, address: u64, slot: u16, write: bool, since: Instant) -> Served {
         let (tray, _) = space.trays.of_slot(slot);
         if tray.phase == Phase::Filling {
             return Served::Wait;
@@ -392,6 +393,12 @@ impl Owner {
             during(Growth::AddressSpaces, || self.find_process(space, None));
             self.retry_soon();
             return Served::Wait;
+        }
+        if space.is_clean(slot) {
+            self.settle_freed(space, u32::from(slot) / TRAY_PAGES);
+            if !space.is_staged(address) {
+                return self.install_zeros(space, address, write, since);
+            }
         }
         let found = space.place_of(u32::from(slot), inherited);
         if !found.is_some_and(|from| self.read_staged(space, from)) {

@@ -24,6 +24,12 @@ pub struct FaultPoints {
     pub delay_order: u64,
     /// Microseconds an agent stays inside the gate before it moves pages.
     pub delay_move: u64,
+    /// Microseconds an agent waits between moving pages into their slots and writing to them.
+    pub delay_dirty: u64,
+    /// Rule off: agents do not write to what they have moved.
+    pub keep_clean: bool,
+    /// Rule off: a page that was gone from its slot before the agent could write to it counts as lost.
+    pub mourn_freed: bool,
     /// One in N moves of an agent reports EEXIST though it moved everything, as the kernel does now and then.
     pub move_lies: u64,
     /// Rule off: agents believe what a move that failed reports: that nothing was moved.
@@ -193,6 +199,9 @@ impl FaultPoints {
                 "delay-scan" => points.delay_scan = number,
                 "delay-order" => points.delay_order = number,
                 "delay-move" => points.delay_move = number,
+                "delay-dirty" => points.delay_dirty = number,
+                "keep-clean" => points.keep_clean = true,
+                "mourn-freed" => points.mourn_freed = true,
                 "move-lies" => points.move_lies = number,
                 "trust-move" => points.trust_move = true,
                 "blind-agent" => points.blind_agent = true,

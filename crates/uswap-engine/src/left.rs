@@ -5,9 +5,6 @@
 //! allocator frees in this way would outgrow its budget. Which advice it was the event does not say. So ranges are
 //! remembered of which resident pages were forgotten; when memory is to be taken and the kernel counts more of the
 //! process's than we know of, the pages that are there are looked for.
-//!
-//! What is found is written to before it is moved (as what a fork left shared): of a page that is clean and free to go the
-//! kernel may take the staged copy.
 
 use std::time::{Duration, Instant};
 
@@ -151,9 +148,6 @@ impl Owner {
         }
         self.shared.counters.left_pages.add(1);
         self.become_resident(space, page, word.resident());
-        if !space.is_shared(page) {
-            during(Growth::Lists, || space.shared_pages.insert(page));
-        }
     }
 }
 

@@ -23,6 +23,7 @@ mod fault;
 pub mod fault_points;
 mod first_touch;
 mod fork_shares;
+mod freed;
 mod fresh;
 mod governor;
 mod greet;

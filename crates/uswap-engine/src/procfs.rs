@@ -45,8 +45,15 @@ impl Statm {
 }
 
 /// Anonymous pages less their proportional share: what is counted in relatives as well. A page of two counts half in each.
-pub fn shared_pages(pid: u32) -> Option<i64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+///
+/// # Errors
+/// The process is gone, or there is no descriptor to look with.
+pub fn shared_pages(pid: u32) -> io::Result<i64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    Ok(shared_of(&text).unwrap_or(0))
+}
+
+fn shared_of(text: &str) -> Option<i64> {
     let kib = |name: &str| -> Option<i64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix("kB")?.trim().parse().ok()
@@ -425,7 +432,7 @@ mod tests {
         let me = std::process::id();
         let memory = Statm::open(me).and_then(|statm| statm.read()).expect("statm");
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
-        assert!(shared_pages(me).is_some_and(|pages| pages < memory.anonymous));
+        assert!(shared_pages(me).is_ok_and(|pages| pages < memory.anonymous));
         assert_eq!(process_of_thread(me), Some(me));
         let thread = WhereThread::open(me, uswap_sys::process::this_thread()).expect("a thread of ours");
         assert!((0..3).all(|_| thread.processor().is_some_and(|number| number < 4096)));

@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
 pub const LEAST_BUDGET: u64 = 16 << 20;
 
+/// The least that is taken for a device in memory, as of all others: a cluster of slots.
+const LEAST_IN_RAM: u64 = 2 << 20;
+
 /// What is ordered, and what became of it. Part of [`Shared`].
 #[derive(Default)]
 pub struct Orders {
@@ -93,6 +96,9 @@ fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn 
             Box::new(NbdDevice::open(uri, options).map_err(|e| e.to_string())?)
         }
         SwapPlace::Ram => {
+            if size < LEAST_IN_RAM {
+                return Err(format!("ram has room for less than {}", human(LEAST_IN_RAM)));
+            }
             let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
             Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
         }

@@ -86,6 +86,8 @@ pub struct Tray {
     pub live: u64,
     /// Slots that hold memory, live or not.
     pub filled: u64,
+    /// Slots whose page the kernel may have taken, because the program had freed it (`freed.rs`).
+    pub clean: u64,
     /// The order.
     pub runs: Vec<PageRun>,
     /// Orders pushed for this tray, ever.
@@ -106,6 +108,7 @@ impl Tray {
             ordered: 0,
             live: 0,
             filled: 0,
+            clean: 0,
             runs: Vec::with_capacity(TRAY_PAGES as usize),
             pushed: 0,
             inherited,
@@ -162,7 +165,8 @@ impl Trays {
     pub fn put_free(&mut self, number: u32) {
         let tray = self.get_mut(number);
         tray.phase = Phase::Free;
-        (tray.live, tray.filled, tray.ordered, tray.inherited, tray.charged) = (0, 0, 0, false, 0);
+        (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
+        (tray.inherited, tray.charged) = (false, 0);
         tray.runs.clear();
         self.free.push_back(number);
     }
