@@ -55,6 +55,7 @@ mod scan;
 mod servers;
 mod share;
 pub mod shared;
+mod soft_fault;
 mod space;
 mod swap_in;
 pub mod swaps;
