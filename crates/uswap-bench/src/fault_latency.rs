@@ -2,7 +2,8 @@
 //! uswap on a device in memory, and with the kernel on zram at the same limit. Neither store counts in the limit.
 //!
 //! A *slow* visit is one that took more than 2 us, as the program itself saw it: what a fault takes with all its waiting. The
-//! systems take turns within each round, another one first each time.
+//! systems take turns within each round, another one first each time. Fast visits are not told: a thread whose pages have come to
+//! lie in memory makes as many as it likes.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -89,8 +90,8 @@ fn run(bench: &Bench, place: &Place, plan: &Plan, content: &str, system: &System
 /// The table; latencies in microseconds, medians of the rounds with the least and the most.
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| contents | system | slow visits, p50 us | p99 us | mean us | of all visits | thousand visits/s |\n\
-         |---|---|--:|--:|--:|--:|--:|\n",
+        "| contents | system | slow visits, p50 us | p99 us | mean us | thousand of them a second |\n\
+         |---|---|--:|--:|--:|--:|\n",
     );
     for row in rows {
         let begin = format!("| {} | {} |", row.content, row.system);
@@ -103,15 +104,14 @@ pub fn table(rows: &[Row]) -> String {
         };
         let slow = |name: &'static str| move |told: &Value| number(&told["slow"][name]) / 1e3;
         let _ = match row.samples.iter().find(|sample| sample.outcome != Outcome::Ok) {
-            Some(bad) => writeln!(text, "{begin} {} | | | | |", bad.outcome.in_words()),
+            Some(bad) => writeln!(text, "{begin} {} | | | |", bad.outcome.in_words()),
             None => writeln!(
                 text,
-                "{begin} {} | {} | {} | {} | {} |",
+                "{begin} {} | {} | {} | {} |",
                 figure(1, &slow("p50_ns")),
                 figure(0, &slow("p99_ns")),
                 figure(1, &slow("mean_ns")),
-                figure(2, &|told| number(&told["slow"]["count"]) / number(&told["operations"]).max(1.0)),
-                figure(1, &|told| number(&told["operations"]) / number(&told["visit_seconds"]).max(1e-9) / 1e3),
+                figure(1, &|told| number(&told["slow"]["count"]) / number(&told["visit_seconds"]).max(1e-9) / 1e3),
             ),
         };
     }
@@ -143,8 +143,7 @@ mod tests {
         let good = row([7_000, 9_000, 8_000].map(|p50| sample(p50, Outcome::Ok)).to_vec());
         let bad = row(vec![sample(1, Outcome::Ok), sample(1, Outcome::TimedOut("more than 1 s".into()))]);
         let text = table(&[good, bad]);
-        let wanted =
-            "| text | uswap | 8.0 (7.0-9.0) | 90 (90-90) | 12.3 (12.3-12.3) | 0.50 (0.50-0.50) | 0.2 (0.2-0.2) |\n";
-        assert!(text.contains(wanted) && text.contains("more than 1 s | | | | |\n"), "{text}");
+        let wanted = "| text | uswap | 8.0 (7.0-9.0) | 90 (90-90) | 12.3 (12.3-12.3) | 0.1 (0.1-0.1) |\n";
+        assert!(text.contains(wanted) && text.contains("more than 1 s | | | |\n"), "{text}");
     }
 }

@@ -20,8 +20,6 @@ use crate::space::Space;
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
 const MOST_FIRST_TOUCH: u32 = 64;
-/// The same where evicted pages of zeros are read again: they are mapped in one call, which copies nothing.
-const MOST_ZERO_PAGES: u32 = 256;
 /// A first touch that takes longer has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 /// How often the processor is given up for a thread whose change is under way.
@@ -308,13 +306,8 @@ impl Owner {
     /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
     /// to it is not seen).
     fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        let again = !write && space.table.get(address).state() == State::Zero;
-        let most = if again { MOST_ZERO_PAGES } else { MOST_FIRST_TOUCH };
-        let window = space.first_touches.window(address, self.most_along(space, most)).pages;
-        let pages = self.run_of(space, address, window, |state| match state {
-            State::Untouched => !again,
-            state => state == State::Zero,
-        });
+        let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
+        let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
         let length = pages * PAGE;
         if self.shared.faults.hits(self.shared.faults.found_there) {
             space.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
