@@ -132,8 +132,9 @@ impl Bench {
             _ => None,
         };
         let kernel_swap = swap.is_some();
+        let ram = limit.filter(|_| !cell.system.swaps_in_memory());
         let group = match &self.hierarchy {
-            Ok(hierarchy) => Some(Group::new(hierarchy, Limits { ram: limit, kernel_swap }).map_err(Unrun::Skipped)?),
+            Ok(hierarchy) => Some(Group::new(hierarchy, Limits { ram, kernel_swap }).map_err(Unrun::Skipped)?),
             Err(_) => None,
         };
         let folder = self.fresh_folder()?;

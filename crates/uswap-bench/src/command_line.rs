@@ -15,7 +15,7 @@ use crate::page_commands::{self, CodecsArguments, SampleArguments, UnitsArgument
 use crate::results::{Outcome, Results};
 use crate::system::System;
 use crate::workload::{Family, Place, Workload, all, select};
-use crate::{compare, figures, locks, matrix, packing, plots, real, report, zswap};
+use crate::{compare, fault_latency, figures, locks, matrix, packing, plots, real, report, zswap};
 
 /// Exit statuses.
 pub mod exit {
@@ -64,6 +64,8 @@ enum Command {
     Compare(CompareArguments),
     /// Measure what the locks of the swap core cost, with one change after the other (about two minutes)
     Locks(LocksArguments),
+    /// Measure what faults of several threads at random take, beside zram (about two minutes)
+    Faults(FaultsArguments),
     /// Measure what packed writeback saves, beside a slot for each page (minutes; see --budget)
     Packing(PackingArguments),
     /// Build part of a kernel with 8 to 24 jobs on one budget, as in the zswap document (minutes; see --budget)
@@ -180,6 +182,30 @@ struct LocksArguments {
     out: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+struct FaultsArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Threads that fault
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
+    /// What pages hold, as in `uswap-workload memory --content`
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["text", "incompressible"])]
+    content: Vec<String>,
+    /// The limit; the program takes twice as much
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(32..=1_048_576))]
+    mib: u32,
+    /// How often everything is run
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long each run visits pages
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    seconds: f64,
+    /// Also write the table to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
 /// What questions of their own share.
 #[derive(Args, Debug)]
 struct Question {
@@ -257,6 +283,7 @@ pub fn run(line: &CommandLine) -> i32 {
         Some(Command::Figures { common }) => only_figures(common),
         Some(Command::Compare(arguments)) => comparison(arguments),
         Some(Command::Locks(arguments)) => only_locks(arguments),
+        Some(Command::Faults(arguments)) => only_faults(arguments),
         Some(Command::Packing(arguments)) => only_packing(arguments),
         Some(Command::Zswap(arguments)) => only_zswap(arguments),
         Some(Command::Sample(arguments)) => page_commands::sample_pages(arguments),
@@ -498,11 +525,7 @@ fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
     check_seconds(arguments.seconds)?;
     let _lock = lock()?;
     // What cannot be written is told before minutes of measuring.
-    let failed = |path: &Path, error: std::io::Error| (format!("{}: {error}", path.display()), exit::FAILED);
-    let file = match &arguments.out {
-        Some(path) => Some((path, File::create(path).map_err(|error| failed(path, error))?)),
-        None => None,
-    };
+    let file = create(arguments.out.as_deref())?;
     let machine = Machine::here(Path::new("/"), "");
     let plan = locks::Plan { threads: arguments.threads.clone(), rounds: arguments.rounds, seconds: arguments.seconds };
     let text = format!(
@@ -513,11 +536,39 @@ fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
         plan.seconds,
         locks::measure(&plan),
     );
-    print!("{text}");
-    if let Some((path, mut file)) = file {
-        file.write_all(text.as_bytes()).map_err(|error| failed(path, error))?;
-    }
+    tell(&text, file)?;
     Ok(0)
+}
+
+fn only_faults(arguments: &FaultsArguments) -> Result<i32, Refusal> {
+    let file = create(arguments.out.as_deref())?;
+    let setting = Setting::new(&arguments.common, 2 * arguments.mib, arguments.seconds)?;
+    setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
+    let plan = fault_latency::Plan {
+        threads: arguments.threads,
+        contents: arguments.content.clone(),
+        limit: u64::from(arguments.mib) << 20,
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+    };
+    let rows = match fault_latency::measure(&setting.bench, &setting.place, &plan) {
+        Ok(rows) => rows,
+        Err(Ok(signal)) => return Ok(128 + signal),
+        Err(Err(why)) => return Err(usage(why)),
+    };
+    let text = format!(
+        "# Faults of {} threads at random\n{}; `{}`: twice {} MiB, medians of {} alternating rounds of {} s, least and most in \
+         brackets.\n\n{}",
+        plan.threads,
+        setting.machine().heading(),
+        command_words().join(" "),
+        arguments.mib,
+        plan.rounds,
+        plan.seconds,
+        fault_latency::table(&rows),
+    );
+    tell(&text, file)?;
+    Ok(if fault_latency::any_failure(&rows) { exit::FAILED } else { 0 })
 }
 
 impl Question {
@@ -530,10 +581,12 @@ impl Question {
 
     /// The file for the tables, opened before minutes of measuring.
     fn file(&self) -> Result<Option<File>, Refusal> {
-        let create =
-            |path: &PathBuf| File::create(path).map_err(|error| (format!("{}: {error}", path.display()), exit::FAILED));
-        self.out.as_ref().map(create).transpose()
+        create(self.out.as_deref())
     }
+}
+
+fn create(path: Option<&Path>) -> Result<Option<File>, Refusal> {
+    path.map(|path| File::create(path).map_err(|error| failed(path, &error))).transpose()
 }
 
 /// Prints the document, and writes it where it was asked for. To be done before the scratch folder goes, which takes seconds

@@ -2,8 +2,8 @@
 //!
 //! [`workload`] says what is run, [`system`] who runs it, [`matrix`] in which order; [`cell`] does one run, with
 //! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
-//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`packing`] and [`zswap`]
-//! are questions of their own, [`locks`] tells what the
+//! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`packing`], [`zswap`] and
+//! [`fault_latency`] are questions of their own, [`locks`] tells what the
 //! locks of the store cost; [`sample`] takes pages of programs for [`codecs`] and [`units`].
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod codecs;
 pub mod command_line;
 pub mod compare;
 pub mod ctree;
+pub mod fault_latency;
 pub mod figures;
 pub mod kernel;
 pub mod launch;

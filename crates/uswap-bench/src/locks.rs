@@ -1,7 +1,8 @@
 //! What the locks of the swap core cost, one change after the other: the table of Tim Chen's and Huang Ying's series "mm/swap:
 //! Regular page swap optimizations" (2017), for this store.
 //!
-//! Threads store pages that do not compress on a device in memory and free the oldest ones, each with a window of its own:
+//! Threads store pages that do not compress on a device in memory and free the oldest ones, each with a window of its own, which
+//! is the smaller the more threads there are:
 //! real swap-out through [`Store`], page by page. The rows are the same code with other settings ([`Concurrency`]). Beside it
 //! the slots alone are taken and freed, where nothing hides the locks.
 //!
@@ -39,8 +40,15 @@ pub const ROWS: [(&str, Concurrency); 4] = [
     ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256, one_pool_lock: false }),
 ];
 
-/// Pages that a thread holds before it frees the oldest for each new one.
-pub(crate) const WINDOW: usize = 512;
+/// Pages that all threads hold together: 64 MiB, more than the caches of most processors. Were it so many for each thread, what
+/// 32 of them write would leave the cache in which what two write stays, and that would be taken for a cost of locks.
+const HELD: usize = 16 << 10;
+
+/// Pages that each of so many threads holds before it frees the oldest for each new one.
+pub(crate) fn window(threads: u32) -> usize {
+    (HELD / threads as usize).max(1)
+}
+
 /// Slots of the device: 256 MiB.
 const SLOTS: u32 = 64 << 10;
 /// Pages of different content for each thread.
@@ -86,7 +94,8 @@ pub(crate) type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 /// What one thread did.
 struct Part {
     steps: u64,
-    lived: Duration,
+    begin: Instant,
+    end: Instant,
     on_processor: Duration,
     waits: LockWaits,
 }
@@ -97,20 +106,21 @@ fn on_processor() -> Duration {
     Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0))
 }
 
-/// One thread: warms up, waits for the others, and steps until it is over.
-fn one(work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
+/// One thread: warms up (`window` pages are held then), waits for the others, and steps until it is over.
+fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
     let mut step = work();
-    (0..2 * WINDOW).for_each(|_| step());
+    (0..2 * window).for_each(|_| step());
     ready.wait();
     let (waits, processor, begin, mut steps) = (LockWaits::here(), on_processor(), Instant::now(), 0);
     while !over.load(Relaxed) {
         (0..STEPS).for_each(|_| step());
         steps += STEPS;
     }
-    let after = LockWaits::here();
+    let (after, end) = (LockWaits::here(), Instant::now());
     Part {
         steps,
-        lived: begin.elapsed(),
+        begin,
+        end,
         on_processor: on_processor() - processor,
         waits: LockWaits { count: after.count - waits.count, time: after.time - waits.time },
     }
@@ -119,22 +129,22 @@ fn one(work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
 /// Threads that step until `seconds` are over.
 pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
     let (over, ready) = (AtomicBool::new(false), Barrier::new(threads as usize + 1));
-    let mut start = Instant::now();
     let parts: Vec<Part> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| one(work, &ready, &over))).collect();
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| one(window(threads), work, &ready, &over))).collect();
         ready.wait();
-        start = Instant::now();
         std::thread::sleep(Duration::from_secs_f64(seconds));
         over.store(true, Relaxed);
         all.into_iter().map(|thread| thread.join().expect("a thread of the benchmark")).collect()
     });
-    let elapsed = start.elapsed().as_secs_f64();
+    // Not from when this thread was told: with many threads it may be told long after the first has begun.
+    let (begin, end) = (parts.iter().map(|part| part.begin).min(), parts.iter().map(|part| part.end).max());
+    let elapsed = end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64());
     let sum = |of: &dyn Fn(&Part) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();
     let pages = parts.iter().map(|part| part.steps).sum::<u64>() as f64;
     let waits = parts.iter().map(|part| part.waits.count).sum::<u64>() as f64;
     Sample {
         rate: pages / elapsed,
-        waiting: sum(&|part| part.waits.time) / sum(&|part| part.lived),
+        waiting: sum(&|part| part.waits.time) / sum(&|part| part.end - part.begin),
         waits_per_thousand: waits * 1000.0 / pages,
         processor_time: sum(&|part| part.on_processor) * 1e6 / pages,
     }
@@ -154,7 +164,7 @@ pub(crate) fn noise(seed: u64) -> Box<PageBuf> {
 
 /// Swap-out through the store.
 fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
-    let hasher = PageHasher::new(1);
+    let (window, hasher) = (window(threads), PageHasher::new(1));
     let devices: Vec<(Box<dyn uswap_device::Device>, i32)> = vec![(Box::new(RamDevice::new("ram", SLOTS)), 0)];
     let config = StoreConfig {
         pool_limit_bytes: 0,
@@ -166,14 +176,14 @@ fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
     };
     let store = std::sync::Arc::new(Store::new(config).expect("a megabyte of address space"));
     run(threads, seconds, &|| {
-        let (store, mut scratch, mut held) = (store.clone(), Scratch::new(), VecDeque::with_capacity(WINDOW + 1));
+        let (store, mut scratch, mut held) = (store.clone(), Scratch::new(), VecDeque::with_capacity(window + 1));
         let contents: Vec<_> = (0..CONTENTS).map(|n| noise(worker_number() as u64 * CONTENTS + n)).collect();
         let hashes: Vec<_> = contents.iter().map(|page| hasher.hash(page)).collect();
         let mut turn = 0;
         Box::new(move || {
             turn = (turn + 1) % contents.len();
             held.push_back(store.put(&contents[turn], hashes[turn], &mut scratch).expect("the device has room"));
-            if held.len() > WINDOW {
+            if held.len() > window {
                 store.release(held.pop_front().expect("more than a window"));
             }
         })
@@ -182,15 +192,15 @@ fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
 
 /// Slots alone are taken and freed.
 fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> Sample {
-    let slots = std::sync::Arc::new(Slots::new(SLOTS, locking));
+    let (window, slots) = (window(threads), std::sync::Arc::new(Slots::new(SLOTS, locking)));
     run(threads, seconds, &|| {
-        let (slots, mut runs, mut held) = (slots.clone(), Vec::new(), VecDeque::with_capacity(WINDOW + 1));
+        let (slots, mut runs, mut held) = (slots.clone(), Vec::new(), VecDeque::with_capacity(window + 1));
         let worker = worker_number();
         Box::new(move || {
             runs.clear();
             assert_eq!(slots.allocate(worker, 1, &mut runs), 1, "the device has room");
             held.push_back(runs[0].first);
-            if held.len() > WINDOW {
+            if held.len() > window {
                 slots.free(worker, Run { first: held.pop_front().expect("more than a window"), count: 1 });
             }
         })
@@ -301,6 +311,14 @@ mod tests {
         );
         cells.extend([cell(8, "one lock", &[3e5]), cell(8, "+ slot caches", &[2e5])]);
         assert!(in_words(&cells, ROWS[3].0).contains("not the fastest with 8 threads; it waits for locks 1.50 %"));
+    }
+
+    #[test]
+    fn however_many_threads_there_are_they_hold_as_many_pages() {
+        for threads in [1, 2, 8, 32] {
+            assert_eq!(window(threads) * threads as usize, HELD);
+        }
+        assert!(HELD < SLOTS as usize / 2 && window(1 << 20) == 1);
     }
 
     #[test]

@@ -10,13 +10,13 @@ use uswap_core::{Allocator, OneLock, PAGE_SIZE, PageBuf, PageHasher, SLAB_SIZE, 
 use uswap_store::{Concurrency, PoolMemory, Scratch, Store, StoreConfig, Tier};
 use uswap_sys::Reservation;
 
-use crate::locks::{Cell, Plan, Sample, WINDOW, in_words, noise, rounds, run, table};
+use crate::locks::{Cell, Plan, Sample, in_words, noise, rounds, run, table, window};
 
 /// The rows: whether one lock is around the pool.
 const ROWS: [(&str, bool); 2] = [("one lock", true), ("a lock for each size", false)];
 /// Pages of different content, and objects of different length, for each thread.
 const CONTENTS: usize = 64;
-/// The pool's memory: enough for the windows of 64 threads.
+/// The pool's memory: enough for all windows.
 const POOL: usize = 256 << 20;
 
 /// The part of a page that does not compress: from 150 to 2800 bytes.
@@ -31,14 +31,14 @@ fn soft_page(n: usize) -> Box<PageBuf> {
 }
 
 fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
-    let hasher = PageHasher::new(1);
+    let (window, hasher) = (window(threads), PageHasher::new(1));
     let concurrency = Concurrency { one_pool_lock, ..Concurrency::default() };
     let (pool_limit_bytes, pool_reserve_bytes, devices) = (POOL as u64, POOL as u64, vec![]);
     let config =
         StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher, devices, concurrency, tier: Tier::default() };
     let store = Arc::new(Store::new(config).expect("address space"));
     run(threads, seconds, &|| {
-        let (store, mut scratch, mut held) = (store.clone(), Scratch::new(), VecDeque::with_capacity(WINDOW + 1));
+        let (store, mut scratch, mut held) = (store.clone(), Scratch::new(), VecDeque::with_capacity(window + 1));
         let contents: Vec<_> = (0..CONTENTS).map(soft_page).collect();
         let hashes: Vec<_> = contents.iter().map(|page| hasher.hash(page)).collect();
         let (mut turn, mut out) = (worker_number() * 7, [0; PAGE_SIZE]);
@@ -46,7 +46,7 @@ fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
             turn = (turn + 5) % CONTENTS;
             let id = store.put(&contents[turn], hashes[turn], &mut scratch).expect("the pool has room");
             held.push_back(id);
-            if held.len() > WINDOW {
+            if held.len() > window {
                 let oldest = held.pop_front().expect("more than a window");
                 store.load(oldest, &mut out).expect("it is in the pool");
                 store.release(oldest);
@@ -58,14 +58,15 @@ fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
 fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
     let pieces = Reservation::in_pieces(POOL, SLAB_SIZE).expect("address space");
     let slabs = Slabs::new(Supply::new(pieces.map(PoolMemory), SLAB_SIZE, POOL as u64));
+    let window = window(threads);
     let pool: Arc<dyn Allocator> = if one_pool_lock { Arc::new(OneLock::new(slabs)) } else { Arc::new(slabs) };
     run(threads, seconds, &|| {
-        let (pool, mut held) = (pool.clone(), VecDeque::with_capacity(WINDOW + 1));
+        let (pool, mut held) = (pool.clone(), VecDeque::with_capacity(window + 1));
         let (mut turn, bytes) = (worker_number() * 7, noise(1));
         Box::new(move || {
             turn = (turn + 5) % CONTENTS;
             held.push_back(pool.alloc(&bytes[..hard_bytes(turn)]).expect("the pool has room"));
-            if held.len() > WINDOW {
+            if held.len() > window {
                 pool.free(held.pop_front().expect("more than a window"));
             }
         })

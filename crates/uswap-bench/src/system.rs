@@ -6,6 +6,7 @@
 //! | `uswap` | `uswap run --ram auto` in a cgroup of exactly the limit, without kernel swap |
 //! | `uswap-fixed` | the same with `--ram (limit - 32 MiB) / 1.05`, what SPECIFICATION.md promises to hold |
 //! | `uswap:OPTIONS` | with further options of `uswap run`; one word may be `faults=LIST`, fault points for a comparison |
+//! | `uswap:--ram SIZE --swap ram` | no limit of the group but the budget: the device's memory would count in it |
 //! | `uswap@PATH`, `uswap@PATH:OPTIONS` | another build |
 //! | `kernel-swapfile` | the kernel with a swap file |
 //! | `kernel-zswap[:COMPRESSOR\|:each]` | the same with zswap in front |
@@ -81,6 +82,11 @@ impl System {
     /// Whether it is uswap in any form.
     pub fn is_uswap(&self) -> bool {
         matches!(self.kind, Kind::Uswap { .. })
+    }
+
+    /// Whether its device lies in memory, which a limit of the group would count.
+    pub fn swaps_in_memory(&self) -> bool {
+        matches!(&self.kind, Kind::Uswap { options, .. } if options.windows(2).any(|two| two == ["--swap", "ram"]))
     }
 }
 

@@ -398,10 +398,11 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 62] = [
+const FIGURES: [&str; 63] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
+    "staged_ra",
     "stray_faults",
     "zero_fills",
     "swpout_zero",

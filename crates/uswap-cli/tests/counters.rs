@@ -118,6 +118,26 @@ fn evicted_zeros_are_counted_as_long_as_they_are_evicted() {
     assert!(outcome.stat("stored_pages") < 1000, "{}", outcome.account());
 }
 
+/// Fills 96 MiB with zeros, four times, and reads them in between.
+const ZEROS_IN_ORDER: &str = "import mmap\n\
+    size = 96 << 20\n\
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+    zeros = bytes(4096)\n\
+    for turn in range(4):\n\
+    \x20   for at in range(0, size, 4096): memory[at:at + 4096] = zeros\n\
+    \x20   assert sum(memory[at] for at in range(0, size, 4096)) == 0\n";
+
+/// Who goes through memory in order comes to pages that lie staged, being the next to go: a fault brings a run of them.
+#[test]
+fn staged_pages_come_back_in_runs() {
+    need_userfaultfd!();
+    let launch = under("48M").flag("-q").faults("audit").deadline(40);
+    let outcome = launch.run(["python3", "-c", ZEROS_IN_ORDER]);
+    outcome.expect(0).paged();
+    let (touched, along) = (outcome.stat("soft_faults"), outcome.stat("staged_ra"));
+    assert!(along > 200 && along > touched, "{along} came along with {touched}: {}", outcome.account());
+}
+
 /// What is read at random and does not fit wants another share than the one it begins with; the user's limit holds.
 #[test]
 fn a_share_with_a_limit_moves_below_it() {

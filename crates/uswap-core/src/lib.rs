@@ -26,5 +26,7 @@ pub use histogram::{Histogram, HistogramSnapshot};
 pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
 pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, Piece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
 pub use rank::{LockWaits, RankedGuard, RankedMutex, ranks};
+#[cfg(not(all(test, loom)))]
+pub use rank::{RankedReadGuard, RankedRwLock};
 pub use reserve::{Lease, Need, Reserve, ReserveUse};
 pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, Run, Slots, worker_number};

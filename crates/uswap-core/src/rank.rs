@@ -1,9 +1,9 @@
-//! Mutexes with ranks: the lock order as an assertion instead of a comment.
+//! Locks with ranks: the lock order as an assertion instead of a comment.
 //!
 //! A thread may take a lock only when its rank is higher than that of every lock the thread holds. A debug build
 //! panics at the first violation, whether or not it would have deadlocked; a release build checks nothing.
 //!
-//! Each thread counts how often it had to wait for such a lock, and how long ([`LockWaits`]): the clock is read only when
+//! Each thread counts how often it had to wait for such a mutex, and how long ([`LockWaits`]): the clock is read only when
 //! a lock is not to be had at once.
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// The ranks of all locks below the engine; the table is in ARCHITECTURE.md.
+/// The ranks; the table of all locks is in ARCHITECTURE.md.
 pub mod ranks {
     /// A shard of the store's objects.
     pub const SHARD: u8 = 10;
@@ -31,12 +31,18 @@ pub mod ranks {
     pub const LISTS: u8 = 32;
     /// One cluster.
     pub const CLUSTER: u8 = 33;
+    /// Whether a device of the store still is there.
+    pub const DEVICE: u8 = 35;
     /// A stripe of a device in memory.
     pub const STRIPE: u8 = 40;
     /// The context for expanding pages of threads that have no memory for one of their own.
     pub const DECODER: u8 = 50;
     /// A reserve of buffers ([`Reserve`](crate::Reserve)).
     pub const RESERVE: u8 = 51;
+    /// Jobs that wait for a thread of the engine.
+    pub const JOBS: u8 = 54;
+    /// What an owner thread is told.
+    pub const MAILBOX: u8 = 55;
 }
 
 thread_local! {
@@ -133,6 +139,78 @@ impl<T> DerefMut for RankedGuard<'_, T> {
     }
 }
 
+#[cfg(not(all(test, loom)))]
+impl<T> RankedGuard<'_, T> {
+    /// Gives the lock back until `bell` is rung, or for no reason, and has it again then.
+    ///
+    /// # Panics
+    /// As [`RankedMutex::lock`]. In debug builds also when this thread holds another ranked lock, which would be held while it
+    /// sleeps.
+    pub fn wait(self, bell: &std::sync::Condvar) -> Self {
+        let Self { inner, _held: held } = self;
+        if CHECKED {
+            let all = HELD.get();
+            assert!(
+                all == 1 << held.rank,
+                "lock order: sleeps at rank {} while ranks {all:#b} (bits) are held",
+                held.rank
+            );
+        }
+        Self { inner: bell.wait(inner).expect(POISONED), _held: held }
+    }
+}
+
+/// A lock for many readers or one writer that knows its place in the lock order. Nobody may read it twice at a time: a writer
+/// that came between would wait for the first, and the second for the writer.
+#[cfg(not(all(test, loom)))]
+#[derive(Debug)]
+pub struct RankedRwLock<T> {
+    rank: u8,
+    inner: std::sync::RwLock<T>,
+}
+
+#[cfg(not(all(test, loom)))]
+impl<T> RankedRwLock<T> {
+    /// A lock of `rank` (0 to 63); locks are taken in rising rank.
+    pub fn new(rank: u8, value: T) -> Self {
+        assert!(rank < 64);
+        Self { rank, inner: std::sync::RwLock::new(value) }
+    }
+
+    /// Locks for reading.
+    ///
+    /// # Panics
+    /// As [`RankedMutex::lock`].
+    pub fn read(&self) -> RankedReadGuard<'_, T> {
+        let held = Held::enter(self.rank);
+        RankedReadGuard { inner: self.inner.read().expect(POISONED), _held: held }
+    }
+
+    /// Changes what it protects; nobody reads meanwhile.
+    ///
+    /// # Panics
+    /// As [`RankedMutex::lock`].
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let _held = Held::enter(self.rank);
+        change(&mut self.inner.write().expect(POISONED))
+    }
+}
+
+/// The right to read what a [`RankedRwLock`] protects.
+#[cfg(not(all(test, loom)))]
+pub struct RankedReadGuard<'a, T> {
+    inner: std::sync::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+#[cfg(not(all(test, loom)))]
+impl<T> Deref for RankedReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
 /// The mark in [`HELD`], taken away on drop. Bound to its thread.
 struct Held {
     rank: u8,
@@ -194,6 +272,55 @@ mod tests {
             assert!(waits.count == 1 && waits.time > Duration::ZERO, "{waits:?}");
         });
         assert_eq!(LockWaits::here(), before, "nobody kept this thread waiting");
+    }
+
+    #[test]
+    fn who_waits_for_a_bell_lets_others_have_the_lock() {
+        let (lock, bell) = (RankedMutex::new(1, 0), std::sync::Condvar::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                *lock.lock() = 7;
+                bell.notify_one();
+            });
+            let mut value = lock.lock();
+            while *value != 7 {
+                value = value.wait(&bell);
+            }
+        });
+        assert_eq!(*lock.lock(), 7, "the mark has gone with the lock");
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_changed() {
+        let lock = RankedRwLock::new(1, 3);
+        assert_eq!((*lock.read(), lock.change(|value| std::mem::replace(value, 4)), *lock.read()), (3, 3, 4));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order: sleeps")]
+    fn sleeping_with_another_lock_panics() {
+        let (low, high) = (RankedMutex::new(1, ()), RankedMutex::new(2, ()));
+        let _a = low.lock();
+        drop(high.lock().wait(&std::sync::Condvar::new()));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order")]
+    fn reading_twice_at_a_time_panics() {
+        let lock = RankedRwLock::new(1, ());
+        let _first = lock.read();
+        drop(lock.read());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order")]
+    fn changing_below_a_lock_of_higher_rank_panics() {
+        let (low, high) = (RankedRwLock::new(1, ()), RankedMutex::new(2, ()));
+        let _b = high.lock();
+        low.change(|()| ());
     }
 
     #[test]

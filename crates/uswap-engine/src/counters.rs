@@ -65,6 +65,8 @@ counters! {
     queued_reads,
     /// A fault found its page staged and got it back.
     soft_faults,
+    /// A staged page was mapped again together with one before it that was touched.
+    staged_ra,
     /// A fault on a page believed resident with nothing under way: answered with zeros.
     stray_faults,
     /// A page was found where the program had said that it drops it (MADV_FREE), and is known again.

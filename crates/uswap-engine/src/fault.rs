@@ -6,28 +6,22 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::{PageWord, State};
 use uswap_store::{LoadError, ObjectId};
-use uswap_sys::memory::Memory;
 use uswap_sys::userfaultfd::{Event, Install};
-use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::latency::Tier;
 use crate::owner::{Fault, Owner};
 use crate::proof::is_proof;
 use crate::space::Space;
-use crate::tray::Phase;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
 const MOST_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
-/// Attempts to read a staged page, a millisecond apart, before it is given up.
-const MOST_FAILED_READS: u32 = 2000;
 /// How often the processor is given up for a thread whose change is under way.
 const QUIET_TRIES: u32 = 32;
 /// How long the owner spins for the agent to leave the gate before it looks after others.
@@ -312,7 +306,7 @@ impl Owner {
     /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
     /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
     /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
-    fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+    pub fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
         let ample = self.is_ample(space);
         let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
         let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
@@ -380,77 +374,6 @@ impl Owner {
             space.table.set(address, word.without_copy());
         }
         served
-    }
-
-    /// A staged page comes back: the soft fault, which is a reference.
-    fn unstage(&mut self, space: &mut Space, address: u64, slot: u16, write: bool, since: Instant) -> Served {
-        let (tray, _) = space.trays.of_slot(slot);
-        if tray.phase == Phase::Filling {
-            return Served::Wait;
-        }
-        let inherited = tray.inherited;
-        if space.pid.is_none() {
-            during(Growth::AddressSpaces, || self.find_process(space, None));
-            self.retry_soon();
-            return Served::Wait;
-        }
-        if space.is_clean(slot) {
-            self.settle_freed(space, u32::from(slot) / TRAY_PAGES);
-            if !space.is_staged(address) {
-                return self.install_zeros(space, address, write, since);
-            }
-        }
-        let found = space.place_of(u32::from(slot), inherited);
-        if !found.is_some_and(|from| self.read_staged(space, from)) {
-            return self.unreadable(space, address);
-        }
-        space.failed_reads = 0;
-        self.shared.faults.pause(self.shared.faults.delay_install);
-        let result = space.copy(address, &self.buffer[..PAGE_SIZE]);
-        let served = self.finish_install(space, address, PAGE, result);
-        if served == Served::Done && result == Install::Done {
-            self.shared.counters.soft_faults.add(1);
-            self.shared.touched(space.id, address);
-            let (tray, bit) = space.trays.of_slot(slot);
-            tray.live &= !(1 << bit);
-            let word = space.table.get(address);
-            space.working_set.soft_fault(word);
-            self.become_resident(space, address, word.resident().set_active(true));
-            self.shared.latencies.record(Tier::Staged, since);
-        }
-        served
-    }
-
-    /// A staged page could not be read: the process is ending, or it is tried again, or at last its bytes are lost.
-    fn unreadable(&mut self, space: &mut Space, address: u64) -> Served {
-        if self.is_over(space) {
-            return Served::Done;
-        }
-        space.failed_reads += 1;
-        if space.failed_reads < MOST_FAILED_READS {
-            return Served::Wait;
-        }
-        during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
-    }
-
-    /// Reads nonce and page together into the first page of the buffer. A fork child whose agent has not come yet has no
-    /// nonce: it is read by way of the memory that was bound.
-    fn read_staged(&mut self, space: &Space, from: u64) -> bool {
-        if space.nonce.is_none() {
-            let read = |memory: &Memory| memory.read(from, &mut self.buffer[..PAGE_SIZE]).is_ok();
-            return space.memory.as_ref().is_some_and(read);
-        }
-        let pid = space.reader;
-        let mut bytes = [0u8; 16 + PAGE_SIZE];
-        let nonce = RemoteRange { start: space.nonce_page(), length: 16 };
-        let ranges = [nonce, RemoteRange { start: from, length: PAGE }];
-        let complete = vmread::read(pid, &ranges, &mut bytes).is_ok_and(|n| n == bytes.len());
-        let found = [&bytes[..8], &bytes[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        if !complete || space.nonce.is_some_and(|nonce| nonce != found && !self.shared.faults.no_nonce) {
-            return false;
-        }
-        self.buffer[..PAGE_SIZE].copy_from_slice(&bytes[16..]);
-        true
     }
 
     /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
@@ -533,7 +456,7 @@ impl Owner {
     }
 
     /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
-    fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
+    pub fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
         self.shared.counters.poisoned_pages.add(1);
         let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
         self.shared
@@ -550,7 +473,7 @@ impl Owner {
     }
 
     /// Whether the address space has ended while we looked at it.
-    fn is_over(&self, space: &Space) -> bool {
+    pub fn is_over(&self, space: &Space) -> bool {
         !space.is_alive()
     }
 }

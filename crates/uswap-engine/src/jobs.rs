@@ -1,12 +1,14 @@
 //! A bounded queue of jobs for a set of threads. Made with all its room: neither pushing nor taking allocates.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex};
+use std::sync::Condvar;
+
+use uswap_core::{RankedMutex, ranks};
 
 /// Jobs in the order they came.
 #[derive(Debug)]
 pub struct Jobs<T> {
-    state: Mutex<State<T>>,
+    state: RankedMutex<State<T>>,
     arrived: Condvar,
     most: usize,
 }
@@ -21,7 +23,7 @@ impl<T> Jobs<T> {
     /// A queue for at most so many.
     pub fn new(most: usize) -> Self {
         let state = State { queue: VecDeque::with_capacity(most), closed: false };
-        Self { state: Mutex::new(state), arrived: Condvar::new(), most }
+        Self { state: RankedMutex::new(ranks::JOBS, state), arrived: Condvar::new(), most }
     }
 
     /// Adds a job.
@@ -29,7 +31,7 @@ impl<T> Jobs<T> {
     /// # Errors
     /// The job, when there is no room or nobody takes any more.
     pub fn push(&self, job: T) -> Result<(), T> {
-        let mut state = self.state.lock().expect("jobs");
+        let mut state = self.state.lock();
         if state.closed || state.queue.len() == self.most {
             return Err(job);
         }
@@ -41,7 +43,7 @@ impl<T> Jobs<T> {
 
     /// Waits for the oldest job. `None`: the queue is closed and empty.
     pub fn take(&self) -> Option<T> {
-        let mut state = self.state.lock().expect("jobs");
+        let mut state = self.state.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {
                 return Some(job);
@@ -49,18 +51,18 @@ impl<T> Jobs<T> {
             if state.closed {
                 return None;
             }
-            state = self.arrived.wait(state).expect("jobs");
+            state = state.wait(&self.arrived);
         }
     }
 
     /// Jobs that nobody has taken yet.
     pub fn waiting(&self) -> usize {
-        self.state.lock().expect("jobs").queue.len()
+        self.state.lock().queue.len()
     }
 
     /// No more jobs: those that are there are still done, then the threads leave.
     pub fn close(&self) {
-        self.state.lock().expect("jobs").closed = true;
+        self.state.lock().closed = true;
         self.arrived.notify_all();
     }
 }

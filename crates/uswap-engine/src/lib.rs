@@ -57,6 +57,7 @@ mod scan;
 mod servers;
 mod share;
 pub mod shared;
+mod soft_fault;
 mod space;
 mod still;
 mod swap_in;

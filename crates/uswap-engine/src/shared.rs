@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use uswap_core::growth::{Growth, during};
-use uswap_core::{Lease, PageHasher, Reserve};
+use uswap_core::{Lease, PageHasher, RankedMutex, Reserve, ranks};
 use uswap_device::ReadQueue;
 use uswap_store::{ObjectId, Store};
 use uswap_sys::events::EventFd;
@@ -229,7 +229,7 @@ const ROOM: usize = 1024;
 /// Where an owner gets its messages.
 #[derive(Debug)]
 pub struct Mailbox {
-    queue: Mutex<VecDeque<Message>>,
+    queue: RankedMutex<VecDeque<Message>>,
     /// Wakes the owner; agents ring it too when they complete an order.
     pub bell: EventFd,
     /// Of the owner's thread.
@@ -243,7 +243,7 @@ impl Mailbox {
     /// EMFILE.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
-            queue: Mutex::new(VecDeque::with_capacity(ROOM)),
+            queue: RankedMutex::new(ranks::MAILBOX, VecDeque::with_capacity(ROOM)),
             bell: EventFd::new()?,
             lowered: Lowered::default(),
         })
@@ -252,7 +252,7 @@ impl Mailbox {
     /// Puts a message in and wakes the owner.
     pub fn post(&self, message: Message) {
         self.lowered.raise();
-        let mut queue = self.queue.lock().expect("mailbox");
+        let mut queue = self.queue.lock();
         if queue.len() == queue.capacity() {
             during(Growth::Lists, || queue.reserve(1));
         }
@@ -263,7 +263,7 @@ impl Mailbox {
 
     /// Takes the oldest message.
     pub fn take(&self) -> Option<Message> {
-        self.queue.lock().expect("mailbox").pop_front()
+        self.queue.lock().pop_front()
     }
 }
 

@@ -173,6 +173,8 @@ pub struct Space {
     pub locality: Locality,
     /// Streams of first touches.
     pub first_touches: FirstTouches,
+    /// Streams of soft faults.
+    pub soft_faults: Streams,
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
     /// Changes that were read and not applied yet.
@@ -281,6 +283,7 @@ impl Space {
             streams: Streams::with_strides(),
             locality: Locality::default(),
             first_touches: FirstTouches::default(),
+            soft_faults: Streams::default(),
             registered: BTreeMap::new(),
             window: Window::default(),
             fresh: Fresh::default(),

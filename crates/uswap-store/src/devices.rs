@@ -7,9 +7,9 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
-use uswap_core::{Locking, PAGE_SIZE, Run, Slots, worker_number};
+use uswap_core::{Locking, PAGE_SIZE, RankedRwLock, Run, Slots, ranks, worker_number};
 use uswap_device::{Device, DeviceClass, Errno, News, ReadQueue, ReadRequest};
 
 use crate::extent::{Extent, SLOT_UNITS, UNIT};
@@ -31,7 +31,7 @@ pub(crate) const MOST_DEVICES: usize = 255;
 /// A device with its slots and its record.
 pub(crate) struct Bay {
     /// `None` once it has gone. Cloned for each transfer: it is closed when the last one has ended.
-    device: RwLock<Option<Arc<dyn Device>>>,
+    device: RankedRwLock<Option<Arc<dyn Device>>>,
     pub name: Arc<str>,
     pub priority: i32,
     /// No page goes to it any more.
@@ -66,7 +66,7 @@ impl Bay {
         let packs = Packs::new(device.slots());
         Self {
             name: device.name().into(),
-            device: RwLock::new(Some(device.into())),
+            device: RankedRwLock::new(ranks::DEVICE, Some(device.into())),
             priority,
             draining: AtomicBool::new(false),
             rules,
@@ -83,17 +83,17 @@ impl Bay {
     }
 
     fn device(&self) -> Option<Arc<dyn Device>> {
-        self.device.read().expect("device").clone()
+        self.device.read().clone()
     }
 
     /// Asks it something that takes no time.
     fn look<T>(&self, ask: impl FnOnce(&dyn Device) -> T) -> Option<T> {
-        self.device.read().expect("device").as_deref().map(ask)
+        self.device.read().as_deref().map(ask)
     }
 
     /// Whether it still is there.
     pub fn is_open(&self) -> bool {
-        self.device.read().expect("device").is_some()
+        self.device.read().is_some()
     }
 
     /// Reads one object; its units are in `io` then. `again`: what came was wrong, and is read from another copy if there is
@@ -245,7 +245,7 @@ impl Bay {
         let empty = self.is_draining() && self.slots.used() == 0;
         if empty {
             // Its end can take time, and nobody shall wait at the lock for that.
-            let gone = self.device.write().expect("device").take();
+            let gone = self.device.change(Option::take);
             drop(gone);
         }
         empty
