@@ -6,6 +6,7 @@ pub mod challenge;
 pub mod growth;
 mod histogram;
 pub mod lists;
+mod living;
 pub mod load_control;
 pub mod locality;
 mod page;
@@ -23,6 +24,7 @@ pub mod word;
 pub mod working_set;
 
 pub use histogram::{Histogram, HistogramSnapshot};
+pub use living::Living;
 pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
 pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, Piece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
 pub use rank::{LockWaits, RankedGuard, RankedMutex, ranks};
