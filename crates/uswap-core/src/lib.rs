@@ -16,6 +16,7 @@ mod rank;
 pub mod readahead;
 mod reserve;
 pub mod size;
+mod slab;
 mod slots;
 pub mod staging;
 mod sync;
