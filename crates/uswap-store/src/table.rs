@@ -188,13 +188,13 @@ impl Shard {
         Some(number as u32)
     }
 
-    /// Gives chunks in which nothing is left back to the system, but for one to each four that are in use: those are
+    /// Gives chunks in which nothing is left back to the system, but for one to each eight that are in use: those are
     /// wanted again as objects come and go. Returns how many went.
     pub fn trim(&mut self) -> u32 {
         let is_empty = |chunk: &Option<Box<Chunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
         let empty = self.chunks.iter().filter(|chunk| is_empty(chunk)).count();
         let in_use = self.chunks.len() - self.absent - empty;
-        let surplus = empty.saturating_sub(in_use / 4 + 1);
+        let surplus = empty.saturating_sub(in_use / 8 + 1);
         let mut ended = 0;
         for number in (0..self.chunks.len()).rev() {
             if ended == surplus {
