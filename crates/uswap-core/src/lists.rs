@@ -242,3 +242,37 @@ impl Lists {
             + (pointers + self.spare.blocks.capacity()) * size_of::<Block>()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn is_roomy(lists: &Lists) -> bool {
+        let used: usize = lists.queues.iter().map(|queue| queue.blocks.len()).sum();
+        let spare = &lists.spare;
+        used + spare.blocks.len() == spare.all && spare.blocks.capacity() >= spare.all
+    }
+
+    /// To take pages from a list needs no memory: not in a fork child, and not after memory went back.
+    #[test]
+    fn what_becomes_empty_has_a_place_to_go() {
+        let mut lists = Lists::default();
+        (0..100_000).for_each(|n| lists.push(PageIndex::default(), n % 3 == 0));
+        assert!(is_roomy(&lists));
+        for _ in 0..60_000 {
+            assert!(lists.pop(false).is_some());
+            lists.leave(false);
+        }
+        assert!(is_roomy(&lists) && lists.spare.blocks.len() > 200);
+        let mut child = lists.clone();
+        assert!(is_roomy(&child) && child.len() == lists.len() && child.spare.blocks.is_empty());
+        let before = lists.bytes();
+        lists.trim();
+        assert!(is_roomy(&lists) && lists.bytes() < before * 3 / 4, "{} of {before}", lists.bytes());
+        for lists in [&mut lists, &mut child] {
+            let capacity = lists.spare.blocks.capacity();
+            while lists.pop(true).or_else(|| lists.pop_last(false)).is_some() {}
+            assert!(is_roomy(lists) && lists.spare.blocks.capacity() == capacity, "nothing was asked for");
+        }
+    }
+}

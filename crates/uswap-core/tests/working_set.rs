@@ -30,7 +30,7 @@ enum Step {
 /// Ranges of pages in a few regions, of which some lie far apart.
 fn range() -> impl Strategy<Value = (u64, u64)> {
     (0u64..6, 0u64..300, prop_oneof![0u64..20, 0u64..900]).prop_map(|(part, first, pages)| {
-        let start = part * part * part << 32 | first * PAGE;
+        let start = ((part * part * part) << 32) + first * PAGE;
         (start, start + pages * PAGE)
     })
 }
