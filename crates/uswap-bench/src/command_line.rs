@@ -11,7 +11,7 @@ use crate::cell::Bench;
 use crate::cgroup::{Hierarchy, Version};
 use crate::launch::Scratch;
 use crate::machine::Machine;
-use crate::page_commands::{self, CodecsArguments, SampleArguments, UnitsArguments};
+use crate::page_commands::{self, CodecsArguments, OwnMemoryArguments, SampleArguments, UnitsArguments};
 use crate::results::{Outcome, Results};
 use crate::system::System;
 use crate::workload::{Family, Place, Workload, all, select};
@@ -76,6 +76,8 @@ enum Command {
     Codecs(CodecsArguments),
     /// Compare units of 16 KiB with single pages, on pages that `sample --neighbours 4` took
     Units(UnitsArguments),
+    /// Count the bytes that uswap's own tables take for a resident and for a stored page (seconds)
+    OwnMemory(OwnMemoryArguments),
     /// Write report and plots again from the results.json in a folder
     Report {
         /// The folder
@@ -289,6 +291,7 @@ pub fn run(line: &CommandLine) -> i32 {
         Some(Command::Sample(arguments)) => page_commands::sample_pages(arguments),
         Some(Command::Codecs(arguments)) => page_commands::only_codecs(arguments),
         Some(Command::Units(arguments)) => page_commands::only_units(arguments),
+        Some(Command::OwnMemory(arguments)) => page_commands::own_memory(arguments),
         Some(Command::Report { folder }) => again(folder),
         None => whole(&line.matrix),
     };

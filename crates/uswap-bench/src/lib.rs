@@ -4,7 +4,8 @@
 //! [`cgroup`] and [`kernel`] as guards of what has to be put back. [`report`], [`tables`] and [`plots`] make
 //! [`results`] readable. [`figures`] measures what has a requirement, [`compare`] judges two builds, [`packing`], [`zswap`] and
 //! [`fault_latency`] are questions of their own, [`locks`] tells what the
-//! locks of the store cost; [`sample`] takes pages of programs for [`codecs`] and [`units`].
+//! locks of the store cost; [`sample`] takes pages of programs for [`codecs`] and [`units`];
+//! [`own_memory`] counts what the engine's tables take.
 #![forbid(unsafe_code)]
 
 pub mod cell;
@@ -20,6 +21,7 @@ pub mod launch;
 pub mod locks;
 pub mod machine;
 pub mod matrix;
+pub mod own_memory;
 pub mod packing;
 pub mod page_commands;
 pub mod plots;

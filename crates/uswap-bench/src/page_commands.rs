@@ -1,4 +1,5 @@
-//! The commands that take pages of programs and measure what can be made of them: `sample`, `codecs`, `units`.
+//! The commands that take pages of programs and measure what can be made of them: `sample`, `codecs`, `units`; and what a page
+//! costs in tables: `own-memory`.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,7 +9,7 @@ use clap::Args;
 use uswap_core::{PAGE_SIZE, PageBuf};
 
 use crate::command_line::{Refusal, failed, refused};
-use crate::{codecs, sample, units};
+use crate::{codecs, own_memory, sample, units};
 
 /// `uswap-bench sample`.
 #[derive(Args, Debug)]
@@ -47,6 +48,20 @@ pub struct UnitsArguments {
     /// A file of pages taken with `sample --neighbours 4`. May be repeated
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+}
+
+/// `uswap-bench own-memory`.
+#[derive(Args, Debug)]
+pub struct OwnMemoryArguments {
+    /// Numbers of pages
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [16_384, 262_144, 1_048_576],
+          value_parser = clap::value_parser!(u64).range(1024..=1 << 26))]
+    pages: Vec<u64>,
+}
+
+pub(crate) fn own_memory(arguments: &OwnMemoryArguments) -> Result<i32, Refusal> {
+    print!("{}", own_memory::tables(&arguments.pages));
+    Ok(0)
 }
 
 pub(crate) fn sample_pages(arguments: &SampleArguments) -> Result<i32, Refusal> {

@@ -24,13 +24,13 @@ macro_rules! growths {
 }
 
 growths! {
-    /// Page words: 8 bytes for each page that a program touches for the first time.
+    /// Page words: 8.5 bytes for each page that a program touches for the first time.
     PageTables = "page_tables",
-    /// Entries of stored pages: 16 bytes each, used again, and the lists of their chunks.
+    /// Entries of stored pages: 17 bytes each, used again, with the lists of their chunks.
     ObjectTable = "object_table",
     /// The pool's own tables: a few words for each slab.
     Pool = "pool",
-    /// Lists of pages and of faults that wait, as long as a program gets more of them.
+    /// Lists of pages, 4 bytes for an entry, and of faults that wait, as long as a program gets more of them.
     Lists = "lists",
     /// Processes and mappings that come, change and go.
     AddressSpaces = "address_spaces",

@@ -32,7 +32,7 @@ use crate::ageing::Ageing;
 use crate::challenge::Challenge;
 use crate::lists::Lists;
 use crate::staging::Staging;
-use crate::table::PageTable;
+use crate::table::{PageIndex, PageTable};
 use crate::word::{PageWord, State};
 
 /// One page in so many is inactive.
@@ -84,20 +84,22 @@ pub struct Refault {
 impl<A: Ageing> WorkingSet<A> {
     /// Puts a resident page at the tail of the list that its word names, and writes the word.
     pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
-        table.set(page, self.enlist(page, word));
-    }
-
-    /// The same for one who writes the word himself: returns it.
-    #[must_use]
-    pub fn enlist(&mut self, page: u64, word: PageWord) -> PageWord {
-        self.lists.push(page, word.active());
-        word.set_queued(true)
+        self.enter(table, page, word, Lists::push);
     }
 
     /// Puts a page back that was chosen and could not be taken; it is the next victim.
     pub fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
-        table.set(page, word.set_queued(true).set_active(false));
-        self.lists.push_first(page, false);
+        self.enter(table, page, word.set_active(false), Lists::push_first);
+    }
+
+    /// Of a table so large that it has no names left a page is on no list, and stays where it is.
+    fn enter(&mut self, table: &mut PageTable, page: u64, word: PageWord, push: fn(&mut Lists, PageIndex, bool)) {
+        let Some(index) = table.name(page) else { return table.set(page, word.set_queued(false)) };
+        push(&mut self.lists, index, word.active());
+        table.set_word(index, word.set_queued(true));
+        if self.lists.is_stale() {
+            self.purge(table);
+        }
     }
 
     /// The word of a page is about to be overwritten.
@@ -149,11 +151,15 @@ impl<A: Ageing> WorkingSet<A> {
     pub fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.fill_inactive(table);
         loop {
-            let (page, active) = self.pop_entry()?;
-            let word = table.get(page);
-            if counts(word, active) {
+            let (entry, active) = self.pop_entry()?;
+            let (page, word) = (table.address(entry), table.word(entry));
+            let chosen = counts(word, active);
+            if chosen {
                 self.lists.leave(active);
-                table.set(page, word.set_queued(false));
+                table.set_word(entry, word.set_queued(false));
+            }
+            table.unname(entry);
+            if chosen {
                 return Some(page);
             }
         }
@@ -178,23 +184,35 @@ impl<A: Ageing> WorkingSet<A> {
         &self.lists
     }
 
-    /// Drops stale entries once they outnumber the others.
-    pub fn purge(&mut self, table: &PageTable) {
-        let valid = self.lists.count(false) + self.lists.count(true);
-        if self.lists.len() as u64 > 2 * valid + 4096 {
-            let mut seen = std::collections::HashSet::new();
-            self.lists.purge(|page, active| {
-                let word = table.get(page);
-                counts(word, active) && seen.insert(page)
-            });
+    /// Drops stale entries if they are many, and gives back memory that the lists do not need any more. To be called
+    /// now and then.
+    pub fn tidy(&mut self, table: &mut PageTable) {
+        if self.lists.is_stale() {
+            self.purge(table);
         }
+        self.lists.trim();
+    }
+
+    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the word, so that others of the
+    /// same page are seen to be stale; the second passage gives the marks back.
+    fn purge(&mut self, table: &mut PageTable) {
+        self.lists.purge(|entry, active| {
+            let word = table.word(entry);
+            let wanted = counts(word, active);
+            match wanted {
+                true => table.set_word(entry, word.set_queued(false)),
+                false => table.unname(entry),
+            }
+            wanted
+        });
+        self.lists.iter().for_each(|(entry, _)| table.set_word(entry, table.word(entry).set_queued(true)));
     }
 
     /// An entry of the list that must give, which may be stale, and which list that is.
-    fn pop_entry(&mut self) -> Option<(u64, bool)> {
+    fn pop_entry(&mut self) -> Option<(PageIndex, bool)> {
         let active = self.active_gives();
         let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.lists.pop(active) };
-        entry.map(|page| (page, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
+        entry.map(|entry| (entry, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
     }
 
     /// Whether the next victim is an active page: while the guard is closed one for each that was let in, and beyond that
@@ -212,7 +230,7 @@ impl<A: Ageing> WorkingSet<A> {
     }
 
     /// The next entry of a block of neighbours that begins at a random place of the active list.
-    fn pop_random(&mut self) -> Option<u64> {
+    fn pop_random(&mut self) -> Option<PageIndex> {
         let entries = self.lists.entries(true) as u64;
         let owed = self.owed > 0;
         if self.block.left == 0 || self.block.place >= entries || (owed && !self.block.owed) {
@@ -246,12 +264,14 @@ impl<A: Ageing> WorkingSet<A> {
         }
         let staged = self.staged();
         while self.lists.count(false) < self.inactive_target() + staged {
-            let Some(page) = self.lists.pop_last(true) else { return };
-            let word = table.get(page);
+            let Some(entry) = self.lists.pop_last(true) else { return };
+            let word = table.word(entry);
             if counts(word, true) {
                 self.lists.leave(true);
-                table.set(page, word.set_active(false));
-                self.lists.push_first(page, false);
+                table.set_word(entry, word.set_active(false));
+                self.lists.push_first(entry, false);
+            } else {
+                table.unname(entry);
             }
         }
     }

@@ -41,7 +41,8 @@ impl Space {
     /// every live slot holds a staged page.
     fn audit(&mut self) -> Result<(), String> {
         let lists = self.working_set.lists();
-        let listed: HashSet<(u64, bool)> = lists.iter().collect();
+        let listed: HashSet<(u64, bool)> =
+            lists.iter().map(|(entry, active)| (self.table.address(entry), active)).collect();
         let mut counted = [0; 2];
         let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
         let (mut resident, mut stored, mut zeros, mut staged) = (0, 0, 0, HashSet::new());
@@ -84,6 +85,9 @@ impl Space {
         let told = [lists.count(false), lists.count(true)];
         if counted != told {
             return Err(format!("{counted:?} pages are inactive and active, {told:?} are counted"));
+        }
+        if lists.len() != self.table.names() {
+            return Err(format!("the lists have {} entries, the table counts {}", lists.len(), self.table.names()));
         }
         self.audit_trays(&mut staged)?;
         staged.iter().next().map_or(Ok(()), |(slot, address)| {

@@ -213,7 +213,7 @@ impl Owner {
         child.stored = parent.stored;
         child.zeros = parent.zeros;
         self.shared.zero_pages.add(child.zeros);
-        let (working_set, resident) = (&mut child.working_set, &mut child.resident);
+        let (mut ordered, resident) = (Vec::new(), &mut child.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
                 State::Stored(object) => store.retain(ObjectId::from_bits(object)),
@@ -225,10 +225,14 @@ impl Owner {
             }
             // Orders and reads under way are the parent's.
             if word.in_flight() && word.state() == State::Resident {
-                *word = working_set.enlist(address, *word);
+                ordered.push(address);
             }
             *word = word.set_in_flight(false);
         });
+        for address in ordered {
+            let word = child.table.get(address);
+            child.working_set.join(&mut child.table, address, word);
+        }
     }
 
     /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may

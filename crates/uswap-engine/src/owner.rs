@@ -324,7 +324,7 @@ impl Owner {
         } else {
             self.with_space(id, |owner, space| {
                 owner.bind_account(space);
-                space.working_set.purge(&space.table);
+                space.working_set.tidy(&mut space.table);
                 owner.look_whether_stopped(space);
                 if space.orphaned.is_some() {
                     owner.find_process(space, None);

@@ -163,6 +163,7 @@ fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
             repacks = true;
             shared.store.retry_room();
             shared.store.trim();
+            shared.store.trim_table();
         }
     }
 }

@@ -5,19 +5,20 @@
 //! slot is free. Pages that fill a slot are not counted here: they own it.
 //!
 //! A slot's byte belongs to who took the slot until the objects in it are named by entries, and from then on falls only.
-//! It reaches zero once, so exactly one thread frees the slot: no lock is needed. The bytes lie in tables of a cluster
+//! It reaches zero once, so exactly one thread frees the slot ([`Living`]): no lock is needed. The bytes lie in tables of a cluster
 //! each (512 bytes), made when the first pack is written there.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use uswap_core::Living;
 use uswap_core::growth::{Growth, during};
 
 use crate::extent::{Extent, SLOT_UNITS};
 
 const CLUSTER: usize = 512;
 
-type Cluster = Box<[AtomicU8; CLUSTER]>;
+type Cluster = Box<[Living; CLUSTER]>;
 
 /// Living units of the slots of one device.
 pub(crate) struct Packs {
@@ -53,8 +54,8 @@ impl Packs {
         }
     }
 
-    fn slot(&self, slot: u32) -> &AtomicU8 {
-        let make = || during(Growth::Devices, || Box::new([const { AtomicU8::new(0) }; CLUSTER]));
+    fn slot(&self, slot: u32) -> &Living {
+        let make = || during(Growth::Devices, || Box::new(std::array::from_fn(|_| Living::default())));
         let cluster = self.clusters[slot as usize / CLUSTER].get_or_init(make);
         &cluster[slot as usize % CLUSTER]
     }
@@ -62,7 +63,7 @@ impl Packs {
     /// An object was written, in slots that the caller has taken.
     pub fn add(&self, extent: &Extent) {
         for (slot, units) in extent.parts() {
-            let before = self.slot(slot).fetch_add(units, AcqRel);
+            let before = self.slot(slot).add(units);
             debug_assert!((before + units) as usize <= SLOT_UNITS, "slot {slot} holds more than it can");
             if before == 0 {
                 self.slots.fetch_add(1, Relaxed);
@@ -77,9 +78,7 @@ impl Packs {
         self.objects.fetch_sub(1, Relaxed);
         self.units.fetch_sub(u64::from(extent.units), Relaxed);
         for (slot, units) in extent.parts() {
-            let before = self.slot(slot).fetch_sub(units, AcqRel);
-            assert!(before >= units, "{units} units of slot {slot} were freed twice");
-            if before == units {
+            if self.slot(slot).remove(units) {
                 self.slots.fetch_sub(1, Relaxed);
                 free(slot);
             }
@@ -88,7 +87,7 @@ impl Packs {
 
     /// Whether a slot that the object touches is less than half alive.
     pub fn is_in_thin_slot(&self, extent: &Extent) -> bool {
-        extent.parts().any(|(slot, _)| (self.slot(slot).load(Acquire) as usize) < SLOT_UNITS / 2)
+        extent.parts().any(|(slot, _)| usize::from(self.slot(slot).get()) < SLOT_UNITS / 2)
     }
 
     pub fn figures(&self) -> Packed {

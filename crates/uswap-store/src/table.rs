@@ -18,7 +18,8 @@
 //! counts as loaded once.
 //!
 //! Holes are filled before a chunk is begun: first those of the chunk that is being filled, then those of the chunk that
-//! has had one for the longest time. Counts of references that do not fit into an entry lie in a map beside (`crowded`), which is
+//! has had one for the longest time. Chunks in which nothing is left are holes like others, until [`Shard::trim`] gives
+//! them back to the system; their numbers are used again when a chunk is begun, the lowest first. Counts of references that do not fit into an entry lie in a map beside (`crowded`), which is
 //! empty but for pages that many forks share.
 
 use std::collections::HashMap;
@@ -31,6 +32,7 @@ use crate::extent::Extent;
 
 /// Entries of a chunk: a bit of a word each.
 const CHUNK: usize = u64::BITS as usize;
+const LEFT: &str = "a chunk in which something is left";
 /// No chunk: the end of a list.
 const NONE: u32 = u32::MAX;
 /// The list of chunks that have holes, which the one being filled is not in.
@@ -91,8 +93,11 @@ struct Chunk {
 
 /// The objects of one shard, by index.
 pub(crate) struct Shard {
-    #[expect(clippy::vec_box, reason = "a chunk never moves: growing copies pointers only")]
-    chunks: Vec<Box<Chunk>>,
+    /// By number; `None` where nothing was left.
+    chunks: Vec<Option<Box<Chunk>>>,
+    /// How many there are none of, and a number below which all are there.
+    absent: usize,
+    lowest_absent: usize,
     /// Of each list, and of [`HOLES`]: `next` is the head, `prev` the tail.
     ends: [Pair; 4],
     /// The chunk that is being filled, and whether it had members of the LRU before.
@@ -113,6 +118,8 @@ impl Shard {
     pub fn new() -> Self {
         Self {
             chunks: Vec::new(),
+            absent: 0,
+            lowest_absent: 0,
             ends: [APART; 4],
             filling: NONE,
             among_older: false,
@@ -124,8 +131,8 @@ impl Shard {
     /// Memory of the entries, and of the counts beside.
     pub fn bytes(&self) -> u64 {
         let beside = self.crowded.capacity() * size_of::<(u32, Counts)>();
-        let pointers = self.chunks.capacity() * size_of::<Box<Chunk>>();
-        (self.chunks.len() * size_of::<Chunk>() + pointers + beside) as u64
+        let pointers = self.chunks.capacity() * size_of::<Option<Box<Chunk>>>();
+        ((self.chunks.len() - self.absent) * size_of::<Chunk>() + pointers + beside) as u64
     }
 
     /// A new object with one authoritative reference; its index is below `limit`.
@@ -151,16 +158,7 @@ impl Shard {
 
     fn fill_another(&mut self, limit: u32) -> Option<()> {
         match self.ends[HOLES].prev {
-            NONE => {
-                let first = self.chunks.len() * CHUNK;
-                if first + CHUNK > limit as usize {
-                    return None;
-                }
-                let entries = [Packed::VACANT; CHUNK];
-                let chunk = Chunk { entries, vacant: u64::MAX, members: [0; 3], links: [APART; 4] };
-                during(Growth::ObjectTable, || self.chunks.push(Box::new(chunk)));
-                self.filling = (first / CHUNK) as u32;
-            }
+            NONE => self.filling = self.begin_chunk(limit)?,
             oldest => {
                 self.unlink(oldest, HOLES);
                 self.filling = oldest;
@@ -170,7 +168,59 @@ impl Shard {
         Some(())
     }
 
-    /// What is known of the object at `index`.
+    /// A new chunk, if its indexes are below `limit`.
+    fn begin_chunk(&mut self, limit: u32) -> Option<u32> {
+        let number = match self.absent {
+            0 => self.chunks.len(),
+            _ => (self.lowest_absent..).find(|number| self.chunks[*number].is_none())?,
+        };
+        if (number + 1) * CHUNK > limit as usize {
+            return None;
+        }
+        let entries = [Packed::VACANT; CHUNK];
+        let chunk = Chunk { entries, vacant: u64::MAX, members: [0; 3], links: [APART; 4] };
+        during(Growth::ObjectTable, || match self.chunks.get_mut(number) {
+            Some(place) => *place = Some(Box::new(chunk)),
+            None => self.chunks.push(Some(Box::new(chunk))),
+        });
+        self.absent = self.absent.saturating_sub(1);
+        self.lowest_absent = number + 1;
+        Some(number as u32)
+    }
+
+    /// Gives chunks in which nothing is left back to the system, but for one to each eight that are in use: those are
+    /// wanted again as objects come and go. Returns how many went.
+    pub fn trim(&mut self) -> u32 {
+        let is_empty = |chunk: &Option<Box<Chunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
+        let empty = self.chunks.iter().filter(|chunk| is_empty(chunk)).count();
+        let in_use = self.chunks.len() - self.absent - empty;
+        let surplus = empty.saturating_sub(in_use / 8 + 1);
+        let mut ended = 0;
+        for number in (0..self.chunks.len()).rev() {
+            if ended == surplus {
+                break;
+            }
+            if is_empty(&self.chunks[number]) && number != self.filling as usize {
+                self.end_chunk(number as u32);
+                ended += 1;
+            }
+        }
+        ended as u32
+    }
+
+    /// Gives a chunk up in which nothing is left.
+    fn end_chunk(&mut self, number: u32) {
+        debug_assert!(self.chunk(number).members == [0; 3], "chunk {number} has members");
+        self.unlink(number, HOLES);
+        self.chunks[number as usize] = None;
+        self.absent += 1;
+        self.lowest_absent = self.lowest_absent.min(number as usize);
+        if self.hand.0 == number {
+            self.hand = (NONE, 0);
+        }
+    }
+
+    /// What is known of the object at `index`; it is vacant where there is none any more.
     pub fn entry(&self, index: u32) -> Entry {
         let packed = self.packed(index);
         let Counts { refs, cached } = match packed.counts() {
@@ -181,19 +231,20 @@ impl Shard {
     }
 
     fn chunk(&self, number: u32) -> &Chunk {
-        &self.chunks[number as usize]
+        self.chunks[number as usize].as_deref().expect(LEFT)
     }
 
     fn chunk_mut(&mut self, number: u32) -> &mut Chunk {
-        &mut self.chunks[number as usize]
+        self.chunks[number as usize].as_deref_mut().expect(LEFT)
     }
 
     fn packed(&self, index: u32) -> &Packed {
-        &self.chunks[index as usize / CHUNK].entries[index as usize % CHUNK]
+        let chunk = self.chunks[index as usize / CHUNK].as_deref();
+        chunk.map_or(&Packed::VACANT, |chunk| &chunk.entries[index as usize % CHUNK])
     }
 
     fn at(&mut self, index: u32) -> &mut Packed {
-        &mut self.chunks[index as usize / CHUNK].entries[index as usize % CHUNK]
+        &mut self.chunk_mut(index / CHUNK as u32).entries[index as usize % CHUNK]
     }
 
     fn set_counts(&mut self, index: u32, counts: Counts) {
@@ -465,6 +516,53 @@ mod tests {
         assert_eq!(shard.entry(all[5]).check, 7);
         assert_eq!(shard.add_refs(all[9], -1, 0), Some(pool(1)));
         assert_eq!(shard.insert(1, pool(2), 2048), Some(all[9]));
+    }
+
+    /// What a peak took goes back, but for the chunk that is being filled; the numbers are used again.
+    #[test]
+    fn chunks_in_which_nothing_is_left_go_back() {
+        let mut shard = Shard::new();
+        let ids: Vec<u32> = (0..64 * 100).map(|i| shard.insert(i, pool(i as u32), 6400).unwrap()).collect();
+        let peak = shard.bytes();
+        let keep = |id: &u32| matches!(*id, 700 | 3000);
+        for id in ids.iter().filter(|id| !keep(id)) {
+            assert_eq!(shard.add_refs(*id, -1, 0), Some(pool(*id)));
+        }
+        assert_eq!((shard.bytes(), shard.trim()), (peak, 97), "two have an object each, one is being filled");
+        assert_eq!((shard.absent, shard.trim()), (97, 0));
+        assert!(shard.bytes() * 12 < peak, "{} of {peak} bytes", shard.bytes());
+        assert_eq!((shard.entry(700).place, shard.entry(3000).refs), (pool(700), 1));
+        assert_eq!(
+            (shard.entry(6000).place, shard.entry(6000).refs),
+            (Place::Vacant, 0),
+            "who comes late finds nothing"
+        );
+        let mut found = Vec::new();
+        shard.set_place(3000, device(5));
+        assert_eq!(shard.on_device(1, 0, 9, u32::MAX, |_| true, &mut found), None);
+        assert_eq!((found, shard.next_victim(9)), (vec![3000], Some(700)));
+        // All come back, each index once, and no more than there were.
+        let mut again: Vec<u32> = std::iter::from_fn(|| shard.insert(7, pool(1), 6400)).chain([700, 3000]).collect();
+        again.sort_unstable();
+        assert_eq!((again, shard.bytes(), shard.absent), (ids, peak, 0));
+    }
+
+    /// A chunk is ended and begun again where the hand of writeback was.
+    #[test]
+    fn the_hand_does_not_stay_in_a_chunk_that_went() {
+        let mut shard = Shard::new();
+        let ids: Vec<u32> = (0..256).map(|i| shard.insert(i, pool(i as u32), 1024).unwrap()).collect();
+        shard.set_referenced(ids[0]);
+        assert_eq!(shard.next_victim(9), Some(ids[1]));
+        ids[..192].iter().for_each(|id| assert_eq!(shard.add_refs(*id, -1, 0), Some(pool(*id))));
+        let hand = shard.hand;
+        shard.end_chunk(0);
+        assert_eq!((hand.0, shard.hand.0, shard.trim()), (0, NONE, 1));
+        let again: Vec<u32> = (0..192).map(|i| shard.insert(i, pool(i as u32), 1024).unwrap()).collect();
+        assert_eq!(shard.absent, 0);
+        ids[192..].iter().for_each(|id| shard.set_place(*id, Place::Gone));
+        assert_eq!(shard.next_victim(9), Some(again[0]));
+        assert_eq!(std::iter::from_fn(|| take(&mut shard)).count(), 192, "each is found");
     }
 
     #[test]

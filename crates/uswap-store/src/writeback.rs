@@ -141,6 +141,12 @@ impl Store {
         self.devices.trim()
     }
 
+    /// Gives memory of the table of objects back to the system that a peak has left empty; returns the pieces. To be called now and
+    /// then.
+    pub fn trim_table(&self) -> u32 {
+        self.shards.iter().map(|shard| shard.lock().trim()).sum()
+    }
+
     /// Devices that ran out of room before they ran out of slots are tried again. To be called now and then: nothing
     /// tells when a full disk has room again.
     pub fn retry_room(&self) {

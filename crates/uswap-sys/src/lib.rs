@@ -7,6 +7,7 @@ mod aligned;
 pub mod events;
 mod file;
 mod guard;
+pub mod heap;
 pub mod interrupt;
 pub mod leash;
 pub mod loan;
