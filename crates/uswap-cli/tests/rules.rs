@@ -567,9 +567,9 @@ fn late_answers_of_workers_do_not_count() {
         off: "believe-late-workers",
         always: "delay-store=2000",
         victim: "torture",
-        arguments: "--seed 1 --seconds 1 --memory 76 --threads 2 --ops-mask write,verify,dontneed,refill,rewrite_same",
+        arguments: "--seed 1 --seconds 2 --memory 76 --threads 3 --ops-mask write,verify,dontneed",
         timeout: 30,
-        tries: 4,
+        tries: 20,
     }
     .is_needed();
 }
