@@ -22,7 +22,9 @@
 //! and a page is touched every N of them). Cold pages never refault and do not count.
 //!
 //! **When it acts.** Two processes or more thrash, all together do, and the working sets of all who want to run exceed what is there for pages, for
-//! 150 ms on end. So it does nothing where working sets fit, for a single process, however large, or beside one that has
+//! 150 ms on end. Or more newcomers than keep the processors busy fill memory together, and will not fit if each becomes three times as
+//! large: of two dozen compilers that begin at once and grow side by side none would be done when memory is full, and most
+//! of what they have by then would have to go. Those that wait then delay nobody, since the processors are busy without them. So it does nothing where working sets fit, for a single process, however large, or beside one that has
 //! itself to blame. It ends when all fit for a second, or fewer than two are left. While it acts, newcomers are expected to become as large as
 //! others of the same program were (`programs.rs`), and take turns as soon as they grow: what they never had need not be brought back.
 //!
@@ -97,6 +99,8 @@ const BUSY: f64 = 0.1;
 /// While memory is short newcomers of more than one part in so many, which have used so much time, take turns.
 const SMALL: u64 = 64;
 const NEWCOMER: Duration = Duration::from_millis(20);
+/// Who has just begun may become so many times as large.
+const GROWS: u64 = 3;
 /// All fit if they need no more than this part of what is there.
 const EASE: f64 = 0.9;
 
@@ -382,13 +386,23 @@ impl LoadControl {
         let demand: u64 = awake().map(|process| process.demand).sum();
         let waited: f64 = awake().map(|process| process.waited).sum();
         let ran: f64 = awake().map(|process| process.ran).sum();
-        thrashing >= 2 && waited > THRASHES * (waited + ran) && demand > machine.capacity
+        let thrash = thrashing >= 2 && waited > THRASHES * (waited + ran) && demand > machine.capacity;
+        thrash || self.is_filling(machine)
+    }
+
+    /// Whether more newcomers than the processors need are filling memory, and will not fit if each becomes three times as large.
+    fn is_filling(&self, machine: Machine) -> bool {
+        let young = || self.present().filter(|process| process.is_new() && process.is_awake(self.now, REST));
+        let grown: u64 = young().map(|process| process.demand).sum();
+        let used: u64 = self.present().map(|process| process.pages).sum();
+        let many = young().count() as u32 > CREW * machine.processors + 1;
+        many && machine.idle < BUSY && used + (GROWS - 1) * grown > machine.capacity
     }
 
     fn is_eased(&self, machine: Machine) -> bool {
         let thrashed = self.processes.values().filter(|process| process.may_be_held()).count();
         let demand: u64 = self.present().map(|process| self.expected(process)).sum();
-        thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE
+        thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE && !self.is_filling(machine)
     }
 
     /// Whether the process takes turns.

@@ -492,7 +492,8 @@ impl Controller {
         self.ticked = Instant::now();
         let counters = &self.shared.counters;
         let faults = counters.pgmajfault.get() + counters.throttled.get();
-        let quiet = faults == self.faults && !self.control.is_on();
+        let fills = self.shared.budget.usage() > self.shared.budget.activation();
+        let quiet = faults == self.faults && !fills && !self.control.is_on();
         self.faults = faults;
         if quiet {
             self.quiet = true;
