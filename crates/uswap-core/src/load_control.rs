@@ -311,7 +311,8 @@ impl LoadControl {
         self.turns
     }
 
-    /// Pages that are left beside the working sets of those who are in, or that these lack (negative), at the last tick.
+    /// Pages that are left beside the working sets of those who are in, or that these lack (negative) to keep the processors busy, at the
+    /// last tick.
     pub fn spare(&self) -> i64 {
         self.spare
     }
@@ -547,7 +548,9 @@ impl LoadControl {
                 waits_until = waits_until.or(Some(ends));
             }
         }
-        self.spare = (machine.capacity as f64 * FILLED) as i64 - room.used as i64;
+        let spare = (machine.capacity as f64 * FILLED) as i64 - room.used as i64;
+        // Where those who are in keep all processors busy nobody gains by more room for them.
+        self.spare = if room.admitted >= machine.processors && machine.idle < BUSY { spare.max(0) } else { spare };
     }
 }
 
