@@ -15,7 +15,7 @@
 //! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
 //! sees it in the faults, and the share turns round; a step is small enough that little is lost.
 //!
-//! While nothing lies on devices it stays: nobody can say what a fault there would cost, and the pool takes no more than it
+//! While as much as nothing lies on devices it stays: nobody can say what a fault there would cost, and the pool takes no more than it
 //! needs. It begins with two thirds, in which memory that compresses to a third has room for nearly twice the budget: what spills
 //! before anything is known must be read back.
 //!
@@ -51,6 +51,8 @@ const ENOUGH: u64 = 50;
 /// What those who are in lack must be lacking for so many periods: somebody who grows has one of them go back soon, and what is
 /// written to a device meanwhile must be read again.
 const LACKING: u32 = 5;
+/// As much as nothing lies on devices where it is no more than one page for so many in the pool: those that do not compress.
+const HARDLY_ANY: u64 = 64;
 /// Gain and loss that differ by less than this factor are equal.
 const MARGIN: f64 = 1.25;
 
@@ -125,7 +127,7 @@ impl Share {
             return;
         }
         self.before = now.faults;
-        if now.pages[1] == 0 {
+        if now.pages[1] <= now.pages[0] / HARDLY_ANY {
             return;
         }
         let density = |tier: usize| faults[tier] as f64 / now.pages[tier].max(1) as f64;
@@ -276,6 +278,15 @@ mod tests {
         (12..20).for_each(|round| assert!(judged(round, -9000) <= BEGIN, "that much the pool does not have"));
         assert!(judged(20, 5000) > BEGIN - STEP * STRIDE + 1.0);
         (21..100).for_each(|round| assert!(judged(round, -1) >= LEAST));
+    }
+
+    #[test]
+    fn a_page_that_does_not_compress_says_nothing_of_devices() {
+        let mut share = Share::new(AUTO);
+        (1..50).for_each(|round| share.judge(figures([1000 * round, 0], [20_000, 7], 6000)));
+        assert_eq!(share.percent(), BEGIN);
+        (50..60).for_each(|round| share.judge(figures([1000 * round, 0], [20_000, 700], 6000)));
+        assert!(share.percent() < BEGIN, "seven hundred that nobody wants do");
     }
 
     #[test]
