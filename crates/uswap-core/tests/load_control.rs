@@ -282,6 +282,26 @@ fn newcomers_are_expected_to_become_as_large_as_others_of_their_program() {
     assert!(newcomers_held(8).contains(&false), "of this program nothing is known, and it is small");
 }
 
+/// So many programs begin at once and grow side by side by 30 pages a tick, without any waiting: pages in use when the first is held.
+fn used_when_held(count: u64, idle: f64) -> Option<u64> {
+    let mut control = LoadControl::default();
+    let machine = Machine { capacity: 60_000, processors: 2, idle, ..Machine::default() };
+    let ran = TICK * 2 / count as u32;
+    (1..2000 / count as u32).find_map(|tick| {
+        let pages = u64::from(tick) * 30;
+        let sample = |key| Sample { key, pages, ran, runnable: true, ..Sample::default() };
+        control.tick(TICK * tick, machine, &(0..count).map(sample).collect::<Vec<_>>());
+        (0..count).any(|key| control.is_held(key)).then_some(pages * count)
+    })
+}
+
+#[test]
+fn a_crowd_of_newcomers_takes_turns_before_it_has_filled_memory() {
+    assert!(used_when_held(24, 0.0).is_some_and(|used| used < 60_000), "{:?}", used_when_held(24, 0.0));
+    assert_eq!(used_when_held(5, 0.0), None, "that many are wanted");
+    assert_eq!(used_when_held(24, 0.5), None, "processors have nothing to do");
+}
+
 #[test]
 fn who_answers_others_is_never_held() {
     let mut control = LoadControl::forced(Duration::from_millis(200));
