@@ -293,7 +293,9 @@ mod tests {
     #[test]
     fn what_is_read_is_what_was_changed() {
         let lock = RankedRwLock::new(1, 3);
-        assert_eq!((*lock.read(), lock.change(|value| std::mem::replace(value, 4)), *lock.read()), (3, 3, 4));
+        let before = *lock.read();
+        let replaced = lock.change(|value| std::mem::replace(value, 4));
+        assert_eq!((before, replaced, *lock.read()), (3, 3, 4));
     }
 
     #[test]
