@@ -314,8 +314,10 @@ impl Owner {
         if self.shared.faults.hits(self.shared.faults.found_there) {
             space.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
         }
+        // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
+        let fills = write || space.table.get(address).state() == State::Zero;
         let (result, length) = shorten(length, |length| {
-            if write { space.copy(address, &self.zeros[..length as usize]) } else { space.zero(address, length) }
+            if fills { space.copy(address, &self.zeros[..length as usize]) } else { space.zero(address, length) }
         });
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
