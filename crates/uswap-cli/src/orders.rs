@@ -8,8 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use uswap_core::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::machine_memory;
-use uswap_engine::config::SwapSpec;
-use uswap_engine::config::exit;
+use uswap_engine::config::{SwapSpec, exit};
 use uswap_sys::interrupt;
 
 use crate::client::{self, Run};

@@ -115,12 +115,12 @@ impl Streams {
 
     /// The window (1 to `most` pages) for a fault on the page at `address`.
     pub fn window(&mut self, address: u64, most: u32) -> Window {
-        self.window_from(address, most, 0)
+        self.go_on(address, most).unwrap_or_else(|| self.begin(address, most, 0))
     }
 
-    /// The same, where a stream begins with `first` pages.
-    pub fn window_from(&mut self, address: u64, most: u32, first: u32) -> Window {
-        let Some(index) = self.going_on_at(address) else { return self.begin(address, most, first) };
+    /// The same, if the fault belongs to a stream.
+    pub fn go_on(&mut self, address: u64, most: u32) -> Option<Window> {
+        let index = self.going_on_at(address)?;
         self.follow(index);
         let stream = &mut self.streams[index];
         stream.window = grown(stream.window).min(most.max(1));
@@ -129,11 +129,11 @@ impl Streams {
             stream.lengthen_lead();
         }
         stream.seen = address;
-        Window { pages: stream.window, stride: stream.stride }
+        Some(Window { pages: stream.window, stride: stream.stride })
     }
 
-    /// A stream that begins at `address`, in place of the one that was left longest ago.
-    fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
+    /// A stream that begins at `address` with `first` pages (0: one, which proves nothing), in place of the one that was left longest ago.
+    pub fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
         let (window, stride) = guessed.map_or((first.min(most), PAGE), |stride| (2.min(most), stride));
         let oldest = (0..STREAMS).min_by_key(|index| self.streams[*index].used).expect("there are streams");
@@ -141,11 +141,6 @@ impl Streams {
         self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address };
         self.follow(oldest);
         Window { pages: window.max(1), stride }
-    }
-
-    /// Whether a fault at `address` belongs to a stream.
-    pub fn expect(&self, address: u64) -> bool {
-        self.going_on_at(address).is_some()
     }
 
     /// The window that a fault at `address` is going to have, roughly, without counting it.

@@ -303,19 +303,19 @@ impl Owner {
         self.finish_install(space, address, PAGE, result)
     }
 
-    /// Zeros: batched along a run of first touches. A read gets the zero page (charged as if written: a later write
+    /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero page (charged as if written: a later write
     /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
     /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
     pub fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        let ample = self.is_ample(space);
         let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
-        let pages = self.run_of(space, address, window, |state| matches!(state, State::Untouched | State::Zero));
+        // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
+        let fills = write || space.table.get(address).state() == State::Zero;
+        let fits = |state| state == State::Untouched || fills && state == State::Zero;
+        let pages = self.run_of(space, address, window, fits);
         let length = pages * PAGE;
         if self.shared.faults.hits(self.shared.faults.found_there) {
             space.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
         }
-        // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
-        let fills = write || space.table.get(address).state() == State::Zero;
         let (result, length) = shorten(length, |length| {
             if fills { space.copy(address, &self.zeros[..length as usize]) } else { space.zero(address, length) }
         });
@@ -324,6 +324,7 @@ impl Owner {
             let done = installed_bytes(result, length);
             space.first_touches.advance(address, address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
+            let ample = self.is_ample(space);
             for page in (address..address + done).step_by(PAGE_SIZE) {
                 self.shared.touched(space.id, page);
                 let active = self.is_welcome(space, page, ample);

@@ -32,9 +32,12 @@ pub struct FirstTouches {
 impl FirstTouches {
     /// The window (1 to `most` pages) for a first touch of the page at `address`.
     pub fn window(&mut self, address: u64, most: u32) -> Window {
-        let first = if self.is_worth_it() { BEGINNING } else { 0 };
-        self.beginning = !self.streams.expect(address);
-        self.streams.window_from(address, most, first)
+        let known = self.streams.go_on(address, most);
+        self.beginning = known.is_none();
+        known.unwrap_or_else(|| {
+            let first = if self.is_worth_it() { BEGINNING } else { 0 };
+            self.streams.begin(address, most, first)
+        })
     }
 
     /// For that touch everything up to `next` was brought.

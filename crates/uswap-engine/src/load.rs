@@ -19,6 +19,10 @@ use std::time::{Duration, Instant};
 use uswap_core::growth::{Growth, during};
 use uswap_core::load_control::{Key, MOST_HOLD};
 
+mod controller;
+
+pub use controller::Controller;
+
 use crate::owner::Owner;
 use crate::space::{Space, SpaceId};
 
@@ -32,10 +36,6 @@ const TOLD: Duration = Duration::from_millis(1);
 const WAKE_UP: Duration = Duration::from_micros(20);
 /// Pages of a held space that are worth being evicted before those of others.
 const LEAST_SUSPENDED: u64 = 32;
-
-mod controller;
-
-pub use controller::Controller;
 
 /// A fault that was put aside.
 #[derive(Clone, Copy, Debug)]

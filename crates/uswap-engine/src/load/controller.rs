@@ -19,10 +19,10 @@ use crate::shared::{Message, Shared};
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// A look at many processes takes half a millisecond: it costs one part in so many of the time at most.
 const TICK_COST: u32 = 40;
-/// Who waits for its turn is looked at every so many looks.
-const MOST_SPARED: u32 = 4;
 const MOST_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
+/// Looks at one who waits for its turn that are spared in a row, at most.
+const MOST_SPARED: u32 = 4;
 /// How often pool and processors are asked for their figures.
 const FIGURES: Duration = Duration::from_millis(100);
 /// How often, a millisecond apart, a thread is looked at that is still on its way to sleep.
