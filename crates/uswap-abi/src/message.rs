@@ -14,7 +14,7 @@
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
 
 /// First word of every message; changes with the layout of anything in this crate.
-pub const MAGIC: u64 = 0x7573_7761_7000_0003;
+pub const MAGIC: u64 = 0x7573_7761_7000_0004;
 
 /// Name of an agent's thread that waits to be fetched; the number of its descriptor follows.
 pub const CALL_NAME: &str = "uswap-call-";
@@ -46,6 +46,8 @@ pub const HELLO_CODE_AT: usize = 5;
 
 /// Hello: 1 when the agent cannot open its own files in /proc and wants descriptors of them.
 pub const HELLO_BLIND_AT: usize = 6;
+/// Hello: 1 in a fork child, whether its parent was managed or not.
+pub const HELLO_FORKED_AT: usize = 7;
 
 /// Go: 1 when a userfaultfd comes with it, behind the eventfd.
 pub const GO_HAS_FD_AT: usize = 1;

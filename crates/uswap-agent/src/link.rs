@@ -81,7 +81,8 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
     let failure = if staging < 0 { staging } else { events.min(0) };
     let mut eyes = Eyes::open();
     let failure_told = if is_child && staging >= 0 { 0 } else { failure };
-    let hello = hello(area, identity, failure_told, eyes.is_none());
+    let mut hello = hello(area, identity, failure_told, eyes.is_none());
+    hello[HELLO_FORKED_AT] = u64::from(inherited);
     send(socket, &hello, events as i32, staging as i32)?;
     let (go, fds) = receive(socket)?;
     if go[GO_REFUSED_AT] == 1 || failure < -1 || (failure == -1 && !is_child) {

@@ -135,6 +135,8 @@ counters! {
     held_in_calls,
     /// Of these: served after the longest time that a fault is held, though its process had no turn yet.
     held_to_the_end,
+    /// A process was asked for what it shares with relatives by fork (smaps_rollup).
+    shares_asked,
     /// An event was read, by kind.
     fork_events,
     /// See `fork_events`.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC, Message as Words,
-    WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
+    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC,
+    Message as Words, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
 use uswap_sys::process::random_word;
 use uswap_sys::shared::SharedValue;
@@ -133,6 +133,7 @@ impl Door {
             events,
             staging,
             blind: hello[HELLO_BLIND_AT] != 0,
+            inherited: hello[HELLO_FORKED_AT] != 0,
             attached: visitor.attached,
         };
         self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));

@@ -171,6 +171,7 @@ impl Owner {
         child.identity = random & !0xff | self.number as u64 | 1 << 63;
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
+        child.kin = parent.kin.child();
         child.process_name = parent.process_name.clone();
         child.attached = parent.attached;
         child.account = parent.account.clone();

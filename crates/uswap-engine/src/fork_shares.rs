@@ -25,7 +25,7 @@ pub type Asked = (u32, u32);
 #[derive(Debug)]
 pub struct ForkShares {
     questions: SyncSender<Vec<Asked>>,
-    answers: Receiver<(u32, i64)>,
+    answers: Receiver<Vec<(u32, i64)>>,
 }
 
 impl ForkShares {
@@ -47,21 +47,21 @@ impl ForkShares {
         processes.is_empty() || self.questions.try_send(processes).is_ok()
     }
 
-    /// Pages shared with relatives, of each process that was read meanwhile.
+    /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
+    /// together: what one has less of its relative has more of.
     pub fn answers(&self) -> impl Iterator<Item = (u32, i64)> {
-        self.answers.try_iter()
+        self.answers.try_iter().flatten()
     }
 }
 
 /// Holds a descriptor for the time when there are no others.
-fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<(u32, i64)>) {
+fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<Vec<(u32, i64)>>) {
     let spare = Spares::hold(1).ok();
     while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
-        for (pid, thread) in processes {
-            if shared_pages(thread, spare.as_ref()).is_some_and(|pages| told.send((pid, pages)).is_err()) {
-                return;
-            }
+        let read = |(pid, thread)| Some((pid, shared_pages(thread, spare.as_ref())?));
+        if told.send(processes.into_iter().filter_map(read).collect()).is_err() {
+            return;
         }
         std::thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
     }

@@ -4,7 +4,7 @@
 //! the activation mark. Pages that a fork left shared would be counted in parent and child; then the proportional
 //! share is read, which costs more and is done more rarely.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::group::Account;
 use crate::hurry::Hurry;
 use crate::image::Shortage;
 use crate::latency::Tier;
-use crate::procfs::{Memory, Statm};
+use crate::procfs::{self, Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
 use crate::still::Stillness;
@@ -66,6 +66,8 @@ struct Watched {
     /// Pages shared with relatives, and when that was asked for.
     shared: i64,
     shares_asked: Option<Instant>,
+    /// Its parent, if that had to be known.
+    parent: Option<Option<u32>>,
     /// What it is charged with, once there are groups, and how much that was when it was measured.
     account: Option<Arc<Account>>,
     begun: i64,
@@ -289,7 +291,7 @@ impl Governor {
         }
     }
 
-    fn take_census(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
+    fn take_census(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
         let budget = &self.shared.budget;
         let near = self.attacher.is_some() && budget.usage() > budget.activation() / 2;
@@ -328,6 +330,7 @@ impl Governor {
                     stillness: Stillness::default(),
                     shared,
                     shares_asked,
+                    parent: None,
                     account,
                     begun,
                 });
@@ -336,7 +339,7 @@ impl Governor {
     }
 
     /// Tells who has no agent.
-    fn tell_attacher(&self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
+    fn tell_attacher(&self, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
         let Some(attacher) = &self.attacher else { return };
         let silent = |pid: &u32| !managed.get(pid).is_some_and(|process| process.agent);
         let anonymous = |pid: u32| self.watched.get(&pid).map_or(0, |watched| watched.memory.anonymous);
@@ -360,7 +363,7 @@ impl Governor {
 
     /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
     /// is taken to share everything with its parent.
-    fn measure_shares(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>, counted: i64) {
+    fn measure_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>, counted: i64) {
         for (pid, pages) in self.shares.answers() {
             self.watched.get_mut(&pid).into_iter().for_each(|watched| watched.shared = pages);
         }
@@ -371,17 +374,26 @@ impl Governor {
             self.shared_pages = 0;
             return;
         }
-        self.ask_for_shares();
+        self.ask_for_shares(managed);
         self.shared_pages =
             self.watched.values().map(|watched| watched.shared.clamp(0, watched.memory.anonymous)).sum();
     }
 
-    /// Those first that were asked for longest ago; small ones are not worth it.
-    fn ask_for_shares(&mut self) {
+    /// Parents of those whose kin is not known: a parent shares what such a child shares.
+    fn doubtful_parents(&mut self, managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
+        let is_doubtful = |pid: &u32| managed.get(pid).is_none_or(|process| process.kin.is_uncertain);
+        let doubtful = self.watched.iter_mut().filter(|(pid, _)| is_doubtful(pid));
+        doubtful.filter_map(|(pid, watched)| *watched.parent.get_or_insert_with(|| procfs::parent(*pid))).collect()
+    }
+
+    /// Those first that were asked for longest ago; small ones are not worth it, and who has no kin shares nothing.
+    fn ask_for_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let least = self.least_managed();
+        let parents = self.doubtful_parents(managed);
+        let may_share = |pid| managed.get(pid).is_none_or(|process| process.kin.may_share()) || parents.contains(pid);
         let mut due = Vec::new();
         for (pid, watched) in &mut self.watched {
-            if watched.memory.anonymous < least {
+            if watched.memory.anonymous < least || !may_share(pid) {
                 watched.shared = 0;
             } else if watched.shares_asked.is_none_or(|at| at.elapsed() >= SHARES) {
                 due.push((watched.shares_asked, (*pid, watched.reader)));
@@ -390,6 +402,7 @@ impl Governor {
         due.sort_unstable();
         let due: Vec<Asked> = due.into_iter().take(MOST_SHARES).map(|(_, asked)| asked).collect();
         if self.shares.ask(due.clone()) {
+            self.shared.counters.shares_asked.add(due.len() as u64);
             let asked =
                 |(pid, _)| self.watched.get_mut(&pid).map(|watched| watched.shares_asked = Some(Instant::now()));
             due.into_iter().filter_map(asked).for_each(drop);
@@ -434,7 +447,7 @@ impl Governor {
     }
 
     /// Has the mappings of processes looked at that grew in a way no event tells.
-    fn scan_grown(&mut self, managed: &std::collections::BTreeMap<u32, ManagedProcess>) {
+    fn scan_grown(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let is_run_near = self.shared.budget.usage() > self.shared.budget.activation();
         if !is_run_near && !self.is_group_near() {
             return;

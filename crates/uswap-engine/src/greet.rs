@@ -49,6 +49,9 @@ impl Owner {
         }
         let mut space = Space::new(self.new_id(), events);
         (space.area, space.attached) = (greeting.area, greeting.attached);
+        if greeting.inherited || greeting.attached.is_some() {
+            space.kin.doubt();
+        }
         let eyes = eyes(&greeting);
         let mut fds = vec![self.shared.mailboxes[self.number].bell.as_fd()];
         fds.extend(eyes.iter().map(AsFd::as_fd));
@@ -95,6 +98,7 @@ impl Owner {
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
             moves: space.moves.clone(),
+            kin: space.kin.seen(),
         };
         self.shared.managed.insert(pid, process);
     }

@@ -36,6 +36,7 @@ mod image;
 mod inject;
 mod jobs;
 pub mod keeper;
+pub mod kin;
 pub mod latency;
 mod leaving;
 mod left;

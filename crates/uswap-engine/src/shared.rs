@@ -15,6 +15,7 @@ use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::fault_points::FaultPoints;
 use crate::jobs::Jobs;
+use crate::kin::KinSeen;
 use crate::latency::Latencies;
 use crate::lowered::Lowered;
 use crate::reader::{Read, Readers};
@@ -123,6 +124,8 @@ pub struct ManagedProcess {
     pub forked: bool,
     /// How often its pages were installed or dropped.
     pub moves: Moves,
+    /// Whom it may share pages with.
+    pub kin: KinSeen,
 }
 
 /// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which costs nothing; who changes them
@@ -306,6 +309,8 @@ pub struct Greeting {
     pub staging: Userfaultfd,
     /// The agent cannot see its own files in /proc.
     pub blind: bool,
+    /// It is a fork child's, whether the parent was managed or not.
+    pub inherited: bool,
     /// It was brought to a program that had none.
     pub attached: Option<Attached>,
 }

@@ -25,6 +25,7 @@ use crate::ahead::Ahead;
 use crate::first_touch::FirstTouches;
 use crate::fresh::Fresh;
 use crate::group::Account;
+use crate::kin::Kin;
 use crate::left::Left;
 use crate::load::{HeldFault, Record};
 use crate::matcher::Found;
@@ -201,6 +202,8 @@ pub struct Space {
     pub record: Arc<Record>,
     /// How often pages of it were installed or dropped.
     pub moves: Moves,
+    /// The spaces that it may share pages with.
+    pub kin: Kin,
     /// What the program's hooks have told.
     pub notes: Notes,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
@@ -297,6 +300,7 @@ impl Space {
             returning: Returning::default(),
             record: Arc::default(),
             moves: Moves::default(),
+            kin: Kin::default(),
             notes: Notes::default(),
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
