@@ -1,8 +1,9 @@
 // watchful.c - a program that checks its memory all the time: every page holds what follows from its number and the round in
 // which it was written. It says "ready", and at the end "good"; status 9: a page was wrong.
 //
-//   watchful MIB MILLISECONDS THREADS FORKS
+//   watchful MIB MILLISECONDS THREADS FORKS [ZEROS]
 //
+// ZEROS: so many MiB more, written with zeros and looked at again at the end.
 // SIGTERM ends it before its time, with all checks.
 // THREADS check and rewrite pages. With FORKS (and no threads) children are forked in turn, which check and rewrite theirs.
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -58,6 +60,26 @@ static void check_all(void)
 {
     for (uint64_t page = 0; page < pages; page++)
         check(page);
+}
+
+// Written, so that they are memory and not only mapped.
+static volatile char *make_zeros(uint64_t bytes)
+{
+    char *zeros = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (zeros == MAP_FAILED)
+        _exit(2);
+    memset(zeros, 0, bytes);
+    return zeros;
+}
+
+static void check_zeros(const volatile char *zeros, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (zeros[i]) {
+            fprintf(stderr, "watchful: byte %lu is not zero\n", i);
+            _exit(9);
+        }
+    }
 }
 
 static void *work(void *argument)
@@ -109,7 +131,7 @@ static double now(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5)
+    if (argc != 5 && argc != 6)
         return 2;
     pages = strtoul(argv[1], NULL, 10) * 256;
     threads = strtoul(argv[3], NULL, 10);
@@ -119,6 +141,8 @@ int main(int argc, char **argv)
         return 2;
     for (uint64_t page = 0; page < pages; page++)
         fill(page, 0);
+    uint64_t zero_bytes = argc == 6 ? strtoul(argv[5], NULL, 10) << 20 : 0;
+    volatile char *zeros = zero_bytes ? make_zeros(zero_bytes) : NULL;
     double end = now() + strtod(argv[2], NULL);
     signal(SIGTERM, on_term);
     printf("ready\n");
@@ -134,6 +158,7 @@ int main(int argc, char **argv)
     for (uint64_t i = 0; i < threads; i++)
         pthread_join(all[i], NULL);
     check_all();
+    check_zeros(zeros, zero_bytes);
     printf("good\n");
     return 0;
 }

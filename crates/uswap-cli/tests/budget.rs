@@ -53,7 +53,7 @@ fn fast_growth(how: &str, threads: &str) {
     let _alone = alone();
     let budget = 128 * MIB;
     let words = ["alloc_fast", "--memory", "384", "--threads", threads, "--how", how, "--timeout", "140"];
-    let mut ratios = [0.0; 3];
+    let mut ratios = [0.0; 5];
     for ratio in &mut ratios {
         let group = need_group!(how, budget + budget / 20 + 32 * MIB);
         let outcome = fits(&group, "128M", &words);
@@ -61,7 +61,7 @@ fn fast_growth(how: &str, threads: &str) {
     }
     // A processor may be taken from us at the wrong moment, but not each time.
     ratios.sort_by(f64::total_cmp);
-    assert!(ratios[1] < 1.04, "of the budget: {ratios:?}");
+    assert!(ratios[2] <= 1.02, "of the budget: {ratios:?}");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn forks_share_the_budget() {
     need_userfaultfd!();
     let _alone = alone();
     let budget = 128 * MIB;
-    let group = need_group!("forks", budget + budget / 20 + 48 * MIB);
+    let group = need_group!("forks", budget + budget / 20 + 32 * MIB);
     let outcome = fits(&group, "128M", &["fork_cow", "--memory", "128", "--scene", "both_write", "--timeout", "140"]);
     tell("fork_cow", &group, &outcome, budget);
 }

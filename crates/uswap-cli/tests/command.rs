@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::victims::victim;
-use common::{Outcome, Scratch, USWAP, is_root, not_here, plain, procs, skip, under};
+use common::{Launch, Outcome, Scratch, USWAP, is_root, not_here, plain, procs, skip, under};
 
 const REFUSED: i32 = 125;
 
@@ -336,12 +336,60 @@ fn verbose_runs_say_budget_place_and_when_memory_is_managed() {
     outcome.expect(0).complains("64.0 MiB in use, pool ").complains("pages a second: 0 evicted");
 }
 
+/// Programs that stay unmanaged, each once and with the reason; nobody is told of them unasked before the end.
+#[test]
+fn verbose_runs_name_programs_that_stay_unmanaged() {
+    need_userfaultfd!();
+    let hungry = |verbose: &[&str]| {
+        let mut launch = under("256M").flag("--no-attach");
+        for flag in verbose {
+            launch = launch.flag(flag);
+        }
+        let program = victim("watchful");
+        let words = ["env".into(), "-u".into(), "LD_PRELOAD".into(), program.into_os_string()];
+        launch.run(words.into_iter().chain(["24", "2500", "1", "0"].map(std::ffi::OsString::from)))
+    };
+    let told = |outcome: &Outcome| outcome.expect(0).stderr.matches(" stays unmanaged: ").count();
+    let outcome = hungry(&["-v"]);
+    outcome.complains("uswap: watchful (process ").complains(") stays unmanaged: environment without LD_PRELOAD");
+    assert_eq!(told(&outcome), 1, "{}", outcome.account());
+    assert_eq!(told(&hungry(&[])), 0);
+}
+
+/// A limit that was ordered is told within some seconds, with the one before; without `-v` only to who has ordered it.
+#[test]
+fn verbose_runs_tell_of_new_limits() {
+    need_userfaultfd!();
+    let limited = |launch: Launch| {
+        let script = format!("'{USWAP}' limit \"$USWAP_NAME\" 48M >/dev/null && sleep 2.5");
+        launch.run(["sh", "-c", script.as_str()])
+    };
+    let outcome = limited(under("64M").flag("-v"));
+    outcome.expect(0).complains("uswap: the budget is 48.0 MiB now, 64.0 MiB before\n");
+    assert_eq!(outcome.stderr.matches(" now, ").count(), 1, "{}", outcome.account());
+    let outcome = limited(under("64M"));
+    assert!(!outcome.expect(0).stderr.contains(" now, "), "{}", outcome.account());
+}
+
 /// Nobody listens to what is said any more: that is no reason to end anything.
 #[test]
 fn who_does_not_listen_loses_nothing() {
     need_userfaultfd!();
     let script = format!("'{USWAP}' run -vv --ram 64M -- bash -c 'sleep 1.3; exit 7' 2> >(exec true)");
     plain().run(["bash", "-c", &script]).expect(7);
+}
+
+/// The keeper says why it killed a tree. If nobody hears it, it has killed it all the same, and ends with the status that says so.
+#[test]
+fn a_keeper_to_whom_nobody_listens_does_its_work() {
+    need_userfaultfd!();
+    for nowhere in ["> >(exec true)", ">&-", ">/dev/full"] {
+        let script = format!("exec '{USWAP}' run --ram 64M -- sleep 30 2{nowhere}");
+        let run = plain().start(["bash", "-c", &script]);
+        run.command();
+        procs::kill(run.engine(), 9);
+        run.wait().expect(70);
+    }
 }
 
 /// A TMPDIR in memory is no place for the swap file, and who has set it is told; quiet runs say nothing.

@@ -243,6 +243,41 @@ fn the_end_of_the_program_is_the_end_of_the_engine() {
     engine.wait().expect(0).paged();
 }
 
+/// Evicted zeros need not come back, as they are stored nowhere: but they count no more, and each has counted once.
+#[test]
+fn no_evicted_zeros_are_counted_once_a_program_was_let_go() {
+    need_userfaultfd!();
+    let program = start(victim("watchful"), &["20", LONG, "1", "0", "24"]);
+    let name = program.pid().to_string();
+    let engine = attach_to(attach("24M"), &program);
+    engine.until("evicted zeros", || figure(&name, "same_filled_pages").filter(|n| *n >= 2000).map(drop));
+    detach(&name);
+    let outcome = engine.wait();
+    without_losses(outcome.expect(0));
+    assert!(outcome.stat("swpout_zero") >= 2000, "{}", outcome.account());
+    assert_eq!((outcome.stat("same_filled_pages"), outcome.stat("stored_pages")), (0, 0), "{}", outcome.account());
+    is_good(program);
+}
+
+/// What `uswap attach` says may reach nobody: it serves until it is told to let go, and the program has its memory back.
+#[test]
+fn an_attach_to_which_nobody_listens_goes_on() {
+    need_userfaultfd!();
+    for nowhere in ["> >(exec true)", ">&-", ">/dev/full"] {
+        let program = watchful(["40", LONG, "1", "0"]);
+        let name = program.pid().to_string();
+        let script = format!("exec '{USWAP}' attach -vv --ram 24M {name} 2{nowhere}");
+        let engine = plain().deadline(50).start(["bash", "-c", &script]);
+        evicts(&engine, &name, 1000);
+        // Figures are said each second.
+        std::thread::sleep(Duration::from_millis(1200));
+        detach(&name);
+        engine.wait().expect(0);
+        is_clean(program.pid());
+        is_good(program);
+    }
+}
+
 /// A program whose memory was with it must not go on; one whose keeper dies has it still, and gets it back.
 #[test]
 fn the_engines_death_ends_the_program_and_the_keepers_lets_go() {

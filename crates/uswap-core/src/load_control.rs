@@ -263,6 +263,15 @@ impl Process {
     }
 }
 
+/// What tests change of the policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tuning {
+    /// Whoever wants to run takes turns of this length, one at a time, whether memory is short or not.
+    pub forced: Option<Duration>,
+    /// Rule off: somebody who is in and sleeps keeps all others out until his turn ends.
+    pub idle_turns: bool,
+}
+
 /// Who is in memory and who waits.
 #[derive(Clone, Debug, Default)]
 pub struct LoadControl {
@@ -270,8 +279,7 @@ pub struct LoadControl {
     tickets: u64,
     now: Duration,
     on: bool,
-    /// For tests: whoever wants to run takes turns of this length, one at a time.
-    forced: Option<Duration>,
+    tuning: Tuning,
     /// When it became so that the state should change.
     changing: Option<Duration>,
     turns: u64,
@@ -281,9 +289,9 @@ pub struct LoadControl {
 }
 
 impl LoadControl {
-    /// One that lets a single process run at a time, for turns of this length, whether memory is short or not: for tests.
-    pub fn forced(turn: Duration) -> Self {
-        Self { on: true, forced: Some(turn), ..Self::default() }
+    /// One with rules as a test wants them.
+    pub fn tuned(tuning: Tuning) -> Self {
+        Self { on: tuning.forced.is_some(), tuning, ..Self::default() }
     }
 
     /// Whether processes take turns.
@@ -361,7 +369,7 @@ impl LoadControl {
 
     /// Switches on and off.
     fn switch(&mut self, machine: Machine) {
-        if self.forced.is_some() {
+        if self.tuning.forced.is_some() {
             self.processes.values_mut().for_each(|process| process.thrashed = true);
             return;
         }
@@ -408,7 +416,7 @@ impl LoadControl {
 
     /// Whether the process takes turns.
     fn takes_turns(&self, process: &Process) -> bool {
-        process.may_be_held() && (self.forced.is_some() || !process.rested || process.burst >= SHORT)
+        process.may_be_held() && (self.tuning.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
     /// While memory is short whoever begins to grow takes turns at once. Not before it does, though its program tells that it will: of a
@@ -473,7 +481,9 @@ impl LoadControl {
         let swap_in = machine.swap_in.saturating_mul(demand.min(1 << 24) as u32);
         let least = FINITE.saturating_sub(burst).max(LEAST_USE);
         let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MOST_USE);
-        Turn { since: self.now, until: self.now + self.forced.unwrap_or(MOST_TURN), left }
+        // One that is forced lasts as long as it is told to, however much of it is used.
+        let (length, left) = self.tuning.forced.map_or((MOST_TURN, left), |length| (length, Duration::MAX));
+        Turn { since: self.now, until: self.now + length, left }
     }
 
     /// All who take turns: those who have one by how long, sleepers last, then the children of sleepers who have one, then the others by their place.
@@ -501,7 +511,7 @@ impl LoadControl {
     /// Goes along the line and lets in who fits.
     fn admit(&mut self, machine: Machine, line: &[Key]) {
         let now = self.now;
-        let mut room = Room::new(machine, self.forced.is_some());
+        let mut room = Room::new(machine, self.tuning.forced.is_some());
         room.total = self.present().map(|process| process.pages).sum();
         for process in self.present() {
             if !self.takes_turns(process) && process.is_awake(now, LINGER) {
@@ -519,7 +529,8 @@ impl LoadControl {
         for key in line {
             let process = self.processes[key].clone();
             // Whoever waits keeps his place for a moment of sleep: who just had a turn would come before him again otherwise.
-            let wanted = process.is_awake(now, if process.turn.is_some() { linger } else { LINGER });
+            let within = if process.turn.is_some() { linger } else { LINGER };
+            let wanted = process.is_awake(now, within) || process.turn.is_some() && self.tuning.idle_turns;
             let demand = self.expected(&process);
             // A sleeper who has a turn keeps newcomers out for a moment, but nobody who is in.
             if let Some(turn) = process.turn {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use uswap_core::load_control::{LINGER, LoadControl, MOST_TURN, Machine, Sample};
+use uswap_core::load_control::{LINGER, LoadControl, MOST_TURN, Machine, Sample, Tuning};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -214,7 +214,7 @@ fn it_ends_when_all_fit_again() {
 #[test]
 fn forced_it_lets_one_run_at_a_time_and_nobody_is_forgotten() {
     let mut world = World::new(1 << 30, &[sweep(10, 300), sweep(10, 300), sweep(10, 300)]);
-    world.control = LoadControl::forced(Duration::from_millis(20));
+    world.control = LoadControl::tuned(Tuning { forced: Some(Duration::from_millis(20)), ..Tuning::default() });
     (0..20).for_each(|_| world.tick());
     assert_eq!(world.held(), 2);
     assert!(world.finish(5000) < 5000 && world.longest <= 12, "{}", world.longest);
@@ -304,7 +304,7 @@ fn a_crowd_of_newcomers_takes_turns_before_it_has_filled_memory() {
 
 #[test]
 fn who_answers_others_is_never_held() {
-    let mut control = LoadControl::forced(Duration::from_millis(200));
+    let mut control = LoadControl::tuned(Tuning { forced: Some(Duration::from_millis(200)), ..Tuning::default() });
     let samples = [1, 2, 3].map(|key| Sample { serves: key > 1, ..thrashing(key, 0, 5000, 3000) });
     for tick in 1..100 {
         control.tick(TICK * tick, Machine { capacity: 10_000, processors: 2, ..Machine::default() }, &samples);

@@ -1,13 +1,16 @@
 //! Fault points: places where a test can make the engine slow, or refuse, or break one of its own rules.
 //!
 //! Set by the environment variable `USWAP_FAULT_POINTS`, a list like `delay-install=200,again=5,no-gate`. Numbers are
-//! microseconds for delays and "one in N" for refusals. Without the variable each check is one load of a constant
+//! microseconds for delays, milliseconds for `turn` and "one in N" for refusals. Without the variable each check is one load of a constant
 //! word. They exist so that every test of an integrity rule can be seen to fail when its rule is switched off.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use uswap_store::StoreFaults;
+
+/// A turn under `crowd` where `turn` says nothing else.
+const FORCED_TURN: Duration = Duration::from_millis(200);
 
 /// All fault points, zero when off.
 #[derive(Default, Debug)]
@@ -62,6 +65,12 @@ pub struct FaultPoints {
     pub sleeping_reads: bool,
     /// Rule off: load control holds faults in system calls like others.
     pub hold_in_calls: bool,
+    /// Rule off: load control holds a fault as long as its process waits for its turn.
+    pub long_hold: bool,
+    /// Rule off: who has a turn and sleeps keeps others waiting.
+    pub idle_turns: bool,
+    /// Milliseconds that a turn lasts under `crowd`.
+    pub turn: u64,
     /// Microseconds a worker waits before it reads a tray.
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
@@ -218,6 +227,9 @@ impl FaultPoints {
                 "read-missing" => points.read_missing = number,
                 "sleeping-reads" => points.sleeping_reads = true,
                 "hold-in-calls" => points.hold_in_calls = true,
+                "long-hold" => points.long_hold = true,
+                "idle-turns" => points.idle_turns = true,
+                "turn" => points.turn = number,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
                 "delay-writeback" => points.delay_writeback = number,
@@ -282,6 +294,12 @@ impl FaultPoints {
             }
         }
         Ok(points)
+    }
+
+    /// How load control is to behave.
+    pub fn turns(&self) -> uswap_core::load_control::Tuning {
+        let length = if self.turn == 0 { FORCED_TURN } else { Duration::from_millis(self.turn) };
+        uswap_core::load_control::Tuning { forced: self.crowd.then_some(length), idle_turns: self.idle_turns }
     }
 
     /// How the store is to behave.

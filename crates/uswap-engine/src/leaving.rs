@@ -310,8 +310,6 @@ impl Owner {
     /// The program's memory is its own again.
     fn let_go(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
-        // What is zero and not there is so from now on without us.
-        self.shared.zero_pages.sub(std::mem::take(&mut space.zeros));
         let agent = space.agent.take();
         if let Some(agent) = &agent {
             // Its end is no reason any more to end the program.

@@ -37,6 +37,9 @@ const WAKE_UP: Duration = Duration::from_micros(20);
 /// Pages of a held space that are worth being evicted before those of others.
 const LEAST_SUSPENDED: u64 = 32;
 
+/// As good as no bound, where a test takes it away.
+const LONG_HOLD: Duration = Duration::from_secs(10);
+
 /// A fault that was put aside.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldFault {
@@ -44,6 +47,7 @@ pub struct HeldFault {
     pub address: u64,
     /// The access was a write.
     pub write: bool,
+    since: Instant,
     /// Served at the latest by then.
     until: Instant,
 }
@@ -147,6 +151,8 @@ pub struct Load {
     spare: AtomicI64,
     turns: AtomicU64,
     ended_ms: AtomicU64,
+    /// The longest that any fault was put aside, in milliseconds.
+    longest_hold: AtomicU64,
 }
 
 impl Load {
@@ -162,6 +168,7 @@ impl Load {
             spare: AtomicI64::new(0),
             turns: AtomicU64::new(0),
             ended_ms: AtomicU64::new(0),
+            longest_hold: AtomicU64::new(0),
         }
     }
 
@@ -219,7 +226,13 @@ impl Load {
             _ => "active",
         };
         let waited = waited + self.ended_ms.load(Relaxed);
-        serde_json::json!({ "state": state, "held": held, "turns": self.turns.load(Relaxed), "waited_ms": waited })
+        let (turns, longest) = (self.turns.load(Relaxed), self.longest_hold.load(Relaxed));
+        serde_json::json!({ "state": state, "held": held, "turns": turns, "waited_ms": waited, "longest_hold_ms": longest })
+    }
+
+    /// A fault that was put aside is served now.
+    fn count_hold(&self, fault: &HeldFault) {
+        self.longest_hold.fetch_max(fault.since.elapsed().as_millis() as u64, Relaxed);
     }
 
     /// Of a process: whether it waits for its turn, for how long without a break, and in all.
@@ -253,10 +266,11 @@ impl Owner {
         if self.shared.load.questions.try_send(question).is_err() {
             return false;
         }
-        let until = Instant::now() + MOST_HOLD;
+        let since = Instant::now();
+        let until = since + if self.shared.faults.long_hold { LONG_HOLD } else { MOST_HOLD };
         if !space.held.iter().any(|held| held.address == address) {
             self.shared.counters.held_faults.add(1);
-            during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, until }));
+            during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, since, until }));
         }
         space.record.blocked.store(space.held.len() as u64, Relaxed);
         self.retry_by(until);
@@ -271,6 +285,7 @@ impl Owner {
         let is_due = |fault: &mut HeldFault| !held || fault.until <= now;
         let due: Vec<HeldFault> = during(Growth::AddressSpaces, || space.held.extract_if(.., is_due).collect());
         for fault in &due {
+            self.shared.load.count_hold(fault);
             self.shared.counters.held_to_the_end.add(u64::from(held));
             self.serve_fault(space, fault.address, fault.write, now);
         }
@@ -284,6 +299,7 @@ impl Owner {
     pub fn serve_at_once(&mut self, space: &mut Space, address: u64) {
         if let Some(place) = space.held.iter().position(|fault| fault.address == address) {
             let fault = space.held.swap_remove(place);
+            self.shared.load.count_hold(&fault);
             self.shared.counters.held_in_calls.add(1);
             space.record.blocked.store(space.held.len() as u64, Relaxed);
             self.serve_fault(space, address, fault.write, Instant::now());

@@ -29,8 +29,6 @@ const FIGURES: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 5;
 /// An answer whether a process is stopped is good for so long while it does not run.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
-/// A turn where a test forces load control.
-const FORCED_TURN: Duration = Duration::from_millis(200);
 
 /// What the controller saw of a process at its last look.
 #[derive(Debug)]
@@ -94,8 +92,7 @@ struct Pool {
 impl Controller {
     /// A controller that answers these questions.
     pub fn new(shared: Arc<Shared>, questions: Receiver<Question>) -> Self {
-        let forced = shared.faults.crowd;
-        let control = if forced { LoadControl::forced(FORCED_TURN) } else { LoadControl::default() };
+        let control = LoadControl::tuned(shared.faults.turns());
         let now = Instant::now();
         Self {
             shared,
