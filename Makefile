@@ -16,8 +16,12 @@ build: ## the binary, in the target folder under release/uswap
 demo: build ## a Python program in a quarter of the memory it needs, with and without uswap
 	@./demo/run
 
+# Many tests of the command only wait: they run on more threads, but busy programs have places (tests/common/places.rs).
 test: install-deps ## all tests that CI runs (about 25 minutes on two cores)
-	cargo test --release --workspace --no-fail-fast
+	status=0; \
+	cargo test --release --workspace --exclude uswap-cli --no-fail-fast || status=$$?; \
+	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
+	exit $$status
 
 loom: ## the models of the lock-free protocols: every interleaving (a minute and a half, most of it compiling)
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \

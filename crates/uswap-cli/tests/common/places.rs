@@ -1,0 +1,80 @@
+//! Places for busy programs, as many as there are processors. The harness runs more tests at a time than that (`RUST_TEST_THREADS`,
+//! see the Makefile), because many of them wait.
+//!
+//! Invariant: no more tests have a busy program at a time than there are processors. A test takes one place, however many
+//! programs it has, and takes it for as long as it has any; it gives it up while it waits (`waiting`).
+//!
+//! Whoever holds a place must not ask for `alone()`: its holder may be waiting for a place.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Places that are taken.
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static GIVEN_UP: Condvar = Condvar::new();
+
+thread_local! {
+    /// Programs of this test that need its place: each test has a thread of its own.
+    static PROGRAMS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn taken() -> MutexGuard<'static, usize> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take_one() {
+    let places = std::thread::available_parallelism().map_or(1, usize::from);
+    let free = GIVEN_UP.wait_while(taken(), |taken| *taken >= places);
+    *free.unwrap_or_else(PoisonError::into_inner) += 1;
+}
+
+fn give_up_one() {
+    *taken() -= 1;
+    GIVEN_UP.notify_one();
+}
+
+/// A share in the place of its test. It belongs to the test's thread.
+pub struct Place(PhantomData<*const ()>);
+
+impl Place {
+    /// Waits for a place, unless the test has one.
+    pub fn take() -> Self {
+        PROGRAMS.with(|programs| {
+            if programs.get() == 0 {
+                take_one();
+            }
+            programs.set(programs.get() + 1);
+        });
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PROGRAMS.with(|programs| {
+            programs.set(programs.get() - 1);
+            if programs.get() == 0 {
+                give_up_one();
+            }
+        });
+    }
+}
+
+/// What is done while the test's programs wait: it has no place for that time. Getting one again can take long, so nothing that has
+/// to happen soon may come after it.
+pub fn waiting<T>(what: impl FnOnce() -> T) -> T {
+    if PROGRAMS.get() == 0 {
+        return what();
+    }
+    give_up_one();
+    let done = what();
+    take_one();
+    done
+}
+
+/// Sleeps without a place.
+pub fn sleep(time: Duration) {
+    waiting(|| std::thread::sleep(time));
+}
