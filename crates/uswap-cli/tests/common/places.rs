@@ -2,14 +2,14 @@
 //! see the Makefile), because many of them wait.
 //!
 //! Invariant: no more tests have a busy program at a time than there are processors. A test takes one place, however many
-//! programs it has, and takes it for as long as it has any; it gives it up while it waits (`waiting`).
+//! programs it has, for as long as it has any that are busy. Programs that wait need none (`Launch::waits`, `Running::waits`): once
+//! given up a place is not asked for again, because getting one can take longer than a test has.
 //!
 //! Whoever holds a place must not ask for `alone()`: its holder may be waiting for a place.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Places that are taken.
 static TAKEN: Mutex<usize> = Mutex::new(0);
@@ -60,21 +60,4 @@ impl Drop for Place {
             }
         });
     }
-}
-
-/// What is done while the test's programs wait: it has no place for that time. Getting one again can take long, so nothing that has
-/// to happen soon may come after it.
-pub fn waiting<T>(what: impl FnOnce() -> T) -> T {
-    if PROGRAMS.get() == 0 {
-        return what();
-    }
-    give_up_one();
-    let done = what();
-    take_one();
-    done
-}
-
-/// Sleeps without a place.
-pub fn sleep(time: Duration) {
-    waiting(|| std::thread::sleep(time));
 }
