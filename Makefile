@@ -16,11 +16,17 @@ build: ## the binary, in the target folder under release/uswap
 demo: build ## a Python program in a quarter of the memory it needs, with and without uswap
 	@./demo/run
 
+# Many tests of the command only wait: they run on more threads, but busy programs have places (tests/common/places.rs).
 test: install-deps ## all tests that CI runs (about 25 minutes on two cores)
-	cargo test --release --workspace --no-fail-fast
+	status=0; \
+	cargo test --release --workspace --exclude uswap-cli --no-fail-fast || status=$$?; \
+	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
+	exit $$status
 
+# Little optimised and without debug information: compiling is most of it.
 loom: ## the models of the lock-free protocols: every interleaving (a minute and a half, most of it compiling)
 	CARGO_TARGET_DIR="$${CARGO_TARGET_DIR:-target}/loom" RUSTFLAGS="--cfg loom" \
+		CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=0 \
 		cargo test --release -p uswap-abi -p uswap-core --lib models
 
 test-vm: build ## --ram auto under cgroup v2, in a virtual machine (a minute with KVM, some without; needs qemu-system-x86, busybox-static)
@@ -38,9 +44,10 @@ bench-quick: build ## the same in under a minute: four patterns, half of the mem
 fuzz: ## whatever reads bytes from outside, a minute for each of its parsers (USWAP_FUZZ_SECONDS)
 	fuzz/run
 
+# In the profile of the tests, whose build scripts and macros it shares; also what only debug builds have is looked at.
 lint: ## format, clippy, and cargo-deny where it is installed
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --release --workspace --all-targets -- -C debug-assertions=on -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo-deny check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and sources were not checked (cargo install cargo-deny)"; fi
 

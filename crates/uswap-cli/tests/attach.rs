@@ -321,7 +321,7 @@ fn programs_with_filters_are_left_alone_and_named() {
     let path = tmp("filtered.c");
     std::fs::write(&path, text).expect("source");
     let program = compile(&path, "filtered-static", &["-O1", "-static"]);
-    let outcome = under("256M").run([program]);
+    let outcome = under("256M").waits().run([program]);
     assert_eq!(outcome.expect(0).stat("attached"), 0, "{}", outcome.account());
     outcome.complains("seccomp filters of its own");
 }

@@ -283,7 +283,7 @@ fn turns_of_threads(pid: u32) -> u64 {
 #[test]
 fn an_idle_engine_hardly_wakes() {
     need_userfaultfd!();
-    let running = under("512M").deadline(60).start(["sleep", "4"]);
+    let running = under("512M").waits().deadline(60).start(["sleep", "4"]);
     let engine = running.engine();
     std::thread::sleep(std::time::Duration::from_secs(1));
     let (before, begun) = (turns_of_threads(engine), std::time::Instant::now());

@@ -143,7 +143,7 @@ fn swap_in_use_is_refused() {
     need_userfaultfd!();
     let scratch = Scratch::new();
     let place = format!("{},size=64M", scratch.path("swap").display());
-    let first = under("64M").option("--swap", &place).start(["bash", "-c", "echo ready; read -t 20 < <(sleep 20)"]);
+    let first = under("64M").waits().option("--swap", &place).start(["bash", "-c", "echo ready; exec sleep 20"]);
     first.says("ready");
     under("64M").option("--swap", &place).run(["true"]).expect(REFUSED).complains("in use");
     first.signal(15);
@@ -201,7 +201,7 @@ fn signals_reach_the_command() {
     need_userfaultfd!();
     for (name, signal) in [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("TERM", 15)] {
         let script = format!("trap 'echo caught {name}; exit 7' {name}; echo ready; while :; do sleep 0.02; done");
-        let run = under("64M").deadline(30).start(["bash", "-c", &script]);
+        let run = under("64M").waits().deadline(30).start(["bash", "-c", &script]);
         run.says("ready");
         run.signal(signal);
         let outcome = run.wait();
@@ -213,7 +213,7 @@ fn signals_reach_the_command() {
 #[test]
 fn term_ends_a_command_that_does_not_catch_it() {
     need_userfaultfd!();
-    let run = under("64M").deadline(30).start(["bash", "-c", "echo ready; exec sleep 30"]);
+    let run = under("64M").waits().deadline(30).start(["bash", "-c", "echo ready; exec sleep 30"]);
     run.says("ready");
     run.signal(15);
     run.wait().expect(128 + 15);
@@ -223,11 +223,12 @@ fn term_ends_a_command_that_does_not_catch_it() {
 #[test]
 fn waits_for_what_the_command_left_behind() {
     need_userfaultfd!();
-    let outcome = shell("(sleep 1.5; echo late) & echo early; exit 3");
+    let launch = || under("64M").waits().deadline(30);
+    let outcome = launch().run(["bash", "-c", "(sleep 1.5; echo late) & echo early; exit 3"]);
     outcome.expect(3);
     assert_eq!(outcome.stdout, "early\nlate\n");
     assert!(outcome.elapsed >= Duration::from_millis(1400), "{}", outcome.account());
-    let run = under("64M").deadline(30).start(["bash", "-c", "setsid sleep 100 & echo ready; exit 4"]);
+    let run = launch().start(["bash", "-c", "setsid sleep 100 & echo ready; exit 4"]);
     run.says("ready");
     std::thread::sleep(Duration::from_millis(500));
     run.signal(15);
@@ -332,7 +333,7 @@ fn verbose_runs_say_budget_place_and_when_memory_is_managed() {
     assert!(!outcome.stderr.contains("a second"), "{}", outcome.account());
     let outcome = plain().run([USWAP, "run", "-v", "-m", "25%", "--", "true"]);
     outcome.expect(0).complains("(--ram 25% of the machine's ");
-    let outcome = under("64M").flag("-vv").run(["sleep", "1.3"]);
+    let outcome = under("64M").waits().flag("-vv").run(["sleep", "1.3"]);
     outcome.expect(0).complains("64.0 MiB in use, pool ").complains("pages a second: 0 evicted");
 }
 
@@ -376,7 +377,7 @@ fn verbose_runs_tell_of_new_limits() {
 fn who_does_not_listen_loses_nothing() {
     need_userfaultfd!();
     let script = format!("'{USWAP}' run -vv --ram 64M -- bash -c 'sleep 1.3; exit 7' 2> >(exec true)");
-    plain().run(["bash", "-c", &script]).expect(7);
+    plain().waits().run(["bash", "-c", &script]).expect(7);
 }
 
 /// The keeper says why it killed a tree. If nobody hears it, it has killed it all the same, and ends with the status that says so.

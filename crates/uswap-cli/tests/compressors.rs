@@ -76,7 +76,7 @@ fn the_compressor_changes_all_the_time() {
 fn the_order_is_answered_and_wrong_ones_change_nothing() {
     need_userfaultfd!();
     let name = format!("compressors-order-{}", std::process::id());
-    let running = under("64M").option("--name", &name).start(["sleep", "20"]);
+    let running = under("64M").waits().option("--name", &name).start(["sleep", "20"]);
     running.until("a run", || figures(&name)["compressor"].as_str().map(|_| ()));
     for (bad, why) in
         [("lzo", "there is no compressor"), ("zstd:0", "1 to 22"), ("zstd:23", "1 to 22"), ("lz4:1", "levels")]

@@ -388,7 +388,7 @@ fn threads_stopped_programs_and_traced_ones_are_left_alone() {
 #[test]
 fn uswap_and_its_runs_are_left_alone() {
     need_userfaultfd!();
-    let run = under("64M").start(["sleep", "20"]);
+    let run = under("64M").waits().start(["sleep", "20"]);
     is_refused(run.pid(), "is uswap itself");
     is_refused(run.engine(), "is uswap itself");
     is_refused(run.command(), "belongs to a run of uswap already");

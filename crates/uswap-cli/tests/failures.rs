@@ -254,7 +254,7 @@ fn engine_is_locked_and_not_the_first_victim() {
     // Begun high, so that there is a way down without CAP_SYS_RESOURCE too.
     let begin = ["sh", "-c", "echo 500 >/proc/self/oom_score_adj; exec \"$0\" \"$@\""];
     let script = "echo ready; exec sleep 20";
-    let run = under("1G").deadline(30).wrapper(begin).start(["bash", "-c", script]);
+    let run = under("1G").waits().deadline(30).wrapper(begin).start(["bash", "-c", script]);
     run.says("ready");
     let (keeper, engine, command) = (run.pid(), run.engine(), run.command());
     let locked = run.until("locked memory", || Some(status_kib(engine, "VmLck:")).filter(|kib| *kib > 0));
@@ -505,7 +505,7 @@ fn agents_have_no_capabilities() {
     }
     let text = "#include <unistd.h>\nint main() { if (setuid(65534)) return 1; write(1, \"other\", 5); sleep(20); return 0; }\n";
     let program = common::victims::compile_text("gives_up_root", text);
-    let run = under("64M").deadline(30).start([program]);
+    let run = under("64M").waits().deadline(30).start([program]);
     run.says("other");
     let command = run.command();
     let agent = run.until("an agent", || procs::agent_thread(command));

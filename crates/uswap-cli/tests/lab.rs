@@ -1,10 +1,13 @@
 //! `uswap lab` from the outside. Traces are made by the command itself; with `USWAP_TRACES` set to a folder of published
 //! traces, these are replayed too.
 
+mod common;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use common::places::Place;
 use serde_json::Value;
 
 const REFUSED: i32 = 125;
@@ -21,6 +24,7 @@ impl Scratch {
 
     /// Runs `uswap lab` here.
     fn lab(&self, arguments: &str) -> Output {
+        let _place = Place::take();
         let words = ["lab"].into_iter().chain(arguments.split_whitespace());
         Command::new(env!("CARGO_BIN_EXE_uswap")).args(words).current_dir(&self.0).output().expect("uswap runs")
     }
@@ -150,6 +154,7 @@ for i in range(2): assert sum(b[::4096]) == 120 * 12288";
 
 impl Scratch {
     fn record(&self, arguments: &[&str]) -> Output {
+        let _place = Place::take();
         let mut command = Command::new("timeout");
         command.args(["60", env!("CARGO_BIN_EXE_uswap"), "lab", "record"]).args(arguments);
         command.current_dir(&self.0).output().expect("timeout runs")

@@ -253,12 +253,13 @@ fn a_run_ends_though_its_server_is_stopped() {
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
     let spec = format!("{},timeout=600", server.uri());
-    let running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 88 --processes 0"));
+    let mut running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 88 --processes 0"));
     std::thread::sleep(Duration::from_secs(2));
     server.signal(19);
     std::thread::sleep(Duration::from_millis(500));
     let begun = Instant::now();
     running.signal(15);
+    running.waits();
     let outcome = running.wait();
     server.signal(18);
     assert!(outcome.hung.is_none() && outcome.left.is_empty(), "{}", outcome.account());

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use common::victims::victim;
-use common::{Outcome, alone, installed, not_here, notice, plain, under};
+use common::{Launch, Outcome, alone, installed, not_here, notice, plain, under};
 
 /// A rule and what shows it.
 struct Rule {
@@ -26,16 +26,19 @@ struct Rule {
 
 impl Rule {
     fn run(&self, faults: &str) -> Outcome {
-        self.run_for(faults, self.timeout)
+        self.launch(self.timeout).faults(faults).run(self.words(self.timeout))
     }
 
-    fn run_for(&self, faults: &str, timeout: u64) -> Outcome {
+    fn words(&self, timeout: u64) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![victim(self.victim).into()];
         words.extend(self.arguments.split_whitespace().map(OsString::from));
         words.extend(["--timeout".into(), timeout.to_string().into()]);
+        words
+    }
+
+    fn launch(&self, timeout: u64) -> Launch {
         // Turns have tests of their own; here they would only add seconds beside other load (`crowd` has them all the same).
-        let launch = under("64M").swap_file("1G").option("--load-control", "off");
-        launch.deadline(timeout + 15).faults(faults).run(words)
+        under("64M").swap_file("1G").option("--load-control", "off").deadline(timeout + 15)
     }
 
     /// The rule on: right. The rule off: wrong, at least once.
@@ -50,11 +53,14 @@ impl Rule {
         );
     }
 
-    /// Whoever takes five times as long as with the rule on (`took`), and some seconds, hangs: nobody need wait for more.
+    /// Whoever takes five times as long as with the rule on (`took`), and some seconds, hangs: nobody need wait for more. After
+    /// twice that time already it is taken to hang, and its place goes to another test.
     fn fails_when_off(&self, took: Duration) -> bool {
+        let busy = 2 * took + Duration::from_secs(1);
         let timeout = self.timeout.min(3 + 5 * took.as_secs_f64().ceil() as u64);
         (1..=self.tries).any(|attempt| {
-            let outcome = self.run_for(&format!("{},{}", self.off, self.always), timeout);
+            let launch = self.launch(timeout).busy_for(busy).faults(&format!("{},{}", self.off, self.always));
+            let outcome = launch.run(self.words(timeout));
             let fails = outcome.hung.is_some() || outcome.code() != 0;
             if fails {
                 let what = outcome.stderr.lines().next().unwrap_or("it hung").to_string();

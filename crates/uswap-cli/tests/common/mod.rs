@@ -11,6 +11,7 @@
 pub mod cgroup;
 pub mod disk;
 pub mod nbd;
+pub mod places;
 pub mod procs;
 pub mod terminal;
 pub mod torture_cases;
@@ -50,6 +51,8 @@ pub struct Launch {
     stdin: Option<Vec<u8>>,
     folder: Option<PathBuf>,
     swap_size: Option<String>,
+    waits: bool,
+    busy: Option<Duration>,
 }
 
 /// To be run without uswap.
@@ -63,6 +66,8 @@ pub fn plain() -> Launch {
         stdin: None,
         folder: None,
         swap_size: None,
+        waits: false,
+        busy: None,
     }
 }
 
@@ -113,6 +118,18 @@ impl Launch {
         self
     }
 
+    /// It mostly waits, for time to pass or for a slow server, and needs no place.
+    pub fn waits(mut self) -> Self {
+        self.waits = true;
+        self
+    }
+
+    /// After this time it hangs and needs its place no more.
+    pub fn busy_for(mut self, time: Duration) -> Self {
+        self.busy = Some(time);
+        self
+    }
+
     /// What it reads.
     pub fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(text.into());
@@ -158,8 +175,10 @@ impl Launch {
         command.stdout(scratch.file("stdout")).stderr(scratch.file("stderr"));
         // Not our own folder by default: a program may leave a core there.
         command.current_dir(self.folder.as_deref().unwrap_or(&scratch.folder));
+        let place = (!self.waits).then(places::Place::take);
         let child = command.spawn().unwrap_or_else(|error| panic!("{line:?}: {error}"));
-        Running { child, line, scratch, tag, begun: Instant::now(), deadline: self.deadline, ended: None }
+        let (begun, deadline, busy) = (Instant::now(), self.deadline, self.busy);
+        Running { child, line, scratch, tag, begun, deadline, busy, ended: None, place }
     }
 }
 
@@ -178,10 +197,19 @@ pub struct Running {
     tag: String,
     begun: Instant,
     deadline: Duration,
+    busy: Option<Duration>,
     ended: Option<ExitStatus>,
+    /// Given up when all of it has ended, or earlier if it only waits from then on.
+    place: Option<places::Place>,
 }
 
 impl Running {
+    /// From now on it waits, for time to pass or for a server that does not answer.
+    pub fn waits(&mut self) -> &mut Self {
+        self.place = None;
+        self
+    }
+
     /// The process id of what was started: the keeper, if there is no wrapper that stays.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -243,6 +271,9 @@ impl Running {
             if self.ended.is_none() && self.begun.elapsed() > self.deadline {
                 hung = Some(self.evidence());
                 self.end();
+            }
+            if self.busy.is_some_and(|time| self.begun.elapsed() > time) {
+                self.waits();
             }
             std::thread::sleep(Duration::from_millis(2));
         }

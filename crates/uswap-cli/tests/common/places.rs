@@ -1,0 +1,63 @@
+//! Places for busy programs, as many as there are processors. The harness runs more tests at a time than that (`RUST_TEST_THREADS`,
+//! see the Makefile), because many of them wait.
+//!
+//! Invariant: no more tests have a busy program at a time than there are processors. A test takes one place, however many
+//! programs it has, for as long as it has any that are busy. Programs that wait need none (`Launch::waits`, `Running::waits`): once
+//! given up a place is not asked for again, because getting one can take longer than a test has.
+//!
+//! Whoever holds a place must not ask for `alone()`: its holder may be waiting for a place.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Places that are taken.
+static TAKEN: Mutex<usize> = Mutex::new(0);
+static GIVEN_UP: Condvar = Condvar::new();
+
+thread_local! {
+    /// Programs of this test that need its place: each test has a thread of its own.
+    static PROGRAMS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn taken() -> MutexGuard<'static, usize> {
+    TAKEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take_one() {
+    let places = std::thread::available_parallelism().map_or(1, usize::from);
+    let free = GIVEN_UP.wait_while(taken(), |taken| *taken >= places);
+    *free.unwrap_or_else(PoisonError::into_inner) += 1;
+}
+
+fn give_up_one() {
+    *taken() -= 1;
+    GIVEN_UP.notify_one();
+}
+
+/// A share in the place of its test. It belongs to the test's thread.
+pub struct Place(PhantomData<*const ()>);
+
+impl Place {
+    /// Waits for a place, unless the test has one.
+    pub fn take() -> Self {
+        PROGRAMS.with(|programs| {
+            if programs.get() == 0 {
+                take_one();
+            }
+            programs.set(programs.get() + 1);
+        });
+        Self(PhantomData)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        PROGRAMS.with(|programs| {
+            programs.set(programs.get() - 1);
+            if programs.get() == 0 {
+                give_up_one();
+            }
+        });
+    }
+}
