@@ -177,6 +177,58 @@ fn who_listens_for_connections_takes_no_turns() {
     assert_eq!(outcome.stat("held_faults"), 0, "{}", outcome.account());
 }
 
+/// A crowd in turns of three seconds, one process at a time, and its figures of load control.
+fn in_long_turns(rule_off: &str, arguments: &str) -> (Outcome, serde_json::Value) {
+    let outcome = launch("44M").faults(&format!("crowd,turn=3000,{rule_off}")).run(words("crowd", arguments));
+    outcome.expect(0);
+    assert!(outcome.stat("held_faults") > 0, "nobody was held: {}", outcome.account());
+    let load = outcome.stats.as_ref().map(|stats| stats["load_control"].clone()).unwrap_or_default();
+    (outcome, load)
+}
+
+/// Each of the processes needs most of the budget, and has to wait for whole turns of others: its faults wait for a tenth of a
+/// second at a time.
+#[test]
+fn no_fault_is_held_for_long() {
+    need_userfaultfd!();
+    let longest = |rule_off| {
+        let (outcome, load) = in_long_turns(rule_off, "--processes 3 --memory 99 --rounds 1 --seconds 4");
+        outcome.paged();
+        load["longest_hold_ms"].as_u64().unwrap_or_else(|| panic!("no longest hold in {load}"))
+    };
+    // Whoever is to serve it may be kept from the processor by others, but not each time.
+    let mut with = Vec::new();
+    while with.len() < 4 && with.last().is_none_or(|longest| *longest > 400) {
+        with.push(longest(""));
+    }
+    let without = longest("long-hold");
+    common::notice(&format!("the longest that a fault was held: {with:?} ms, without the rule {without} ms"));
+    assert!(with.iter().any(|longest| (50..=400).contains(longest)), "{with:?} ms");
+    assert!(without > 1000, "{without} ms without the rule");
+}
+
+/// Three processes that sleep most of the time, and a turn that is far longer than what they do in between. Without the rule who
+/// wakes up would wait for the end of the turn of one that sleeps, and be let go on by its faults only, a tenth of a second each.
+#[test]
+fn the_next_comes_in_when_nobody_who_is_in_wants_to_run() {
+    need_userfaultfd!();
+    let run = |rule_off| {
+        let (outcome, load) = in_long_turns(rule_off, "--processes 3 --memory 51 --rounds 6 --nap 450");
+        (outcome.stat("held_to_the_end"), outcome.stat("held_faults"), load["turns"].as_u64().unwrap_or(0))
+    };
+    // Beside other load their walks take as long as their naps, and then they have to wait for one another.
+    let is_short = |(to_the_end, held, _): &(u64, u64, u64)| to_the_end * 2 <= *held;
+    let mut with = Vec::new();
+    while with.len() < 4 && !with.last().is_some_and(is_short) {
+        with.push(run(""));
+    }
+    let without = run("idle-turns");
+    common::notice(&format!("held to the end, held, turns: {with:?}, without the rule {without:?}"));
+    assert!(with.iter().all(|(_, _, turns)| *turns >= 18), "a turn for each of 18 walks: {with:?}");
+    assert!(with.iter().any(is_short), "{with:?}");
+    assert!(without.0 * 5 >= without.1 * 4 && without.2 < 18, "{without:?} without the rule");
+}
+
 /// What turns are for: eight processes that each fit bring back much less in turns than all at once.
 #[test]
 fn a_crowd_in_turns_carries_fewer_pages() {
