@@ -161,7 +161,9 @@ fn descriptors_outlive_the_engine() {
         let outcome = engine_is_killed_beside_a_late_keeper(moment, "own-table");
         outcome.stderr.contains("expected version")
     };
-    assert!(moments.into_iter().any(reads_zeros), "nobody read zeros though the descriptors were closed");
+    // Only who faults in that half second reads them.
+    let mut tries = moments.into_iter().cycle().take(16);
+    assert!(tries.any(reads_zeros), "nobody read zeros though the descriptors were closed");
 }
 
 /// `ulimit -n`, soft and hard.
