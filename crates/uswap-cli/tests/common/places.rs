@@ -1,7 +1,7 @@
-//! Places for busy programs, as many as there are processors. The harness runs more tests at a time than that (`RUST_TEST_THREADS`,
-//! see the Makefile), because many of them wait.
+//! Places for busy programs, three for two processors: even they wait now and then. The harness runs more tests at a time
+//! than that (`RUST_TEST_THREADS`, see the Makefile), because many of them wait.
 //!
-//! Invariant: no more tests have a busy program at a time than there are processors. A test takes one place, however many
+//! Invariant: no more tests have a busy program at a time than there are places. A test takes one place, however many
 //! programs it has, for as long as it has any that are busy. Programs that wait need none (`Launch::waits`, `Running::waits`): once
 //! given up a place is not asked for again, because getting one can take longer than a test has.
 //!
@@ -25,7 +25,7 @@ fn taken() -> MutexGuard<'static, usize> {
 }
 
 fn take_one() {
-    let places = std::thread::available_parallelism().map_or(1, usize::from);
+    let places = std::thread::available_parallelism().map_or(1, usize::from) * 3 / 2;
     let free = GIVEN_UP.wait_while(taken(), |taken| *taken >= places);
     *free.unwrap_or_else(PoisonError::into_inner) += 1;
 }
