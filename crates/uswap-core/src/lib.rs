@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ageing;
+mod blocks;
 pub mod challenge;
 pub mod growth;
 mod histogram;
@@ -24,6 +25,7 @@ pub mod table;
 pub mod word;
 pub mod working_set;
 
+pub use blocks::Blocks;
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use living::Living;
 pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};

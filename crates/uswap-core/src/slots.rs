@@ -33,6 +33,7 @@ pub use cluster::CLUSTER_SLOTS;
 use cluster::{Cluster, Home, List};
 use lists::Lists;
 
+use crate::blocks::Blocks;
 use crate::rank::{RankedGuard, RankedMutex};
 use crate::ranks;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -118,7 +119,7 @@ pub struct Slots {
     total: u32,
     /// Slots in a cache's batch; 0 without caches.
     batch: u32,
-    clusters: Box<[RankedMutex<Cluster>]>,
+    clusters: Blocks<RankedMutex<Cluster>>,
     lists: RankedMutex<Lists>,
     lanes: Box<[Lane]>,
     whole: Option<RankedMutex<()>>,
@@ -164,7 +165,7 @@ impl Slots {
         let slots = Self {
             total,
             batch,
-            clusters: (0..clusters).map(|_| RankedMutex::new(ranks::CLUSTER, Cluster::new())).collect(),
+            clusters: Blocks::new(clusters as usize, || RankedMutex::new(ranks::CLUSTER, Cluster::new())),
             lists: RankedMutex::new(ranks::LISTS, Lists::new(clusters)),
             lanes: (0..lanes).map(|_| Lane::new()).collect(),
             whole: None,
@@ -204,7 +205,7 @@ impl Slots {
             return self.used() < self.total;
         }
         let hand = self.lanes[0].hand.lock();
-        let current = hand.current != NONE && self.clusters[hand.current as usize].lock().has_free();
+        let current = hand.current != NONE && self.cluster(hand.current).has_free();
         let lists = self.lists.lock();
         current || lists.head(List::Partial).is_some() || lists.head(List::Dirty).is_some()
     }
@@ -275,7 +276,7 @@ impl Slots {
         let _whole = self.lock_whole();
         let index = run.first / CLUSTER_SLOTS;
         let mut lists = self.lists.lock();
-        self.clusters[index as usize].lock().written = false;
+        self.cluster(index).written = false;
         self.settle(&mut lists, index, true);
     }
 
@@ -305,6 +306,10 @@ impl Slots {
         self.stopped.store(false, Relaxed);
         drop(lists);
         self.begin_caching();
+    }
+
+    fn cluster(&self, index: u32) -> RankedGuard<'_, Cluster> {
+        self.clusters.get(index as usize).lock()
     }
 
     fn lock_whole(&self) -> Option<RankedGuard<'_, ()>> {
@@ -481,7 +486,7 @@ impl Slots {
 
     /// A run of `want` free slots of the current cluster, or the longest one there if it need not be `whole`.
     fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<Run> {
-        let mut cluster = self.clusters[hand.current as usize].lock();
+        let mut cluster = self.cluster(hand.current);
         let (first, count) = cluster.find(hand.hint, want).filter(|(_, count)| !whole || *count == want)?;
         cluster.mark(first, count);
         self.taken.fetch_add(count, Relaxed);
@@ -503,13 +508,13 @@ impl Slots {
 
     /// A partial cluster that holds a run of `want`, or the first one.
     fn fitting_partial(&self, lists: &Lists, want: u32) -> Option<u32> {
-        let fits = |index: &u32| self.clusters[*index as usize].lock().find(0, want).is_some_and(|(_, n)| n == want);
+        let fits = |index: &u32| self.cluster(*index).find(0, want).is_some_and(|(_, n)| n == want);
         lists.iter(List::Partial).take(PARTIAL_LOOKS).find(fits).or(lists.head(List::Partial))
     }
 
     /// Takes a cluster out of its list.
     fn own(&self, lists: &mut Lists, index: u32) -> RankedGuard<'_, Cluster> {
-        let mut cluster = self.clusters[index as usize].lock();
+        let mut cluster = self.cluster(index);
         if let Home::Listed(list) = std::mem::replace(&mut cluster.home, Home::Owned) {
             lists.unlink(index, list);
         }
@@ -525,7 +530,7 @@ impl Slots {
 
     /// Puts a cluster where its free slots say it belongs. One that is owned only its owner moves.
     fn settle(&self, lists: &mut Lists, index: u32, owner: bool) {
-        let mut cluster = self.clusters[index as usize].lock();
+        let mut cluster = self.cluster(index);
         let home = cluster.proper_home();
         if home == cluster.home || (cluster.home == Home::Owned && !owner) {
             return;
@@ -576,7 +581,7 @@ impl Slots {
 
     /// Clears the bits of runs (first slot, count) of one cluster.
     fn unmark_in(&self, index: u32, runs: impl Iterator<Item = (u32, u32)>) {
-        let mut cluster = self.clusters[index as usize].lock();
+        let mut cluster = self.cluster(index);
         for (first, count) in runs {
             let all_taken = cluster.unmark(first % CLUSTER_SLOTS, count);
             assert!(all_taken, "of {count} slots from {first} on one is free already");

@@ -11,8 +11,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use uswap_core::Living;
 use uswap_core::growth::{Growth, during};
+use uswap_core::{Blocks, Living};
 
 use crate::extent::{Extent, SLOT_UNITS};
 
@@ -22,7 +22,7 @@ type Cluster = Box<[Living; CLUSTER]>;
 
 /// Living units of the slots of one device.
 pub(crate) struct Packs {
-    clusters: Box<[OnceLock<Cluster>]>,
+    clusters: Blocks<OnceLock<Cluster>>,
     objects: AtomicU64,
     units: AtomicU64,
     slots: AtomicU64,
@@ -47,7 +47,7 @@ impl Packs {
     pub fn new(slots: u32) -> Self {
         let clusters = (slots as usize).div_ceil(CLUSTER);
         Self {
-            clusters: (0..clusters).map(|_| OnceLock::new()).collect(),
+            clusters: Blocks::new(clusters, OnceLock::new),
             objects: AtomicU64::new(0),
             units: AtomicU64::new(0),
             slots: AtomicU64::new(0),
@@ -56,7 +56,7 @@ impl Packs {
 
     fn slot(&self, slot: u32) -> &Living {
         let make = || during(Growth::Devices, || Box::new(std::array::from_fn(|_| Living::default())));
-        let cluster = self.clusters[slot as usize / CLUSTER].get_or_init(make);
+        let cluster = self.clusters.get(slot as usize / CLUSTER).get_or_init(make);
         &cluster[slot as usize % CLUSTER]
     }
 

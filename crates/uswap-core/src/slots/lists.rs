@@ -1,7 +1,11 @@
 //! The lists in which clusters with free slots hang, and what is known of the device's room.
+//!
+//! Clusters that were never used are in no list: they are clean, and come in their order when none that is linked is left. So a
+//! device costs what is used of it and not what it may become.
 
 use super::cluster::List;
 use super::{NONE, Run};
+use crate::growth::{Growth, during};
 
 #[derive(Clone, Copy)]
 struct Links {
@@ -11,7 +15,9 @@ struct Links {
 
 /// The lists of a device's clusters. Which list a cluster is in is noted in the cluster itself (`Cluster::home`).
 pub(super) struct Lists {
-    links: Box<[Links]>,
+    /// Of the clusters that were used.
+    links: Vec<Links>,
+    clusters: u32,
     heads: [u32; 3],
     /// Clusters in the list `Dirty`.
     pub dirty: u32,
@@ -22,20 +28,27 @@ pub(super) struct Lists {
 impl Lists {
     /// All clusters clean, the lowest first.
     pub fn new(clusters: u32) -> Self {
-        let links = vec![Links { prev: NONE, next: NONE }; clusters as usize].into_boxed_slice();
-        let mut lists = Self { links, heads: [NONE; 3], dirty: 0, set_aside: Vec::new() };
-        (0..clusters).rev().for_each(|index| lists.link(index, List::Clean));
-        lists
+        Self { links: Vec::new(), clusters, heads: [NONE; 3], dirty: 0, set_aside: Vec::new() }
     }
 
     pub fn head(&self, list: List) -> Option<u32> {
+        let unused = || Some(self.unused()).filter(|index| list == List::Clean && *index < self.clusters);
+        self.linked(list).or_else(unused)
+    }
+
+    /// The lowest cluster that was never used; as many as there are when all were.
+    fn unused(&self) -> u32 {
+        self.links.len() as u32
+    }
+
+    fn linked(&self, list: List) -> Option<u32> {
         Some(self.heads[list as usize]).filter(|head| *head != NONE)
     }
 
-    /// The clusters of a list, from its head on.
+    /// The clusters of a list, from its head on, without those that were never used.
     pub fn iter(&self, list: List) -> impl Iterator<Item = u32> {
         let next = |index: &u32| Some(self.links[*index as usize].next).filter(|next| *next != NONE);
-        std::iter::successors(self.head(list), next)
+        std::iter::successors(self.linked(list), next)
     }
 
     pub fn link(&mut self, index: u32, list: List) {
@@ -48,6 +61,9 @@ impl Lists {
     }
 
     pub fn unlink(&mut self, index: u32, list: List) {
+        if index == self.unused() {
+            return during(Growth::Devices, || self.links.push(Links { prev: NONE, next: NONE }));
+        }
         let Links { prev, next } = self.links[index as usize];
         match prev {
             NONE => self.heads[list as usize] = next,
