@@ -17,7 +17,7 @@ demo: build ## a Python program in a quarter of the memory it needs, with and wi
 	@./demo/run
 
 # Many tests of the command only wait: they run on more threads, but busy programs have places (tests/common/places.rs).
-test: install-deps ## all tests that CI runs (about 25 minutes on two cores)
+test: install-deps ## all tests that CI runs (about 17 minutes on two cores)
 	status=0; \
 	cargo test --release --workspace --exclude uswap-cli --no-fail-fast || status=$$?; \
 	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
