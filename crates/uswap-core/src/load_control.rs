@@ -57,6 +57,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+mod process;
+
+use process::{Process, Turn};
+
 use crate::programs::{Program, Programs};
 
 /// A fault is held at most so long at a time.
@@ -67,8 +71,6 @@ pub const SHORT: Duration = Duration::from_millis(100);
 pub const REST: Duration = Duration::from_millis(500);
 /// So long memory is kept for somebody who has a turn and sleeps.
 pub const LINGER: Duration = Duration::from_millis(50);
-/// Whoever is let in has so long to begin.
-const START: Duration = Duration::from_millis(20);
 /// A turn ends after so long, however little of it was used.
 pub const MOST_TURN: Duration = Duration::from_secs(10);
 /// What may be used of a turn, running and waiting for pages: at least and at most.
@@ -82,23 +84,14 @@ pub const FINITE: Duration = Duration::from_secs(2);
 const LEAST_INTERIM: Duration = Duration::from_millis(250);
 /// Share of its time that a process waits for pages when it thrashes.
 const THRASHES: f64 = 0.3;
-/// Share below which its resident pages are its working set.
-const CONTENT: f64 = 0.05;
-/// Half-life of what is remembered of waiting and running.
-const HALF_LIFE: f64 = 0.2;
-/// Least time that must be known of a process, in seconds of waiting and running.
-const ENOUGH: f64 = 0.003;
 /// It begins after so long a shortage, and ends after so long a time of room.
 const PROOF: Duration = Duration::from_millis(150);
 const RELIEF: Duration = Duration::from_secs(1);
 /// Whoever is let in must fit in this part of what is there: those who are in may grow by the rest before the last must go.
 const FILLED: f64 = 0.9;
-/// One more than so many for each processor are enough to keep all busy, if they do.
-const CREW: u32 = 2;
+/// One more than there are processors is enough to keep all busy, if they are; one more than so many for each is a crowd.
+const CROWD: u32 = 2;
 const BUSY: f64 = 0.1;
-/// While memory is short newcomers of more than one part in so many, which have used so much time, take turns.
-const SMALL: u64 = 64;
-const NEWCOMER: Duration = Duration::from_millis(20);
 /// Who has just begun may become so many times as large.
 const GROWS: u64 = 3;
 /// All fit if they need no more than this part of what is there.
@@ -155,112 +148,10 @@ pub struct Machine {
     pub idle: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    since: Duration,
-    until: Duration,
-    /// What may still be used of it.
-    left: Duration,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Process {
-    /// Its place in line: the smaller, the sooner.
-    ticket: u64,
-    parent: Option<Key>,
-    program: Program,
-    turn: Option<Turn>,
-    /// It has thrashed since it was idle last: it takes turns while load control is on.
-    thrashed: bool,
-    /// When it last ran, or wanted to.
-    awake: Duration,
-    /// It ran, or waited for pages, in this tick.
-    gets_on: bool,
-    blocked: bool,
-    serves: bool,
-    stopped: bool,
-    /// What it used since it was idle last, and whether it ever was.
-    burst: Duration,
-    rested: bool,
-    waited: f64,
-    ran: f64,
-    distance: f64,
-    pages: u64,
-    demand: u64,
-    /// The most that it had, in memory and evicted, and all that it used.
-    most: u64,
-    used: Duration,
-    held: bool,
-}
-
 /// Whether who got so much processor time is at work. Less than a twentieth has who looks again and again whether something has
 /// happened, a child ended, say: that is a way of waiting.
 pub fn works(ran: Duration, passed: Duration) -> bool {
     !ran.is_zero() && ran * 20 >= passed
-}
-
-impl Process {
-    fn thrashing(&self) -> f64 {
-        if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
-    }
-
-    /// Whether it has begun of late, and is past its first steps.
-    fn is_new(&self) -> bool {
-        !self.rested && self.burst >= NEWCOMER && self.burst < FINITE
-    }
-
-    /// Whether it can have to wait at all.
-    fn may_be_held(&self) -> bool {
-        self.thrashed && !self.serves && !self.stopped
-    }
-
-    fn is_awake(&self, now: Duration, within: Duration) -> bool {
-        self.blocked || now.saturating_sub(self.awake) <= within
-    }
-
-    /// Whether it gets on, or is about to: it was let in a moment ago.
-    fn is_moving(&self, now: Duration) -> bool {
-        self.gets_on || self.turn.is_some_and(|turn| self.blocked || now.saturating_sub(turn.since) <= START)
-    }
-
-    fn take(&mut self, now: Duration, passed: Duration, sample: &Sample) {
-        if !self.is_awake(now, REST) {
-            (self.burst, self.thrashed, self.turn, self.rested) = (Duration::ZERO, false, None, true);
-        }
-        let moves = sample.runnable || sample.refaults > 0 || works(sample.ran, passed);
-        (self.gets_on, self.blocked) = (moves && !sample.stopped, sample.blocked && !sample.stopped);
-        (self.parent, self.pages) = (sample.parent, sample.pages);
-        (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);
-        self.turn = self.turn.filter(|_| !sample.stopped);
-        self.most = self.most.max(sample.pages + sample.stored);
-        // Who is stopped was not idle of itself: it goes on as what it was.
-        if self.gets_on || self.blocked || self.stopped {
-            self.awake = now;
-        }
-        self.burst += sample.waited + sample.ran;
-        self.used += sample.waited + sample.ran;
-        if let Some(turn) = &mut self.turn {
-            turn.left = turn.left.saturating_sub(sample.waited + sample.ran);
-        }
-        let faded = 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE);
-        self.waited = self.waited * faded + sample.waited.as_secs_f64();
-        self.ran = self.ran * faded + sample.ran.as_secs_f64();
-        self.thrashed |= self.thrashing() > THRASHES && (self.burst >= SHORT || self.is_new());
-        self.estimate(faded, sample);
-    }
-
-    fn estimate(&mut self, faded: f64, sample: &Sample) {
-        if sample.refaults > 0 {
-            let weight = sample.refaults as f64 / (sample.refaults as f64 + self.pages as f64 / 64.0 + 1.0);
-            self.distance += (sample.distance as f64 - self.distance) * weight;
-        } else if !self.held {
-            self.distance *= faded;
-        }
-        let seen = (sample.pages + self.distance as u64).min(sample.pages + sample.stored);
-        // Who is out shows nothing, and who comes in does not show all at once.
-        let partial = self.held || self.thrashing() > CONTENT;
-        self.demand = if partial { self.demand.max(seen) } else { seen }.min(sample.pages + sample.stored);
-    }
 }
 
 /// What tests change of the policy.
@@ -404,7 +295,7 @@ impl LoadControl {
         let young = || self.present().filter(|process| process.is_new() && process.is_awake(self.now, REST));
         let grown: u64 = young().map(|process| process.demand).sum();
         let used: u64 = self.present().map(|process| process.pages).sum();
-        let many = young().count() as u32 > CREW * machine.processors + 1;
+        let many = young().count() as u32 > CROWD * machine.processors + 1;
         many && machine.idle < BUSY && used + (GROWS - 1) * grown > machine.capacity
     }
 
@@ -419,11 +310,12 @@ impl LoadControl {
         process.may_be_held() && (self.tuning.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
-    /// While memory is short whoever begins to grow takes turns at once. Not before it does, though its program tells that it will: of a
-    /// compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
+    /// While memory is short whoever begins to grow takes turns at once, and sooner if its program tells that it will go on for long. Not
+    /// before it does: of a compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
     fn enlist_newcomers(&mut self, machine: Machine) {
+        let programs = &self.programs;
         for process in self.processes.values_mut() {
-            process.thrashed |= process.is_new() && process.demand > machine.capacity / SMALL;
+            process.thrashed |= process.begins_to_grow(programs.habit(process.program), machine.capacity);
         }
     }
 
@@ -598,7 +490,7 @@ impl Room {
     /// Whether it fits in a part of what is there; the first always does.
     fn fits(&self, process: &Process, demand: u64, part: f64) -> bool {
         let needed = (self.used + demand) as f64;
-        let busy = self.admitted > CREW * self.machine.processors && self.machine.idle < BUSY;
+        let busy = self.admitted > self.machine.processors && self.machine.idle < BUSY;
         self.admitted == 0 || !self.single && !busy && needed <= self.capacity(process) * part
     }
 }

@@ -282,6 +282,30 @@ fn newcomers_are_expected_to_become_as_large_as_others_of_their_program() {
     assert!(newcomers_held(8).contains(&false), "of this program nothing is known, and it is small");
 }
 
+/// While two large ones take turns, of which the others of program 7 are kin, and one of program 9 has ended after 30 ms: whether a newcomer of
+/// this program is held that has used 8 ms and holds less than a hundredth of memory.
+fn is_held_while_small(program: u64) -> bool {
+    let mut control = LoadControl::default();
+    let machine = Machine { capacity: 10_000, processors: 2, ..Machine::default() };
+    let large = [1, 2, 3].map(|key| thrashing(key, 7, 5000, 3000));
+    (1..60).for_each(|tick| control.tick(TICK * tick, machine, &large));
+    assert!(control.is_on());
+    let short = Sample { key: 4, program: 9, pages: 90, ran: TICK * 3, runnable: true, ..Sample::default() };
+    control.tick(TICK * 60, machine, &[large[0], large[1], large[2], short]);
+    let held: Vec<_> = large.into_iter().filter(|sample| control.is_held(sample.key)).collect();
+    let young = Sample { key: 5, program, pages: 90, ran: TICK * 2 / 5, runnable: true, ..Sample::default() };
+    control.tick(TICK * 61, machine, &[held[0], held[1]]);
+    (62..64).for_each(|tick| control.tick(TICK * tick, machine, &[held[0], held[1], young]));
+    control.is_held(5)
+}
+
+#[test]
+fn newcomers_of_a_kind_that_goes_on_for_long_are_held_while_they_are_small() {
+    assert!(is_held_while_small(7), "others of its program used more than a tenth of a second");
+    assert!(!is_held_while_small(9), "the other one of its program was done after 30 ms");
+    assert!(!is_held_while_small(8), "of its program nothing is known");
+}
+
 /// So many programs begin at once and grow side by side by 30 pages a tick, without any waiting: pages in use when the first is held.
 fn used_when_held(count: u64, idle: f64) -> Option<u64> {
     let mut control = LoadControl::default();
@@ -300,6 +324,23 @@ fn a_crowd_of_newcomers_takes_turns_before_it_has_filled_memory() {
     assert!(used_when_held(24, 0.0).is_some_and(|used| used < 60_000), "{:?}", used_when_held(24, 0.0));
     assert_eq!(used_when_held(5, 0.0), None, "that many are wanted");
     assert_eq!(used_when_held(24, 0.5), None, "processors have nothing to do");
+}
+
+/// As many of those who fit, and do not wait, are in at a time as keep the processors busy, and one more.
+#[test]
+fn no_more_are_in_than_keep_the_processors_busy() {
+    let in_turn = |idle: f64| {
+        let mut control = LoadControl::default();
+        let begin = |key| thrashing(key, 0, 2000, 3000);
+        let run = |key| Sample { key, pages: 100, ran: TICK / 8, runnable: true, ..Sample::default() };
+        let machine = Machine { capacity: 10_000, processors: 2, idle, ..Machine::default() };
+        (1..40).for_each(|tick| control.tick(TICK * tick, machine, &(0..16).map(begin).collect::<Vec<_>>()));
+        assert!(control.is_on());
+        (40..60).for_each(|tick| control.tick(TICK * tick, machine, &(0..16).map(run).collect::<Vec<_>>()));
+        (0..16).filter(|key| control.has_turn(*key)).count()
+    };
+    assert_eq!(in_turn(0.0), 3);
+    assert!(in_turn(0.5) > 3, "processors have nothing to do");
 }
 
 #[test]

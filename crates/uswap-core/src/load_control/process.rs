@@ -1,0 +1,130 @@
+//! What load control knows of one process.
+
+use std::time::Duration;
+
+use super::{FINITE, Key, REST, SHORT, Sample, THRASHES, works};
+use crate::programs::{Habit, Program};
+
+/// Whoever is let in has so long to begin.
+const START: Duration = Duration::from_millis(20);
+/// Share below which its resident pages are its working set.
+const CONTENT: f64 = 0.05;
+/// Half-life of what is remembered of waiting and running.
+const HALF_LIFE: f64 = 0.2;
+/// Least time that must be known of a process, in seconds of waiting and running.
+const ENOUGH: f64 = 0.003;
+/// While memory is short newcomers that have used so much time, and are larger than one part in so many of memory, take turns.
+const NEWCOMER: (Duration, u64) = (Duration::from_millis(20), 64);
+/// Where others of the program took longer than what is short: whoever is so young and so small has little to be carried out and back.
+const OF_A_LONG_KIND: (Duration, u64) = (Duration::from_millis(5), 128);
+
+/// Its turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    pub since: Duration,
+    pub until: Duration,
+    /// What may still be used of it.
+    pub left: Duration,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Process {
+    /// Its place in line: the smaller, the sooner.
+    pub ticket: u64,
+    pub parent: Option<Key>,
+    pub program: Program,
+    pub turn: Option<Turn>,
+    /// It has thrashed since it was idle last: it takes turns while load control is on.
+    pub thrashed: bool,
+    /// When it last ran, or wanted to.
+    pub awake: Duration,
+    /// It ran, or waited for pages, in this tick.
+    pub gets_on: bool,
+    pub blocked: bool,
+    pub serves: bool,
+    pub stopped: bool,
+    /// What it used since it was idle last, and whether it ever was.
+    pub burst: Duration,
+    pub rested: bool,
+    pub waited: f64,
+    pub ran: f64,
+    pub distance: f64,
+    pub pages: u64,
+    pub demand: u64,
+    /// The most that it had, in memory and evicted, and all that it used.
+    pub most: u64,
+    pub used: Duration,
+    pub held: bool,
+}
+
+impl Process {
+    pub fn thrashing(&self) -> f64 {
+        if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
+    }
+
+    /// Whether it has begun of late, and is past its first steps.
+    pub fn is_new(&self) -> bool {
+        !self.rested && self.burst >= NEWCOMER.0 && self.burst < FINITE
+    }
+
+    /// Whether it has begun of late and begins to grow, where `habit` is what others of its program came to.
+    pub fn begins_to_grow(&self, habit: Option<Habit>, capacity: u64) -> bool {
+        let is_long = habit.is_some_and(|habit| habit.used >= SHORT);
+        let (least, part) = if is_long { OF_A_LONG_KIND } else { NEWCOMER };
+        !self.rested && self.burst >= least && self.burst < FINITE && self.demand > capacity / part
+    }
+
+    /// Whether it can have to wait at all.
+    pub fn may_be_held(&self) -> bool {
+        self.thrashed && !self.serves && !self.stopped
+    }
+
+    pub fn is_awake(&self, now: Duration, within: Duration) -> bool {
+        self.blocked || now.saturating_sub(self.awake) <= within
+    }
+
+    /// Whether it gets on, or is about to: it was let in a moment ago.
+    pub fn is_moving(&self, now: Duration) -> bool {
+        self.gets_on || self.turn.is_some_and(|turn| self.blocked || now.saturating_sub(turn.since) <= START)
+    }
+
+    pub fn take(&mut self, now: Duration, passed: Duration, sample: &Sample) {
+        if !self.is_awake(now, REST) {
+            (self.burst, self.thrashed, self.turn, self.rested) = (Duration::ZERO, false, None, true);
+        }
+        let moves = sample.runnable || sample.refaults > 0 || works(sample.ran, passed);
+        (self.gets_on, self.blocked) = (moves && !sample.stopped, sample.blocked && !sample.stopped);
+        (self.parent, self.pages) = (sample.parent, sample.pages);
+        (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);
+        self.turn = self.turn.filter(|_| !sample.stopped);
+        self.most = self.most.max(sample.pages + sample.stored);
+        // Who is stopped was not idle of itself: it goes on as what it was.
+        if self.gets_on || self.blocked || self.stopped {
+            self.awake = now;
+        }
+        self.burst += sample.waited + sample.ran;
+        self.used += sample.waited + sample.ran;
+        if let Some(turn) = &mut self.turn {
+            turn.left = turn.left.saturating_sub(sample.waited + sample.ran);
+        }
+        let faded = 0.5f64.powf(passed.as_secs_f64() / HALF_LIFE);
+        self.waited = self.waited * faded + sample.waited.as_secs_f64();
+        self.ran = self.ran * faded + sample.ran.as_secs_f64();
+        self.thrashed |= self.thrashing() > THRASHES && (self.burst >= SHORT || self.is_new());
+        self.estimate(faded, sample);
+    }
+
+    fn estimate(&mut self, faded: f64, sample: &Sample) {
+        if sample.refaults > 0 {
+            let weight = sample.refaults as f64 / (sample.refaults as f64 + self.pages as f64 / 64.0 + 1.0);
+            self.distance += (sample.distance as f64 - self.distance) * weight;
+        } else if !self.held {
+            self.distance *= faded;
+        }
+        let seen = (sample.pages + self.distance as u64).min(sample.pages + sample.stored);
+        // Who is out shows nothing, and who comes in does not show all at once.
+        let partial = self.held || self.thrashing() > CONTENT;
+        self.demand = if partial { self.demand.max(seen) } else { seen }.min(sample.pages + sample.stored);
+    }
+}
