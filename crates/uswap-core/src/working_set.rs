@@ -59,6 +59,8 @@ pub struct WorkingSet<A: Ageing = Staging> {
     block: Block,
     /// Pages that became active while the guard was closed, and for which none was displaced yet.
     owed: u64,
+    /// No policy: pages go in the order in which they came.
+    plain: bool,
 }
 
 /// Neighbours on the active list that are being taken.
@@ -82,8 +84,19 @@ pub struct Refault {
 }
 
 impl<A: Ageing> WorkingSet<A> {
+    /// One without a policy, for comparison: nothing is active, no age is tested, and who came first goes first (FIFO).
+    pub fn plain() -> Self {
+        Self { plain: true, ..Self::default() }
+    }
+
+    /// Whether it has no policy.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// Puts a resident page at the tail of the list that its word names, and writes the word.
     pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        let word = word.set_active(word.active() && !self.plain);
         self.enter(table, page, word, Lists::push);
     }
 
@@ -111,7 +124,7 @@ impl<A: Ageing> WorkingSet<A> {
 
     /// Whether a page that comes displaces nobody, and so becomes active: nothing was evicted yet, or memory is `ample`.
     pub fn has_room(&mut self, ample: bool) -> bool {
-        let room = ample || self.clock == 0;
+        let room = !self.plain && (ample || self.clock == 0);
         self.filled |= room;
         room
     }
@@ -124,7 +137,7 @@ impl<A: Ageing> WorkingSet<A> {
         if restore {
             self.challenge.displaced_page_returned(self.clock, distance);
         }
-        let near = distance <= self.lists.count(true);
+        let near = !self.plain && distance <= self.lists.count(true);
         let passing = self.lists.count(false) + self.staged();
         let activate = near && self.challenge.challenge(self.clock, distance, passing, self.block_size());
         self.owed += u64::from(activate && !self.challenge.is_open());
@@ -167,7 +180,7 @@ impl<A: Ageing> WorkingSet<A> {
 
     /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
     pub fn staging_target(&self, resident: u64) -> u64 {
-        self.ageing.target(resident)
+        if self.plain { 0 } else { self.ageing.target(resident) }
     }
 
     /// A staged page was touched: a reference. One that was displaced has come back before it was gone.

@@ -185,3 +185,20 @@ fn stale_entries_stay_few_without_anybody_tidying() {
     assert_eq!((space.evict(), space.evict()), (Some(1999 << 32), None));
     assert_eq!(space.table.names(), 0);
 }
+
+/// Without a policy pages go in the order in which they came, also one that comes back at once and one that was active.
+#[test]
+fn without_a_policy_who_came_first_goes_first() {
+    let (mut table, mut set) = (PageTable::default(), WorkingSet::<uswap_core::staging::Staging>::plain());
+    assert!(!set.has_room(true) && set.staging_target(1000) == 0);
+    for page in 0..20 {
+        set.join(&mut table, page * PAGE, PageWord::default().resident().set_active(page % 3 == 0));
+    }
+    for page in 0..40 {
+        assert_eq!(set.next_victim(&mut table), Some(page % 20 * PAGE));
+        let word = table.get(page % 20 * PAGE);
+        let evicted = word.zero(set.evict(word));
+        assert!(!set.refault(evicted).activate, "page {page}");
+        set.join(&mut table, page % 20 * PAGE, evicted.resident().set_active(true));
+    }
+}

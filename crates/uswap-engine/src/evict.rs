@@ -499,7 +499,7 @@ impl Quads {
 /// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
 /// turn touches none.
 fn staging_target(space: &Space) -> u64 {
-    if space.record.is_held() {
+    if space.record.is_held() || space.working_set.is_plain() {
         return 0;
     }
     space.working_set.staging_target(space.resident).clamp(128, 8192).min(space.resident / 4)

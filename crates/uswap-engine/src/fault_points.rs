@@ -136,6 +136,8 @@ pub struct FaultPoints {
     pub delay_read: u64,
     /// Microseconds that each write to a device takes longer.
     pub delay_write: u64,
+    /// Not a rule: pages go in the order in which they came, whatever their age, for comparison.
+    pub fifo: bool,
     /// Not a rule: nothing is read ahead, for comparison.
     pub no_prefetch: bool,
     /// What a process lacks in its turn comes by faults alone.
@@ -235,6 +237,7 @@ impl FaultPoints {
                 "delay-writeback" => points.delay_writeback = number,
                 "delay-read" => points.delay_read = number,
                 "delay-write" => points.delay_write = number,
+                "fifo" => points.fifo = true,
                 "no-prefetch" => points.no_prefetch = true,
                 "no-prepaging" => points.no_prepaging = true,
                 "allocate" => points.allocate = true,

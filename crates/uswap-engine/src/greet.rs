@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
+use uswap_core::working_set::WorkingSet;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
@@ -49,6 +50,9 @@ impl Owner {
         }
         let mut space = Space::new(self.new_id(), events);
         (space.area, space.attached) = (greeting.area, greeting.attached);
+        if self.shared.faults.fifo {
+            space.working_set = WorkingSet::plain();
+        }
         if greeting.inherited || greeting.attached.is_some() {
             space.kin.doubt();
         }
