@@ -6,8 +6,8 @@ use crate::results::{Results, Sample};
 
 /// All tables for which there are samples.
 pub fn references(text: &mut String, results: &Results) {
-    let parts: [fn(&Results) -> String; 6] =
-        [throughput, fault_latency, build_by_jobs, zipf_bandwidth, zero_filled, page_fault_test];
+    let parts: [fn(&Results) -> String; 7] =
+        [throughput, fault_latency, build_by_jobs, zipf_bandwidth, zero_filled, page_fault_test, soft_faults];
     let written: Vec<String> = parts.iter().map(|part| part(results)).filter(|part| !part.is_empty()).collect();
     if !written.is_empty() {
         put!(text, "## In the shape of the reference documents\n");
@@ -233,6 +233,42 @@ fn page_fault_test(results: &Results) -> String {
         let mut columns = vec![String::from("threads")];
         columns.extend(systems.into_iter().cloned());
         table(&mut text, &columns, &rows);
+    }
+    text
+}
+
+/// 2013: what the test of age costs, as time that all threads together waited for soft faults beside that of the run.
+fn soft_faults(results: &Results) -> String {
+    let waits = |sample: &Sample| {
+        let told = |name: &str| sample.fault_latency["staged"][name].as_f64().unwrap_or(0.0);
+        (told("count"), told("count") * told("mean_ns") / 1e9)
+    };
+    let share = |sample: &Sample| waits(sample).1 * 100.0 / sample.wall_seconds.max(1e-9);
+    let mut rows = Vec::new();
+    for workload in &results.workloads {
+        for fraction in fractions_of(results, &workload.name) {
+            for system in limited(results).filter(|name| name.starts_with("uswap")) {
+                let value = |what: &dyn Fn(&Sample) -> f64| results.median(&workload.name, system, fraction, what);
+                let (Some(number), Some(share)) = (value(&|sample| waits(sample).0), value(&share)) else { continue };
+                let seconds = value(&|sample| sample.wall_seconds).unwrap_or_default();
+                let row = [format!("{fraction} %"), system.clone(), format!("{seconds:.2} s"), format!("{number:.0}")];
+                rows.push(
+                    std::iter::once(workload.name.clone())
+                        .chain(row)
+                        .chain([format!("{share:.2} %")])
+                        .collect::<Vec<_>>(),
+                );
+            }
+        }
+    }
+    let mut text = String::new();
+    if rows.iter().any(|row| row[4] != "0") {
+        put!(text, "### Soft faults: touches of pages under the test of age\n");
+        put!(
+            text,
+            "Time that all threads together waited for them, beside that of the run. `faults=fifo`: no policy.\n"
+        );
+        table(&mut text, &head(&["workload", "fraction", "system", "run", "soft faults", "of the run"]), &rows);
     }
     text
 }

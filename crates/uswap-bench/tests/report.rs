@@ -17,6 +17,8 @@ fn histogram(p50_us: u64) -> serde_json::Value {
 fn good(workload: &str, system: &str, fraction: u32, repetition: u32, seconds: f64) -> Sample {
     let limited = fraction > 0;
     let pages = if limited { (seconds * 1000.0) as u64 } else { 0 };
+    let staged =
+        json!({ "count": 10_000, "mean_ns": seconds * 1000.0, "p50_ns": 8000, "p99_ns": 90_000, "p999_ns": 900_000 });
     Sample {
         seconds,
         wall_seconds: seconds * 2.0,
@@ -35,7 +37,7 @@ fn good(workload: &str, system: &str, fraction: u32, repetition: u32, seconds: f
             "latency": histogram(1), "slow": histogram(seconds as u64), "user_seconds": 0.5, "system_seconds": 1.5,
             "faults_per_second": 1e6 / seconds, "faults_per_processor_second": 2e6 / seconds,
         }),
-        fault_latency: if system == "uswap" { json!({ "pool": histogram(9) }) } else { json!(null) },
+        fault_latency: if system == "uswap" { json!({ "pool": histogram(9), "staged": staged }) } else { json!(null) },
         ..Sample::of(workload, system, fraction, repetition, Outcome::Ok)
     }
 }

@@ -80,7 +80,6 @@ impl Sets {
 /// wschange: an old set that was read again and again gives way to a new one of three quarters of the budget, which is in
 /// memory after three passes (the kernel with the document's patches needed five to eight).
 #[test]
-#[ignore = "holds in 12 of 13 runs, not yet each time"]
 fn a_new_working_set_is_resident_after_three_passes() {
     need_userfaultfd!();
     let _alone = alone();
@@ -97,7 +96,6 @@ fn a_new_working_set_is_resident_after_three_passes() {
 /// wsprotect: a set of a quarter of the budget, which was there first, loses less than 2 % while a stream of 17/16 of the budget
 /// passes five times. (What fills the memory first is held, and no stream: that is the case above.)
 #[test]
-#[ignore = "holds in 12 of 13 runs, not yet each time"]
 fn a_stream_does_not_displace_an_established_set() {
     need_userfaultfd!();
     let _alone = alone();
