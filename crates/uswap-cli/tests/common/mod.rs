@@ -14,7 +14,6 @@ pub mod nbd;
 pub mod places;
 pub mod procs;
 pub mod terminal;
-pub mod told;
 pub mod torture_cases;
 pub mod victims;
 
