@@ -251,13 +251,9 @@ fn soft_faults(results: &Results) -> String {
                 let value = |what: &dyn Fn(&Sample) -> f64| results.median(&workload.name, system, fraction, what);
                 let (Some(number), Some(share)) = (value(&|sample| waits(sample).0), value(&share)) else { continue };
                 let seconds = value(&|sample| sample.wall_seconds).unwrap_or_default();
-                let row = [format!("{fraction} %"), system.clone(), format!("{seconds:.2} s"), format!("{number:.0}")];
-                rows.push(
-                    std::iter::once(workload.name.clone())
-                        .chain(row)
-                        .chain([format!("{share:.2} %")])
-                        .collect::<Vec<_>>(),
-                );
+                let [fraction, run] = [format!("{fraction} %"), format!("{seconds:.2} s")];
+                let [number, share] = [format!("{number:.0}"), format!("{share:.2} %")];
+                rows.push(vec![workload.name.clone(), fraction, system.clone(), run, number, share]);
             }
         }
     }

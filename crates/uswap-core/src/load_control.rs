@@ -57,11 +57,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::programs::{Program, Programs};
+
 mod process;
 
 use process::{Process, Turn};
-
-use crate::programs::{Program, Programs};
 
 /// A fault is held at most so long at a time.
 pub const MOST_HOLD: Duration = Duration::from_millis(100);

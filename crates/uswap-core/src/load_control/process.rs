@@ -65,14 +65,18 @@ impl Process {
 
     /// Whether it has begun of late, and is past its first steps.
     pub fn is_new(&self) -> bool {
-        !self.rested && self.burst >= NEWCOMER.0 && self.burst < FINITE
+        self.has_begun(NEWCOMER.0)
+    }
+
+    fn has_begun(&self, least: Duration) -> bool {
+        !self.rested && (least..FINITE).contains(&self.burst)
     }
 
     /// Whether it has begun of late and begins to grow, where `habit` is what others of its program came to.
     pub fn begins_to_grow(&self, habit: Option<Habit>, capacity: u64) -> bool {
         let is_long = habit.is_some_and(|habit| habit.used >= SHORT);
         let (least, part) = if is_long { OF_A_LONG_KIND } else { NEWCOMER };
-        !self.rested && self.burst >= least && self.burst < FINITE && self.demand > capacity / part
+        self.has_begun(least) && self.demand > capacity / part
     }
 
     /// Whether it can have to wait at all.
