@@ -33,7 +33,7 @@
 /// One challenger in so many is let in while the guard is closed.
 const PROBE: u64 = 8;
 /// So many blocks of those displaced are watched.
-const SAMPLE: u64 = 16;
+const SAMPLE: u64 = 32;
 /// An open guard watches so many parts of the distance, the last one in so many of each,
 const WATCHES: u64 = 16;
 const WATCHED: u64 = 4;

@@ -265,7 +265,7 @@ impl<A: Ageing> WorkingSet<A> {
     }
 
     fn block_size(&self) -> u64 {
-        (self.lists.count(true) / 8192).clamp(1, MOST_BLOCK)
+        (self.lists.count(true) / 16384).clamp(1, MOST_BLOCK)
     }
 
     /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages

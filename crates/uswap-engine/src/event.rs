@@ -3,15 +3,18 @@
 //! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one that happened is
 //! in the page table.
 
+use std::collections::BTreeMap;
+
 use uswap_abi::layout::PAGE;
 use uswap_core::word::{PageWord, State};
 use uswap_store::ObjectId;
 use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
+use crate::notes::Notes;
 use crate::owner::Owner;
 use crate::space::Space;
 use crate::tray::{Phase, bits};
-use crate::window::Held;
+use crate::window::{Held, Known};
 
 impl Owner {
     /// Applies one change; `last`: no other is left to be applied.
@@ -289,7 +292,23 @@ pub fn install_identity(child: &Space) -> Install {
     child.events.copy(child.identity_page(), &page)
 }
 
+/// What is known before the changes in a window. A program without hooks leaves no notes of what its children do not get.
+fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> Known<'a> {
+    Known { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
+}
+
 impl Space {
+    /// A change was read.
+    pub fn note_change(&mut self, event: Event) {
+        let Self { window, notes, registered, attached, .. } = self;
+        window.push(event, notes.count(), || known(registered, notes, attached.is_some()));
+    }
+
+    /// The changes that were read, in the order in which they happened, and how many were not read in it.
+    pub fn changes_in_order(&mut self) -> (Vec<Held>, u64) {
+        self.window.take(&self.events, &known(&self.registered, &self.notes, self.attached.is_some()))
+    }
+
     /// Forgets that a range is registered.
     pub fn unregister_range(&mut self, start: u64, end: u64) {
         let touched: Vec<(u64, u64)> =

@@ -127,7 +127,7 @@ impl Owner {
                 if matches!(event, Event::Remove { start, .. } if start == space.notice_page()) {
                     during(Growth::AddressSpaces, || self.read_notes(space));
                 }
-                during(Growth::AddressSpaces, || space.window.push(event, space.notes.count()));
+                during(Growth::AddressSpaces, || space.note_change(event));
             }
         }
         self.events = events;
@@ -142,7 +142,7 @@ impl Owner {
         let mut changes = if self.shared.faults.order_as_read {
             space.window.take_as_read()
         } else {
-            let (changes, misordered) = space.window.take(&space.events, &space.registered);
+            let (changes, misordered) = space.changes_in_order();
             self.shared.counters.misordered_events.add(misordered);
             changes
         }

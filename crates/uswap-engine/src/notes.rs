@@ -72,8 +72,10 @@ struct Doubt {
 }
 
 /// What has a range, and can be cut and moved by it.
-trait Ranged: Copy {
+pub trait Ranged: Copy {
+    /// The range.
     fn range(self) -> Range;
+    /// The same about another one.
     fn with(self, range: Range) -> Self;
 }
 
@@ -203,6 +205,13 @@ impl Notes {
         self.excluded.iter().map(|excluded| excluded.range).collect()
     }
 
+    /// What children may not get at all, as far as notes were read: also what is in doubt.
+    pub fn not_inherited(&self) -> Vec<Range> {
+        let excluded = self.excluded.iter().filter(|excluded| !excluded.wiped).map(|excluded| excluded.range);
+        let recent = self.recent.iter().filter(|note| note.excludes && !note.wipes).map(|note| note.range);
+        excluded.chain(recent).chain(self.doubts.iter().map(|doubt| doubt.range)).collect()
+    }
+
     /// Whether the kernel must be asked about registered memory.
     fn is_in_doubt(&self, registered: &Registered) -> bool {
         self.doubts.iter().any(|doubt| parts(doubt.range, registered).next().is_some())
@@ -327,7 +336,7 @@ fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): Range) {
 }
 
 /// What of a list lies in `source`, where it is when that has moved to `to`.
-fn moved<T: Ranged>(list: &[T], source: Range, to: u64) -> Vec<T> {
+pub fn moved<T: Ranged>(list: &[T], source: Range, to: u64) -> Vec<T> {
     let target = |(start, end): Range| (start - source.0 + to, end - source.0 + to);
     list.iter().filter_map(|one| Some(one.with(target(both(one.range(), source)?)))).collect()
 }

@@ -14,7 +14,7 @@
 //! * what was registered before;
 //! * what is registered now: the kernel is asked by an ioctl that cannot succeed;
 //! * what each fork child has: it is asked when its event is read, before it runs, for the changes read before, and
-//!   at the end of the window for those read after;
+//!   at the end of the window for those read after. That it has not what no child gets (MADV_DONTFORK) says nothing;
 //! * mremap fills a place that is empty, and every mremap sends an Unmap for the place it left, which says nothing new.
 //!
 //! Among all orders the first one that explains this is taken, tried from the order of reading on; if none does
@@ -24,6 +24,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use uswap_sys::userfaultfd::{Event, Userfaultfd};
+
+use crate::notes::moved;
+
+type Range = (u64, u64);
 
 /// Steps of the search for an order; a window of a few changes needs some dozens.
 const MOST_STEPS: u32 = 20_000;
@@ -94,6 +98,15 @@ pub struct Held {
     pub leaves: bool,
 }
 
+/// What is known of a space before the changes in its window.
+#[derive(Clone, Debug)]
+pub struct Known<'a> {
+    /// What was registered.
+    pub registered: &'a BTreeMap<u64, u64>,
+    /// What children may not get. `None`: it is not known, and can be anything.
+    pub not_inherited: Option<Vec<Range>>,
+}
+
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
 pub trait Kernel {
     /// Asks the space itself.
@@ -115,12 +128,14 @@ impl Window {
         self.held.is_empty()
     }
 
-    /// Notes a change that was just read.
-    pub fn push(&mut self, event: Event, notes: u64) {
+    /// Notes a change that was just read. `known` is asked for if it matters.
+    pub fn push<'a>(&mut self, event: Event, notes: u64, known: impl FnOnce() -> Known<'a>) {
         let mut seen = BTreeMap::new();
-        if let Event::Fork(child) = &event {
+        if let Event::Fork(child) = &event
+            && !self.entries.is_empty()
+        {
             let ask = |page: u64| Some((page, child.is_registered(page)?));
-            seen = pages_to_ask(&self.entries).into_iter().filter_map(ask).collect();
+            seen = pages_to_ask(&self.entries, &known()).into_iter().filter_map(ask).collect();
         }
         self.entries.push(Entry { change: Change::of(&event), seen });
         self.held.push(Held { event, notes, leaves: false });
@@ -128,16 +143,20 @@ impl Window {
 
     /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
     /// only.
-    pub fn take(&mut self, space: &Userfaultfd, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
+    pub fn take(&mut self, space: &Userfaultfd, known: &Known) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
         let echoes = echoes(&entries);
         for index in &echoes.1 {
             held[*index].iter_mut().for_each(|held| held.leaves = true);
         }
-        let order = order(&entries, &echoes, registered, &Asked { space, held: &held });
+        let order = order(&entries, &echoes, known, &Asked { space, held: &held });
         let misordered = order.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
-        (order.into_iter().filter_map(|index| held[index].take()).collect(), misordered)
+        let mut changes: Vec<Held> = order.into_iter().filter_map(|index| held[index].take()).collect();
+        let mut notes: Vec<u64> = changes.iter().map(|change| change.notes).collect();
+        notes_in_order(&mut notes);
+        changes.iter_mut().zip(notes).for_each(|(change, notes)| change.notes = notes);
+        (changes, misordered)
     }
 
     /// The same in the order of reading.
@@ -147,10 +166,51 @@ impl Window {
     }
 }
 
-/// The first and the last page of every range that the changes concern.
-pub fn pages_to_ask(entries: &[Entry]) -> BTreeSet<u64> {
-    let ranges = entries.iter().flat_map(|entry| entry.change.ranges());
-    ranges.flat_map(|(start, end)| [start, end - PAGE]).collect()
+/// The first and the last page of every segment that the changes concern.
+pub fn pages_to_ask(entries: &[Entry], known: &Known) -> BTreeSet<u64> {
+    let ranges = ranges_of(entries.iter());
+    let borders = borders(&ranges, known.registered, known.absent(entries).as_deref());
+    let concerned = |page: &u64| ranges.iter().any(|(start, end)| (start..end).contains(&page));
+    borders.iter().flat_map(|border| [*border, border.wrapping_sub(PAGE)]).filter(concerned).collect()
+}
+
+fn ranges_of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range> {
+    entries.flat_map(|entry| entry.change.ranges()).collect()
+}
+
+/// Where segments begin and end: all of one is there or not, before and after every change, and all of it is inherited or not.
+fn borders(ranges: &[Range], registered: &BTreeMap<u64, u64>, absent: Option<&[Range]>) -> BTreeSet<u64> {
+    let mut borders: BTreeSet<u64> = ranges.iter().flat_map(|(start, end)| [*start, *end]).collect();
+    for (start, end) in ranges {
+        let from = registered.range(..=start).next_back().map_or(*start, |(from, _)| *from);
+        let there = registered.range(from..*end).map(|(start, end)| (*start, *end));
+        let edges = there.chain(absent.unwrap_or_default().iter().copied()).flat_map(|(start, end)| [start, end]);
+        borders.extend(edges.filter(|edge| start < edge && edge < end));
+    }
+    borders
+}
+
+/// A note that is not among those known when a change was read was made after that change, and so after all that came before
+/// it: at each change, counted from the last one back, so many notes had been made at most.
+fn notes_in_order(notes: &mut [u64]) {
+    let mut most = u64::MAX;
+    for count in notes.iter_mut().rev() {
+        most = most.min(*count);
+        *count = most;
+    }
+}
+
+impl Known<'_> {
+    /// What children may not get, also where an mremap among the entries may have taken it.
+    fn absent(&self, entries: &[Entry]) -> Option<Vec<Range>> {
+        let mut absent = self.not_inherited.clone()?;
+        for entry in entries {
+            if let Change::Remap { from, to, length } = entry.change {
+                absent.extend(moved(&absent, (from, from + length), to));
+            }
+        }
+        Some(absent)
+    }
 }
 
 struct Asked<'a> {
@@ -170,19 +230,15 @@ impl Kernel for Asked<'_> {
 }
 
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
-pub fn order(
-    entries: &[Entry],
-    (echoes, leaving): &Echoes,
-    registered: &BTreeMap<u64, u64>,
-    kernel: &impl Kernel,
-) -> Vec<usize> {
+pub fn order(entries: &[Entry], (echoes, leaving): &Echoes, known: &Known, kernel: &impl Kernel) -> Vec<usize> {
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
     let depends = |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
         return kept;
     }
+    let absent = known.absent(entries);
     let entries = with_leaving(entries, leaving);
-    let mut search = Search::new(&entries, &kept, registered, kernel);
+    let mut search = Search::new(&entries, &kept, known.registered, absent.as_deref(), kernel);
     let mut taken = Vec::with_capacity(kept.len());
     let before = search.before.clone();
     search.extend(&mut taken, &before, 0);
@@ -218,8 +274,8 @@ fn with_leaving(entries: &[Entry], leaving: &BTreeSet<usize>) -> Vec<Entry> {
     entries
 }
 
-/// Which segments are registered. The borders of all ranges concerned cut the address space into segments, of which
-/// each change concerns whole ones.
+/// Which segments are registered. The borders of all ranges concerned, and of what differs within them, cut the address space into
+/// segments, of which each change concerns whole ones.
 type Picture = Vec<bool>;
 
 struct Search<'a> {
@@ -234,18 +290,26 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(entries: &'a [Entry], kept: &[usize], registered: &BTreeMap<u64, u64>, kernel: &impl Kernel) -> Self {
-        let ranges: Vec<(u64, u64)> = kept.iter().flat_map(|index| entries[*index].change.ranges()).collect();
-        let borders: BTreeSet<u64> = ranges.iter().flat_map(|(start, end)| [*start, *end]).collect();
-        let borders: Vec<u64> = borders.into_iter().collect();
-        let concerned = |page: &u64| ranges.iter().any(|(start, end)| (*start..*end).contains(page));
+    fn new(
+        entries: &'a [Entry],
+        kept: &[usize],
+        registered: &BTreeMap<u64, u64>,
+        absent: Option<&[Range]>,
+        kernel: &impl Kernel,
+    ) -> Self {
+        let ranges = ranges_of(kept.iter().map(|index| &entries[*index]));
+        let borders: Vec<u64> = borders(&ranges, registered, absent).into_iter().collect();
+        let within = |ranges: &[Range], page: &u64| ranges.iter().any(|(start, end)| (start..end).contains(&page));
+        let concerned = |page: &u64| within(&ranges, page);
+        let says_something = |has: bool, page: &u64| has || absent.is_some_and(|absent| !within(absent, page));
         let before = |page: &u64| registered.range(..=*page).next_back().is_some_and(|(_, end)| end > page);
         let forks = kept.iter().filter(|index| entries[**index].change == Change::Fork);
         let child = |fork: &usize| {
             let answer = |(i, page): (usize, &u64)| {
                 let end = borders.get(i + 1).copied().unwrap_or(u64::MAX);
                 let seen = entries[*fork].seen.range(*page..end).next().map(|(_, has)| *has);
-                seen.or_else(|| kernel.child_has(*fork, *page)).filter(|_| concerned(page))
+                let has = seen.or_else(|| kernel.child_has(*fork, *page));
+                has.filter(|has| concerned(page) && says_something(*has, page))
             };
             (*fork, borders.iter().enumerate().map(answer).collect())
         };

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// What the program's memory holds: page number to content.
+/// What the program's registered memory holds: page number to content.
 type Memory = BTreeMap<u64, u32>;
 
 /// Page numbers as addresses.
@@ -15,6 +15,10 @@ const fn at(page: u64) -> u64 {
 #[derive(Default)]
 struct Program {
     memory: Memory,
+    /// Memory that is not registered.
+    plain: BTreeSet<u64>,
+    /// Registered memory that children do not get.
+    kept: BTreeSet<u64>,
     children: Vec<Memory>,
     /// Events of each thread that it has not queued yet: it does nothing else before they are read.
     threads: [VecDeque<(Change, usize)>; 3],
@@ -39,7 +43,31 @@ impl Kernel for (&Program, &[Entry]) {
 impl Program {
     fn new(seed: u64) -> Self {
         let memory = (0..24).filter(|page| page % 8 < 5).map(|page| (page, page as u32 + 100)).collect();
-        Self { memory, state: seed, ..Self::default() }
+        let plain = (0..24).filter(|page| page % 8 == 5).collect();
+        let mut program = Self { memory, plain, state: seed, ..Self::default() };
+        for page in 0..24 {
+            if program.memory.contains_key(&page) && program.below(4) == 0 {
+                program.kept.insert(page);
+            }
+        }
+        program
+    }
+
+    /// What is known of it before anything happens.
+    fn known<'a>(registered: &'a BTreeMap<u64, u64>, kept: &BTreeSet<u64>) -> Known<'a> {
+        Known { registered, not_inherited: Some(kept.iter().map(|page| (at(*page), at(page + 1))).collect()) }
+    }
+
+    fn is_unknown(&self, page: u64) -> bool {
+        self.unknown.iter().any(|(start, end)| (*start..*end).contains(&page))
+    }
+
+    fn inherited(&self) -> Memory {
+        self.memory
+            .iter()
+            .filter(|(page, _)| !self.kept.contains(page))
+            .map(|(page, content)| (*page, *content))
+            .collect()
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -50,8 +78,7 @@ impl Program {
     /// The runs of mapped pages that the program knows of.
     fn mappings(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        let known = |page: &&u64| !self.unknown.iter().any(|(start, end)| (*start..*end).contains(*page));
-        for page in self.memory.keys().filter(known) {
+        for page in self.memory.keys().filter(|page| !self.is_unknown(**page)) {
             match runs.last_mut() {
                 Some((_, end)) if *end == *page => *end += 1,
                 _ => runs.push((*page, page + 1)),
@@ -69,25 +96,37 @@ impl Program {
         let (start, end) = mappings[self.below(mappings.len() as u64) as usize];
         let length = 1 + self.below(end - start);
         match self.below(4) {
-            0 => {
-                self.memory.retain(|page, _| !(start..start + length).contains(page));
-                self.threads[thread].push_back((Change::Unmap { start: at(start), end: at(start + length) }, 0));
-            }
+            0 => self.unmap(thread, start, length),
             1 if self.children.len() < 2 => {
-                self.children.push(self.memory.clone());
+                self.children.push(self.inherited());
                 self.threads[thread].push_back((Change::Fork, self.children.len() - 1));
             }
             _ => self.remap(thread, start, length),
         }
     }
 
+    /// Unmaps pages, and now and then what lies around them.
+    fn unmap(&mut self, thread: usize, start: u64, length: u64) {
+        let (before, behind) = (self.below(4), self.below(4));
+        let wide = start.saturating_sub(before)..start + length + behind;
+        let range = if wide.clone().any(|page| self.is_unknown(page)) { start..start + length } else { wide };
+        self.memory.retain(|page, _| !range.contains(page));
+        self.plain.retain(|page| !range.contains(page));
+        self.kept.retain(|page| !range.contains(page));
+        self.threads[thread].push_back((Change::Unmap { start: at(range.start), end: at(range.end) }, 0));
+    }
+
     /// Moves pages to the first hole, which another thread may have left a moment ago.
     fn remap(&mut self, thread: usize, from: u64, length: u64) {
-        let free = |to: &u64| !self.memory.keys().any(|page| (*to..*to + length).contains(page));
+        let taken = |page: &u64| self.memory.contains_key(page) || self.plain.contains(page);
+        let free = |to: &u64| !(*to..*to + length).any(|page| taken(&page));
         let Some(to) = (0..64).find(free) else { return };
         for page in from..from + length {
             let content = self.memory.remove(&page).expect("mapped");
             self.memory.insert(page - from + to, content);
+            if self.kept.remove(&page) {
+                self.kept.insert(page - from + to);
+            }
         }
         self.unknown[thread] = (to, to + length);
         self.threads[thread].push_back((Change::Remap { from: at(from), to: at(to), length: at(length) }, 0));
@@ -95,7 +134,7 @@ impl Program {
     }
 
     /// A thread queues one event; it goes on when all of its own are read.
-    fn deliver(&mut self, thread: usize, entries: &mut Vec<Entry>) {
+    fn deliver(&mut self, thread: usize, entries: &mut Vec<Entry>, known: &Known) {
         let Some((change, child)) = self.threads[thread].pop_front() else { return };
         if self.threads[thread].is_empty() {
             self.unknown[thread] = (0, 0);
@@ -103,7 +142,7 @@ impl Program {
         self.queue.push((change, child));
         let mut seen = BTreeMap::new();
         if change == Change::Fork {
-            let pages = pages_to_ask(entries).into_iter();
+            let pages = pages_to_ask(entries, known).into_iter();
             seen = pages.map(|page| (page, self.children[child].contains_key(&(page / PAGE)))).collect();
         }
         entries.push(Entry { change, seen });
@@ -140,11 +179,25 @@ fn keeps(truth: &Memory, known: &Memory) -> bool {
     truth.iter().all(|(page, content)| known.get(page) == Some(content))
 }
 
+/// Pages as registered ranges.
+fn runs(memory: &Memory) -> BTreeMap<u64, u64> {
+    let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+    for page in memory.keys() {
+        match runs.last_entry() {
+            Some(mut last) if *last.get() == at(*page) => *last.get_mut() = at(page + 1),
+            _ => drop(runs.insert(at(*page), at(page + 1))),
+        }
+    }
+    runs
+}
+
 /// A window of `changes` changes by `threads` threads. Returns whether every page is kept, in the order found and in
 /// that of reading.
 fn run(seed: u64, changes: usize) -> (bool, bool) {
     let mut program = Program::new(seed);
-    let before = program.memory.clone();
+    let (before, kept) = (program.memory.clone(), program.kept.clone());
+    let registered: BTreeMap<u64, u64> = runs(&before);
+    let known = Program::known(&registered, &kept);
     let mut entries = Vec::new();
     let mut left = changes;
     while left > 0 || !program.is_quiet() {
@@ -153,11 +206,10 @@ fn run(seed: u64, changes: usize) -> (bool, bool) {
             program.change(thread);
             left -= 1;
         } else {
-            program.deliver(thread, &mut entries);
+            program.deliver(thread, &mut entries, &known);
         }
     }
-    let registered: BTreeMap<u64, u64> = before.keys().map(|page| (at(*page), at(page + 1))).collect();
-    let found = order(&entries, &echoes(&entries), &registered, &(&program, &entries[..]));
+    let found = order(&entries, &echoes(&entries), &known, &(&program, &entries[..]));
     let as_read: Vec<usize> = (0..entries.len()).collect();
     let holds = |order: &[usize]| {
         let (memory, children) = replay(before.clone(), &entries, order);
@@ -194,7 +246,8 @@ fn an_mremap_and_its_own_unmap_are_one_change() {
     let entries = [entry(move_away), entry(fill), entry(Change::Unmap { start: at(0), end: at(10) })];
     let registered = [(at(0), at(10)), (at(50), at(60))].into();
     let nobody = Program::default();
-    assert_eq!(order(&entries, &echoes(&entries), &registered, &(&nobody, &entries[..])), [0, 1]);
+    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    assert_eq!(order(&entries, &echoes(&entries), &known, &(&nobody, &entries[..])), [0, 1]);
 }
 
 /// Everything is registered, in the space and in every child.
@@ -218,7 +271,58 @@ fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
     let elsewhere = Change::Unmap { start: at(200), end: at(210) };
     let entries = [entry(elsewhere), entry(leave), entry(Change::Fork)];
     let registered = [(at(0), at(10)), (at(100), at(110)), (at(200), at(210))].into();
-    let order = order(&entries, &echoes(&entries), &registered, &All);
+    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    let order = order(&entries, &echoes(&entries), &known, &All);
     let place = |index: usize| order.iter().position(|i| *i == index).expect("kept");
     assert!(place(1) < place(2), "{order:?}");
+}
+
+/// A child that has none of a range does not have the pages that no child gets.
+struct Keeps(Range);
+
+impl Kernel for Keeps {
+    fn space_has(&self, _: u64) -> Option<bool> {
+        Some(false)
+    }
+
+    fn child_has(&self, _: usize, address: u64) -> Option<bool> {
+        Some(!(self.0.0..self.0.1).contains(&address))
+    }
+}
+
+/// The child was forked before its parent unmapped what it has, though it has not the first page of that.
+#[test]
+fn what_no_child_gets_is_no_reason_to_fork_later() {
+    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let entries = [entry(Change::Fork), entry(Change::Unmap { start: at(10), end: at(20) })];
+    let registered = [(at(0), at(30))].into();
+    let found = |not_inherited| {
+        let known = Known { registered: &registered, not_inherited };
+        order(&entries, &echoes(&entries), &known, &Keeps((at(10), at(11))))
+    };
+    assert_eq!(found(Some(vec![(at(10), at(11))])), [0, 1]);
+    assert_eq!(found(None), [0, 1], "it can be anything");
+    assert_eq!(found(Some(Vec::new())), [1, 0], "every child gets it, so it was gone");
+}
+
+/// What is unmapped begins with a hole: that the child has nothing there says nothing either.
+#[test]
+fn a_hole_at_the_beginning_does_not_speak_for_the_rest() {
+    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let registered = [(at(15), at(20))].into();
+    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    let unmap = entry(Change::Unmap { start: at(10), end: at(20) });
+    let asked = pages_to_ask(std::slice::from_ref(&unmap), &known);
+    assert_eq!(asked.into_iter().collect::<Vec<_>>(), [at(10), at(14), at(15), at(19)]);
+    let fork = Entry { change: Change::Fork, seen: [(at(10), false), (at(15), true)].into() };
+    let entries = [unmap, fork];
+    assert_eq!(order(&entries, &echoes(&entries), &known, &Keeps((at(10), at(15)))), [1, 0]);
+}
+
+/// A note that was read after a change was made after it, and after all that came before it.
+#[test]
+fn notes_are_not_made_earlier_by_another_order() {
+    let mut notes = [6, 5, 9, 7, 7];
+    notes_in_order(&mut notes);
+    assert_eq!(notes, [5, 5, 7, 7, 7]);
 }
