@@ -66,6 +66,8 @@ victims! {
     raw_forks: "raw_forks", "--memory 66 --rounds 2";
     wipeonfork: "wipeonfork", "--memory 76";
     wipe_and_move: "wipe_and_move", "--memory 76 --rounds 8";
+    wipe_and_grow: "wipe_and_grow", "--memory 76 --rounds 4";
+    dontfork_and_unmap: "dontfork_and_unmap", "--memory 76 --rounds 4";
     guard_pages: "guard_pages", "--memory 76";
     shmat_remap: "shmat_remap", "--memory 76";
     strides: "strides", "--memory 76";

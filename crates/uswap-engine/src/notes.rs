@@ -8,7 +8,9 @@
 //! (smaps) cannot simply be asked when a fork is looked at: by then the program may have moved on.
 //!
 //! Memory that is not registered can be replaced without an event, so what a note says of it is in *doubt*. Once it is
-//! registered the kernel is asked, after the scan or at the next fork: what it says holds for every note that is done.
+//! registered the kernel is asked, after the scan or at the next fork: what it says holds for every note that is done. It can also be
+//! moved or grow by mremap without an event, and takes its advice along: of a program that has left notes, all that becomes
+//! registered is in doubt until the next fork.
 //! Of many notes before anything is registered the first are overwritten; then all memory that is registered is in doubt.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -64,11 +66,21 @@ struct Excluded {
     wiped: bool,
 }
 
-/// A note on memory that was not registered then.
+/// Memory of which the notes do not tell everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Doubt {
     range: Range,
     number: u64,
+    why: Why,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    /// A note was made on it before it was registered, or notes were missed.
+    Noted,
+    /// It became registered, or is known to be, when notes had been made: an mremap that nobody was told of may have brought it
+    /// there, or have made it larger, and the advice with it. Nobody asks about it before there is a fork.
+    Came,
 }
 
 /// What has a range, and can be cut and moved by it.
@@ -109,6 +121,13 @@ impl Ranged for Doubt {
     }
 }
 
+impl Doubt {
+    /// Notes were missed, which may have been about this.
+    fn missed(range: Range) -> Self {
+        Self { range, number: 0, why: Why::Noted }
+    }
+}
+
 /// All notes of a space.
 #[derive(Clone, Default, Debug)]
 pub struct Notes {
@@ -143,7 +162,7 @@ impl Notes {
             self.apply_until(u64::MAX, registered);
             self.first = oldest;
             self.missed = true;
-            self.doubts.extend(registered.iter().map(|(start, end)| Doubt { range: (*start, *end), number: 0 }));
+            self.doubts.extend(registered.iter().map(|(start, end)| Doubt::missed((*start, *end))));
         }
         for number in self.count()..count {
             // An incomplete one is announced later.
@@ -173,7 +192,8 @@ impl Notes {
         let mut doubtful: Vec<Range> = self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
         doubtful.extend(unregistered(note.range, registered));
         cut(&mut self.doubts, note.range);
-        self.doubts.extend(doubtful.into_iter().map(|range| Doubt { range, number: self.first }));
+        let noted = |range| Doubt { range, number: self.first, why: Why::Noted };
+        self.doubts.extend(doubtful.into_iter().map(noted));
     }
 
     /// munmap: nothing is left there that advice could have been given on.
@@ -193,10 +213,16 @@ impl Notes {
         self.doubts.extend(doubts);
     }
 
-    /// A range is registered from now on.
+    /// A range is registered from now on, or is known to be.
     pub fn registered(&mut self, start: u64, end: u64) {
         if self.missed {
-            self.doubts.push(Doubt { range: (start, end), number: 0 });
+            return self.doubts.push(Doubt::missed((start, end)));
+        }
+        let Some(number) = self.count().checked_sub(1) else { return };
+        match self.doubts.last_mut() {
+            // A heap that grows.
+            Some(Doubt { range, number: last, why: Why::Came }) if range.1 == start => (range.1, *last) = (end, number),
+            _ => self.doubts.push(Doubt { range: (start, end), number, why: Why::Came }),
         }
     }
 
@@ -212,9 +238,10 @@ impl Notes {
         excluded.chain(recent).chain(self.doubts.iter().map(|doubt| doubt.range)).collect()
     }
 
-    /// Whether the kernel must be asked about registered memory.
-    fn is_in_doubt(&self, registered: &Registered) -> bool {
-        self.doubts.iter().any(|doubt| parts(doubt.range, registered).next().is_some())
+    /// Whether the kernel must be asked about registered memory, because of a fork or without one.
+    fn is_in_doubt(&self, registered: &Registered, fork: bool) -> bool {
+        let mut doubts = self.doubts.iter().filter(|doubt| fork || doubt.why == Why::Noted);
+        doubts.any(|doubt| parts(doubt.range, registered).next().is_some())
     }
 
     /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made before that. What notes that
@@ -250,8 +277,8 @@ impl Owner {
 
     /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every change that was read must have
     /// been applied.
-    pub fn settle_notes(&mut self, space: &mut Space) {
-        if !space.notes.is_in_doubt(&space.registered) {
+    pub fn settle_notes(&mut self, space: &mut Space, fork: bool) {
+        if !space.notes.is_in_doubt(&space.registered, fork) {
             return;
         }
         let Some(before) = header(space) else { return };
@@ -278,7 +305,7 @@ impl Owner {
             return advised(parent);
         }
         if last {
-            self.settle_notes(parent);
+            self.settle_notes(parent, true);
         }
         parent.notes.excluded()
     }
@@ -420,12 +447,12 @@ mod tests {
         page.note(30, 40, WIPE);
         notes.read(&page.0, &registered);
         notes.apply_until(2, &registered);
-        assert!(!notes.is_in_doubt(&registered));
-        assert!(notes.is_in_doubt(&all()));
+        assert!(!notes.is_in_doubt(&registered, false));
+        assert!(notes.is_in_doubt(&all(), false));
         // The mapping was replaced before it was registered; what the kernel says of other memory does not count.
         notes.settle(&[wiped((38, 50))], |_| true, &all());
         assert_eq!(excluded(&notes), [(10, 20), (38, 40)]);
-        assert!(!notes.is_in_doubt(&all()));
+        assert!(!notes.is_in_doubt(&all(), false));
     }
 
     #[test]
@@ -435,12 +462,12 @@ mod tests {
         notes.read(&page.0, &Registered::new());
         notes.apply_until(1, &Registered::new());
         notes.settle(&[], |_| false, &all());
-        assert_eq!((excluded(&notes), notes.is_in_doubt(&all())), (vec![(30, 40)], true));
+        assert_eq!((excluded(&notes), notes.is_in_doubt(&all(), false)), (vec![(30, 40)], true));
         page.note(35, 40, KEEP);
         notes.read(&page.0, &all());
         notes.settle(&[], |number| number == 0, &all());
         assert_eq!(
-            (excluded(&notes), notes.is_in_doubt(&all())),
+            (excluded(&notes), notes.is_in_doubt(&all(), false)),
             (vec![(35, 40)], true),
             "a later note is not applied yet"
         );
@@ -459,6 +486,23 @@ mod tests {
         assert_eq!((notes.count(), excluded(&notes)), (1, vec![(10, 20)]));
     }
 
+    /// An mremap that nobody is told of can have brought advised memory there: the kernel is asked at the next fork.
+    #[test]
+    fn what_is_registered_after_notes_is_in_doubt_at_forks() {
+        let (mut page, mut notes) = (Page::new(), Notes::default());
+        notes.registered(0, 100);
+        assert!(!notes.is_in_doubt(&all(), true), "no note was made yet");
+        page.note(10, 20, WIPE | NOTE_DONE);
+        notes.read(&page.0, &all());
+        notes.apply_until(1, &all());
+        [(200, 210), (210, 300), (400, 410)].into_iter().for_each(|(start, end)| notes.registered(start, end));
+        assert_eq!(notes.doubts.len(), 2, "a heap that grows is one range");
+        assert!(!notes.is_in_doubt(&all(), false) && notes.is_in_doubt(&all(), true));
+        notes.settle(&[wiped((205, 220))], |_| true, &all());
+        assert_eq!(excluded(&notes), [(10, 20), (205, 220)]);
+        assert!(!notes.is_in_doubt(&all(), true));
+    }
+
     #[test]
     fn thousands_of_notes_are_followed_and_after_missed_ones_all_is_in_doubt() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
@@ -473,11 +517,11 @@ mod tests {
         assert_eq!(excluded(&notes).len(), 10, "what was registered then is not asked about");
         (0..=NOTES as u64).for_each(|i| page.note(i, i + 1, KEEP));
         notes.read(&page.0, &all());
-        assert!(notes.missed && notes.count() == page.0[0] && notes.is_in_doubt(&all()));
+        assert!(notes.missed && notes.count() == page.0[0] && notes.is_in_doubt(&all(), false));
         notes.apply_until(u64::MAX, &all());
         notes.settle(&[wiped((500, 600))], |_| true, &all());
         assert_eq!(excluded(&notes), [(500, 600)]);
         notes.registered(2000, 3000);
-        assert!(notes.is_in_doubt(&[(2000, 3000)].into()));
+        assert!(notes.is_in_doubt(&[(2000, 3000)].into(), false));
     }
 }

@@ -55,7 +55,7 @@ impl Owner {
         self.take_by_age(space, &new);
         space.maps = Some(maps);
         if space.window.is_empty() {
-            self.settle_notes(space);
+            self.settle_notes(space, false);
         }
         // Mostly no event is pending, and the list stays short.
         self.is_settled(space);
@@ -132,7 +132,7 @@ impl Owner {
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        space.notes.registered(mapping.start, mapping.end);
+        missing.iter().for_each(|(start, end)| space.notes.registered(*start, *end));
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
@@ -251,10 +251,12 @@ impl Space {
     /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true.
     pub fn learn_registered(&mut self, address: u64) {
         let mapping = self.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
-        match mapping.filter(|mapping| mapping.start <= address) {
-            Some(mapping) => self.add_registered(mapping.start, mapping.end),
-            None => self.add_registered(address, address + PAGE),
+        let found = mapping.filter(|mapping| mapping.start <= address);
+        let (start, end) = found.map_or((address, address + PAGE), |mapping| (mapping.start, mapping.end));
+        for (start, end) in self.unregistered_parts(start, end) {
+            self.notes.registered(start, end);
         }
+        self.add_registered(start, end);
     }
 
     fn add_registered(&mut self, start: u64, end: u64) {
