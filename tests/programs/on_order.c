@@ -4,6 +4,8 @@
 // line on stdout when it is done: `N walk done`. At first `N is PID`.
 //
 //   walk     read and check every page            rewrite  give every page new bytes
+//   noise    the same, of bytes that do not compress
+//   thin     keep one MiB in four, give the others back
 //   fork     a child checks every page and ends   stay     a child checks every page and waits: `N child PID`
 //   lock     mlock the first 24 MiB               unlock   undo it
 //   script   run `sh FOLDER/script`, which must exit with 0
@@ -19,17 +21,53 @@ static unsigned char *data;
 static size_t pages;
 static const char *folder;
 static uint32_t number, version = 1;
+static bool noise, thin;
 static pid_t waiting;
+
+#define BLOCK (MIB / PAGE)
+
+static bool is_kept(size_t page)
+{
+    return !thin || page / BLOCK % 4 == 0;
+}
+
+static struct page_identity identity(size_t page)
+{
+    struct page_identity is = usual_identity(number, (uint32_t)page, version);
+    if (noise)
+        is.kind = KIND_RANDOM;
+    return is;
+}
 
 static void check(const char *what)
 {
     phase(what);
-    require_pages(data, 0, pages, number, version, what);
+    for (size_t i = 0; i < pages; i++) {
+        if (!is_kept(i))
+            continue;
+        struct page_identity is = identity(i);
+        page_require(data + i * PAGE, &is, what);
+    }
 }
 
-static void rewrite(void)
+static void rewrite(bool with_noise)
 {
-    fill_pages(data, 0, pages, number, ++version);
+    version++;
+    noise = with_noise;
+    for (size_t i = 0; i < pages; i++) {
+        if (!is_kept(i))
+            continue;
+        struct page_identity is = identity(i);
+        page_render(data + i * PAGE, &is);
+    }
+}
+
+static void thin_out(void)
+{
+    thin = true;
+    for (size_t i = 0; i < pages; i += BLOCK)
+        if (!is_kept(i))
+            MUST(munmap(data + i * PAGE, MIB) == 0);
 }
 
 static void check_in_child(bool stays)
@@ -70,8 +108,10 @@ static void obey(const char *order)
 {
     if (strcmp(order, "walk") == 0)
         check("walk");
-    else if (strcmp(order, "rewrite") == 0)
-        rewrite();
+    else if (strcmp(order, "rewrite") == 0 || strcmp(order, "noise") == 0)
+        rewrite(order[0] == 'n');
+    else if (strcmp(order, "thin") == 0)
+        thin_out();
     else if (strcmp(order, "fork") == 0 || strcmp(order, "stay") == 0)
         check_in_child(order[0] == 's');
     else if (strcmp(order, "lock") == 0)

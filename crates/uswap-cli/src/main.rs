@@ -46,7 +46,7 @@ enum Command {
     Top(top::TopArguments),
     /// Give a run another swap file or device
     Swapon(orders::SwaponArguments),
-    /// Empty a swap file or device of a run and let it go
+    /// Empty a swap file or device of a run (into the pool, onto others, or back into memory) and let it go
     Swapoff(orders::SwapoffArguments),
     /// Change the budget of a run
     Limit(orders::LimitArguments),

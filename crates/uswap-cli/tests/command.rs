@@ -447,7 +447,7 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 63] = [
+const FIGURES: [&str; 64] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
@@ -458,6 +458,7 @@ const FIGURES: [&str; 63] = [
     "swpin_zero",
     "swap_ra",
     "prepaged",
+    "brought_in",
     "pgscan",
     "pgsteal",
     "pgdeactivate",

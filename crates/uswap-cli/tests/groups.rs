@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::io::Write;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use common::told::Told;
 use common::victims::victim;
 use common::{Running, Scratch, USWAP, under};
 use serde_json::Value;
@@ -20,56 +20,7 @@ fn says(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A run of `on_order`: processes that hold memory and do what they are told.
-struct Told {
-    running: Running,
-    folder: Scratch,
-    name: String,
-    pids: Vec<u32>,
-}
-
 impl Told {
-    fn start(test: &str, ram: &str, processes: u32, memory: &str, options: &[(&str, &str)]) -> Self {
-        let (name, folder) = (format!("groups-{test}-{}", std::process::id()), Scratch::new());
-        let mut launch = under(ram).deadline(150).option("--name", &name).faults("audit");
-        for (option, value) in options {
-            launch = launch.option(option, value);
-        }
-        let program = victim("on_order");
-        let place = folder.path("orders");
-        std::fs::create_dir(&place).expect("a folder");
-        let (place, count) = (place.display().to_string(), processes.to_string());
-        let words = ["--folder", place.as_str(), "--processes", count.as_str(), "--memory", memory, "--timeout", "130"];
-        let running = launch.start(std::iter::once(program.as_os_str()).chain(words.iter().map(|word| word.as_ref())));
-        let mut told = Self { running, folder, name, pids: Vec::new() };
-        told.pids = (1..=processes).map(|number| told.number_after(&format!("{number} is "))).collect();
-        told
-    }
-
-    /// The number that follows these words on stdout, once they are there.
-    fn number_after(&self, words: &str) -> u32 {
-        self.running.until(words, || {
-            let text = self.running.stdout();
-            let rest = text.lines().find_map(|line| line.strip_prefix(words))?;
-            rest.parse().ok()
-        })
-    }
-
-    /// Gives an order and waits until it is carried out.
-    fn order(&self, process: usize, order: &str) {
-        let done = format!("{process} {order} done");
-        let before = self.running.stdout().matches(&done).count();
-        self.send(process, order);
-        let look = || (self.running.stdout().matches(&done).count() > before).then_some(());
-        self.running.until(&done, look);
-    }
-
-    fn send(&self, process: usize, order: &str) {
-        let pipe = self.folder.path("orders").join(process.to_string());
-        let mut pipe = std::fs::OpenOptions::new().write(true).open(pipe).expect("the process's pipe");
-        writeln!(pipe, "{order}").expect("room");
-    }
-
     fn pid(&self, process: usize) -> String {
         self.pids[process - 1].to_string()
     }
@@ -92,10 +43,6 @@ impl Told {
         assert!(says(&output).contains(why), "{order} {words:?}: {}", says(&output));
     }
 
-    fn figures(&self) -> Value {
-        common::figures(&self.name)
-    }
-
     /// All groups, as `group list --json` tells them.
     fn groups(&self) -> Vec<Value> {
         let told: Value = serde_json::from_str(&self.group("list", &["--json"])).expect("JSON");
@@ -113,11 +60,6 @@ impl Told {
 
     fn swapped(&self, group: &str) -> u64 {
         self.find(group)["swapped_bytes"].as_u64().expect("a number")
-    }
-
-    /// Waits until it is so.
-    fn until(&self, what: &str, is_so: impl Fn() -> bool) {
-        self.running.until(what, || is_so().then_some(()));
     }
 
     /// Anonymous memory of a process that is in RAM, as the kernel counts it.
@@ -147,15 +89,6 @@ impl Told {
         }
         seen.sort_unstable();
         (seen[seen.len() / 2], seen[seen.len() - 1])
-    }
-
-    /// All processes check all of their memory, and end.
-    fn end(self) -> common::Outcome {
-        (1..=self.pids.len()).for_each(|process| self.send(process, "end"));
-        let outcome = self.running.wait();
-        outcome.expect(0);
-        assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
-        outcome
     }
 }
 
@@ -285,6 +218,29 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     let (b, resident) = (told.used("b"), told.resident(1));
     assert!(b.abs_diff(resident) < 8 * MIB, "B is charged with {b}, its process has {resident}");
     assert!(told.groups().iter().all(|group| group["name"] != "a"));
+    told.end().paged();
+}
+
+/// What a swapoff brings back is charged to who has it: a group that is at its limit gets nothing, whatever room the run has.
+#[test]
+fn a_swapoff_brings_no_group_above_its_limit() {
+    need_userfaultfd!();
+    let device = Scratch::new();
+    let path = device.path("swap").display().to_string();
+    let told = Told::start("off", "512M", 1, "96", &[("--pool", "2"), ("--swap", &format!("{path},size=1G"))]);
+    told.group("create", &["a", "--limit", "32M"]);
+    told.group("move", &[&told.pid(1), "a"]);
+    told.order(1, "noise");
+    told.until("the limit", || told.used("a") <= 32 * MIB && told.swapped("a") > 56 * MIB);
+    let output = uswap(&["swapoff", &told.name, &path]);
+    assert_eq!(output.status.code(), Some(125), "{}", says(&output));
+    assert!(says(&output).contains("groups that are at their limits"), "{}", says(&output));
+    assert!(told.used("a") <= 32 * MIB, "{:?}", told.groups());
+    told.group("limit", &["a", "max"]);
+    let output = uswap(&["swapoff", &told.name, &path]);
+    assert_eq!(output.status.code(), Some(0), "{}", says(&output));
+    told.is_whole(1, 96);
+    told.until("all of it in the group", || told.used("a") > 90 * MIB && told.swapped("a") < 4 * MIB);
     told.end().paged();
 }
 

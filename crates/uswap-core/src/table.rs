@@ -219,21 +219,27 @@ impl PageTable {
         }
     }
 
-    /// Numbers of chunks and the addresses where they begin, in order.
-    fn chunks_in_order(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.by_address.iter().flat_map(|(key, region)| {
+    /// Numbers of chunks and the addresses where they begin, in order, from the one on in which `start` lies.
+    fn chunks_from(&self, start: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.by_address.range(start / REGION_BYTES..).flat_map(move |(key, region)| {
             let chunks = self.regions.get(*region).chunks.iter().enumerate();
             let there = chunks.filter(|(_, number)| **number != NONE);
-            there.map(move |(index, number)| (key * REGION_BYTES + index as u64 * CHUNK_BYTES, *number))
+            let places = there.map(move |(index, number)| (key * REGION_BYTES + index as u64 * CHUNK_BYTES, *number));
+            places.filter(move |(base, _)| base + (CHUNK_BYTES - 1) >= start)
         })
     }
 
     /// Every word that is not untouched, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, PageWord)> + '_ {
-        self.chunks_in_order().flat_map(|(base, number)| {
+        self.iter_from(0)
+    }
+
+    /// The same for the pages at `start` and above.
+    pub fn iter_from(&self, start: u64) -> impl Iterator<Item = (u64, PageWord)> + '_ {
+        self.chunks_from(start).flat_map(move |(base, number)| {
             let words = self.chunks.get(number).iter().enumerate();
             let pages = words.map(move |(page, word)| (base + page as u64 * PAGE, *word));
-            pages.filter(|(_, word)| *word != PageWord::UNTOUCHED)
+            pages.filter(move |(page, word)| *page >= start && *word != PageWord::UNTOUCHED)
         })
     }
 
@@ -369,7 +375,12 @@ mod tests {
                 }
             }
             prop_assert_eq!(table.names(), names.len());
-            prop_assert_eq!(table.iter().collect::<Vec<_>>(), plain.into_iter().collect::<Vec<_>>());
+            let all: Vec<_> = plain.into_iter().collect();
+            prop_assert_eq!(table.iter().collect::<Vec<_>>(), all.clone());
+            for from in all.iter().flat_map(|(page, _)| [*page, *page + PAGE]) {
+                let above: Vec<_> = all.iter().copied().filter(|(page, _)| *page >= from).collect();
+                prop_assert_eq!(table.iter_from(from).collect::<Vec<_>>(), above);
+            }
             names.iter().for_each(|(index, _)| table.unname(*index));
             table.take_range(0, u64::MAX / 2, |_, _| {});
             prop_assert_eq!((table.by_address.len(), table.regions.len(), table.chunks.len()), (0, 0, 0));

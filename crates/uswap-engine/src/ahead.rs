@@ -18,7 +18,7 @@ use uswap_store::{ObjectId, PageLoad, Spot};
 
 use crate::fault::Served;
 use crate::owner::Owner;
-use crate::reader::{Read, ReadBuffer};
+use crate::reader::{Purpose, Read, ReadBuffer};
 use crate::space::Space;
 
 /// Pages of one read ahead.
@@ -63,7 +63,7 @@ impl Owner {
     pub fn arrived(&mut self, space: &mut Space, read: Read) {
         let failed = |load: &PageLoad| load.result.is_err();
         let awaited = |load: &PageLoad| space.waiters.contains(load.address) || failed(load);
-        if read.ahead && space.ahead.has_room() && !read.buffer.pages.iter().any(awaited) {
+        if read.purpose == Purpose::Ahead && space.ahead.has_room() && !read.buffer.pages.iter().any(awaited) {
             during(Growth::Lists, || space.ahead.reads.push((read, Instant::now())));
         } else {
             self.install_read(space, read);
@@ -114,7 +114,7 @@ impl Owner {
             }
             let passed = self.choose_ahead(space, Window { pages: left, stride }, from, &mut buffer);
             let chosen = buffer.pages.len() as u32;
-            if chosen == 0 || self.send_read(space, buffer, Instant::now(), true).is_none() {
+            if chosen == 0 || self.send_read(space, buffer, Instant::now(), Purpose::Ahead).is_none() {
                 break;
             }
             self.shared.counters.swap_ra.add(u64::from(chosen));

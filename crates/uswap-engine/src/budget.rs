@@ -245,6 +245,11 @@ impl Budget {
         self.usage() + pages <= self.hard()
     }
 
+    /// Pages that may come without any being evicted for them.
+    pub fn free(&self) -> i64 {
+        (self.high() - self.usage()).max(0)
+    }
+
     /// Whether memory is so far from short that pages which come now displace nobody.
     pub fn is_ample(&self) -> bool {
         self.has_room(AMPLE + self.marks().reserve())

@@ -74,6 +74,13 @@ impl Owner {
         space.account.as_ref().is_none_or(|account| self.shared.groups.has_room(account, pages))
     }
 
+    /// Whether so many may come to the space now without any being evicted for them.
+    pub fn has_free_room(&self, space: &Space, pages: i64) -> bool {
+        let groups = &self.shared.groups;
+        let fits = space.account.as_ref().is_none_or(|account| groups.has_free_room(account, pages));
+        fits && self.shared.budget.free() >= pages
+    }
+
     /// Whether pages that come to the space now displace nobody.
     pub fn is_ample(&self, space: &Space) -> bool {
         self.shared.budget.is_ample() && self.groups_have_room(space, AMPLE)

@@ -21,7 +21,7 @@ use uswap_sys::socket::peer_credentials;
 use crate::config::RunConfig;
 use crate::group_orders::{self, GroupOrder};
 use crate::shared::Shared;
-use crate::{leaving, report, swaps};
+use crate::{leaving, report, swapoff, swaps};
 
 /// A caller gets this long, all in all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -183,8 +183,8 @@ impl Control {
         match request {
             Request::Status => Ok(self.status(shared)),
             Request::Swapon(spec) => swaps::swapon(shared, &spec),
-            Request::Swapoff(device) => swaps::swapoff(shared, &device),
-            Request::SwapoffStop => swaps::stop_swapoff(shared),
+            Request::Swapoff(device) => swapoff::begin(shared, &device),
+            Request::SwapoffStop => swapoff::stop(shared),
             Request::Detach => leaving::begin(shared),
             Request::Limit(bytes) if shared.leaving.is_under_way() => {
                 Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))

@@ -83,6 +83,8 @@ counters! {
     swap_ra,
     /// A page was brought back when its process's turn began, before anybody touched it.
     prepaged,
+    /// A page was brought back because its device was being emptied and nobody else had room for it.
+    brought_in,
     /// A fault found its page read ahead: the buffer in which it lay was installed.
     swap_ra_hit,
     /// A buffer of pages that were read ahead was dropped, because no fault came for it in a second.

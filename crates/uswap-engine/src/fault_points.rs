@@ -75,6 +75,8 @@ pub struct FaultPoints {
     pub delay_store: u64,
     /// Microseconds between two steps of a swapoff.
     pub delay_drain: u64,
+    /// Microseconds between two steps of an owner that brings pages in for a swapoff, at least.
+    pub delay_bring: u64,
     /// Microseconds that writeback waits before and after each write to a device.
     pub delay_writeback: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -234,6 +236,7 @@ impl FaultPoints {
                 "turn" => points.turn = number,
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
+                "delay-bring" => points.delay_bring = number,
                 "delay-writeback" => points.delay_writeback = number,
                 "delay-read" => points.delay_read = number,
                 "delay-write" => points.delay_write = number,

@@ -160,6 +160,11 @@ impl Group {
         self.used() + pages <= self.marks(threads).hard()
     }
 
+    /// Whether so many may come without any being evicted for them.
+    pub fn has_free_room(&self, pages: i64, threads: i64) -> bool {
+        self.used() + pages <= self.marks(threads).high()
+    }
+
     /// Above this its memory gets registered.
     pub fn activation(&self, threads: i64) -> i64 {
         self.marks(threads).activation(self.processes.load(Relaxed))

@@ -233,6 +233,11 @@ impl Groups {
         self.read().above_account(account).all(|group| group.has_room(pages, self.threads))
     }
 
+    /// Whether so many may come to the process without any being evicted for them.
+    pub fn has_free_room(&self, account: &Account, pages: i64) -> bool {
+        self.read().above_account(account).all(|group| group.has_free_room(pages, self.threads))
+    }
+
     /// Whether a group that has no room for the process has nothing under way, with any of so many owners, that would
     /// make some.
     pub fn is_helpless(&self, account: &Account, owners: usize) -> bool {

@@ -14,6 +14,7 @@ use uswap_sys::AlignedBuf;
 use uswap_sys::events::{Poller, Ready};
 use uswap_sys::userfaultfd::Event;
 
+use crate::bring_in::Bringing;
 use crate::charge::URGENT;
 use crate::load::Record;
 use crate::lobby::Lobby;
@@ -70,6 +71,8 @@ pub struct Owner {
     pub groups_balanced: Instant,
     /// New programs that wait for room.
     pub lobby: Lobby,
+    /// What a swapoff has it bring in.
+    pub bringing: Bringing,
     /// Agents of fork children whose space is not found yet, and since when they wait.
     pub late_children: Vec<(Instant, Box<Greeting>)>,
 }
@@ -131,6 +134,7 @@ impl Owner {
             balanced: (Instant::now(), Duration::ZERO),
             groups_balanced: Instant::now(),
             lobby: Lobby::default(),
+            bringing: Bringing::default(),
             late_children: Vec::new(),
         })
     }
@@ -156,6 +160,7 @@ impl Owner {
             self.tell_load(false);
             self.balance();
             self.leave();
+            self.bring_in();
             self.placement.keep();
         }
     }
@@ -228,6 +233,7 @@ impl Owner {
             Message::Read(done) => self.receive_read(done),
             Message::Queue { device, queue } => self.receive_queue(device, queue),
             Message::DeviceGone(device) => self.drop_queue(device),
+            Message::BringIn(order) => self.receive_bring_in(order),
             Message::Matched { space, found } => {
                 during(Growth::AddressSpaces, || self.with_space(space, |owner, space| owner.matched(space, found)));
             }

@@ -17,7 +17,7 @@ use uswap_device::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 use uswap_store::QueuedLoad;
 
 use crate::owner::Owner;
-use crate::reader::{Job, Read};
+use crate::reader::{Job, Purpose, Read};
 
 /// Pages of a read that is asked for here, at most.
 const MOST_PAGES: usize = 4;
@@ -97,8 +97,8 @@ impl Queue {
 impl Owner {
     /// Asks for the pages of a read, if they are few and one request brings them. The read otherwise.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
-        let few = read.buffer.pages.len() <= MOST_PAGES && !read.ahead && !self.shared.faults.no_read_queue;
-        if !few || !self.has_queue(device) {
+        let few = read.buffer.pages.len() <= MOST_PAGES && read.purpose == Purpose::Fault;
+        if !few || self.shared.faults.no_read_queue || !self.has_queue(device) {
             return Err(read);
         }
         let room = read.buffer.room();

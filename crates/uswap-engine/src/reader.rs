@@ -77,6 +77,17 @@ impl ReadBuffer {
     }
 }
 
+/// Why pages are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A fault asked for them.
+    Fault,
+    /// Faults are expected to (`ahead.rs`).
+    Ahead,
+    /// Their device is being emptied (`bring_in.rs`).
+    BringIn,
+}
+
 /// A read of some pages, on its way there or back.
 pub struct Read {
     /// Whose.
@@ -87,8 +98,8 @@ pub struct Read {
     pub buffer: Lease<ReadBuffer>,
     /// When the fault was read.
     pub since: Instant,
-    /// No fault asked for it.
-    pub ahead: bool,
+    /// What it is for.
+    pub purpose: Purpose,
     /// The processor on which the one thread waits that asks for it: it should be read there (`placement.rs`).
     pub beside: Option<u32>,
 }

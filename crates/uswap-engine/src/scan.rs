@@ -259,6 +259,14 @@ impl Space {
         self.add_registered(start, end);
     }
 
+    /// A page was installed: it is registered, and so it is in every child to come, since no fork was under way. Nothing is
+    /// said of its neighbours.
+    pub fn learn_page(&mut self, address: u64) {
+        if !self.is_registered(address) {
+            self.add_registered(address, address + PAGE);
+        }
+    }
+
     fn add_registered(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         let touching: Vec<(u64, u64)> =
@@ -285,6 +293,10 @@ mod tests {
         assert_eq!(space.unregistered_parts(0, 0x8000), [(0, 0x1000), (0x3000, 0x5000), (0x6000, 0x8000)]);
         space.add_registered(0x3000, 0x5000);
         assert_eq!(space.registered.iter().collect::<Vec<_>>(), [(&0x1000, &0x6000)]);
+        space.learn_page(0x2000);
+        assert_eq!(space.registered.len(), 1);
+        space.learn_page(0x8000);
+        assert_eq!(space.unregistered_parts(0x1000, 0xa000), [(0x6000, 0x8000), (0x9000, 0xa000)]);
         space.unregister_range(0x2000, 0x4000);
         assert_eq!(space.unregistered_parts(0x1000, 0x6000), [(0x2000, 0x4000)]);
     }

@@ -11,6 +11,7 @@ use uswap_sys::events::EventFd;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
 
+use crate::bring_in::BringIn;
 use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::fault_points::FaultPoints;
@@ -340,6 +341,8 @@ pub enum Message {
     },
     /// A device has gone.
     DeviceGone(u8),
+    /// A device is being emptied, and what it holds may have to be brought in.
+    BringIn(Arc<BringIn>),
     /// The matcher found the process of a space and a thread of it, or did not.
     Matched {
         /// Whose.

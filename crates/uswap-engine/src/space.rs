@@ -22,6 +22,7 @@ use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 use crate::ahead::Ahead;
+use crate::bring_in::Search;
 use crate::first_touch::FirstTouches;
 use crate::fresh::Fresh;
 use crate::group::Account;
@@ -198,6 +199,8 @@ pub struct Space {
     pub held: Vec<HeldFault>,
     /// What comes back to it because its turn has begun.
     pub returning: Returning,
+    /// How far pages have been searched that lie on a device that is being emptied.
+    pub search: Search,
     /// What load control knows of it.
     pub record: Arc<Record>,
     /// How often pages of it were installed or dropped.
@@ -298,6 +301,7 @@ impl Space {
             stalled: VecDeque::new(),
             held: Vec::new(),
             returning: Returning::default(),
+            search: Search::default(),
             record: Arc::default(),
             moves: Moves::default(),
             kin: Kin::default(),

@@ -16,7 +16,7 @@ use uswap_sys::userfaultfd::Install;
 use crate::fault::{Served, installed_bytes, page_mut, shorten};
 use crate::latency::Tier;
 use crate::owner::{MOST_INSTALL, Owner};
-use crate::reader::{Job, Read, ReadBuffer};
+use crate::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -167,7 +167,7 @@ impl Owner {
             .max(self.most_along(space, FREE_NEIGHBOURS));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
         self.choose_reads(space, address, &mut buffer);
-        if let Some(device) = self.send_read(space, buffer, since, false) {
+        if let Some(device) = self.send_read(space, buffer, since, Purpose::Fault) {
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.pgmajfault_device.add(1);
             self.fill_lead(space, address, device);
@@ -182,7 +182,7 @@ impl Owner {
         space: &mut Space,
         buffer: Lease<ReadBuffer>,
         since: Instant,
-        ahead: bool,
+        purpose: Purpose,
     ) -> Option<u8> {
         let first = buffer.pages.first()?.id;
         // A page that left its device just now is found by any reader.
@@ -193,8 +193,8 @@ impl Owner {
         }
         // Charged from now on, so that the reads under way have room when they arrive.
         self.arriving(space, buffer.pages.len() as i64);
-        let beside = if ahead { None } else { self.placement.processor() };
-        let read = Read { space: space.id, owner: self.number, buffer, since, ahead, beside };
+        let beside = if purpose == Purpose::Fault { self.placement.processor() } else { None };
+        let read = Read { space: space.id, owner: self.number, buffer, since, purpose, beside };
         let Err(read) = self.ask_device(device, read) else { return Some(device) };
         match self.shared.readers.push(device, Job::Read(read)) {
             Err(Job::Read(read)) => {
@@ -235,11 +235,15 @@ impl Owner {
         while at < pages.len() {
             let count = self.accept_run(space, &pages[at..]);
             if count == 0 {
-                self.leave_out(space, &pages[at]);
+                self.leave_out(space, &pages[at], read.purpose);
                 at += 1;
                 continue;
             }
-            self.install_run(space, pages[at].address, read.buffer.bytes(at..at + count), read.since);
+            let (start, bytes) = (pages[at].address, read.buffer.bytes(at..at + count));
+            match read.purpose {
+                Purpose::BringIn => self.install_brought(space, start, bytes),
+                _ => self.install_run(space, start, bytes, read.since),
+            }
             at += count;
         }
         for load in pages {
@@ -265,15 +269,19 @@ impl Owner {
     }
 
     /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be had.
-    fn leave_out(&mut self, space: &mut Space, load: &PageLoad) {
+    fn leave_out(&mut self, space: &mut Space, load: &PageLoad, purpose: Purpose) {
         let word = space.table.get(load.address);
         if !word.in_flight() || word.state() != State::Stored(load.id.to_bits()) {
             return;
         }
         space.table.set(load.address, word.set_in_flight(false));
-        if let Err(error) = &load.result {
-            self.lost_object(space, load.address, error);
-            space.waiters.remove(load.address);
+        match &load.result {
+            Err(_) if purpose == Purpose::BringIn => self.could_not_bring(),
+            Err(error) => {
+                self.lost_object(space, load.address, error);
+                space.waiters.remove(load.address);
+            }
+            Ok(()) => {}
         }
     }
 
@@ -341,7 +349,7 @@ impl Owner {
         let State::Stored(object) = word.state() else { return };
         space.stored = space.stored.saturating_sub(1);
         let id = ObjectId::from_bits(object);
-        if lonely && self.shared.store.spot_of(id).is_none() {
+        if !self.keeps_copy(id, lonely) {
             self.shared.store.release(id);
             return self.become_resident(space, address, word.resident().set_active(active));
         }

@@ -1,25 +1,24 @@
 //! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the budget is set anew
-//! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket; a swapoff goes on in a thread of its own, and callers
-//! watch it in the figures.
+//! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket. What a swapoff
+//! does is told in `swapoff.rs`.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use uswap_core::size::human;
 use uswap_device::nbd::{NbdDevice, NbdOptions};
 use uswap_device::{Delay, Device, Errno, Fail, FileDevice, IoBackend, Mirror, RamDevice, When};
-use uswap_store::{Compression, Drain, DrainRefusal};
+use uswap_store::Compression;
 
 use crate::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use crate::config::{SwapPlace, SwapSpec};
 use crate::fault_points::FaultPoints;
-use crate::shared::{Message, Shared};
+use crate::shared::Shared;
+use crate::swapoff::Swapoff;
 
-/// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
 pub const LEAST_BUDGET: u64 = 16 << 20;
 
@@ -33,39 +32,8 @@ pub struct Orders {
     pub limit: AtomicU64,
     /// A balance with the cgroup that was ordered, for the governor to take over.
     pub balance: Mutex<Option<Balance>>,
-    swapoff: Mutex<Option<Arc<Swapoff>>>,
-}
-
-/// One swapoff, under way or over.
-struct Swapoff {
-    device: String,
-    pages: u64,
-    left: AtomicU64,
-    stop: AtomicBool,
-    /// `Some` once it is over: what went wrong, if anything.
-    outcome: Mutex<Option<Result<(), String>>>,
-}
-
-impl Swapoff {
-    fn is_running(&self) -> bool {
-        self.outcome.lock().expect("outcome").is_none()
-    }
-}
-
-impl Orders {
-    /// The last swapoff, for the figures.
-    pub fn swapoff_figures(&self) -> Value {
-        let last = self.swapoff.lock().expect("swapoff").clone();
-        let Some(last) = last else { return Value::Null };
-        let outcome = last.outcome.lock().expect("outcome");
-        json!({
-            "device": last.device,
-            "pages": last.pages,
-            "pages_left": last.left.load(SeqCst),
-            "running": outcome.is_none(),
-            "error": outcome.as_ref().and_then(|outcome| outcome.as_ref().err()),
-        })
-    }
+    /// The last swapoff.
+    pub swapoff: Mutex<Option<Arc<Swapoff>>>,
 }
 
 /// Opens what a spec names; a file without a size gets `usual` bytes.
@@ -144,43 +112,6 @@ pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
     Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority }))
 }
 
-/// `uswap swapoff`: begins to empty a device.
-///
-/// # Errors
-/// For the user: it is not there, is being emptied, or the others have no room. Nothing is changed then.
-pub fn swapoff(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
-    let mut slot = shared.orders.swapoff.lock().expect("swapoff");
-    if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
-        return Err(format!("{} is being emptied; one after the other", running.device));
-    }
-    let drain = shared.store.begin_drain(device).map_err(|refusal| refused(device, &refusal))?;
-    let pages = shared.store.left_to_drain(&drain);
-    let job = Arc::new(Swapoff {
-        device: device.to_owned(),
-        pages,
-        left: AtomicU64::new(pages),
-        stop: AtomicBool::new(false),
-        outcome: Mutex::default(),
-    });
-    let (for_thread, its) = (shared.clone(), job.clone());
-    let thread = std::thread::Builder::new().name("swapoff".into()).stack_size(256 << 10);
-    thread.spawn(move || empty(&for_thread, &its, drain)).map_err(|error| format!("no thread for it: {error}"))?;
-    *slot = Some(job);
-    Ok(json!({ "device": device, "pages": pages }))
-}
-
-/// Has a swapoff under way stop; its device is used again.
-///
-/// # Errors
-/// For the user: there is none.
-pub fn stop_swapoff(shared: &Shared) -> Result<Value, String> {
-    let slot = shared.orders.swapoff.lock().expect("swapoff");
-    let running = slot.as_ref().filter(|job| job.is_running());
-    let job = running.ok_or("no device is being emptied")?;
-    job.stop.store(true, SeqCst);
-    Ok(json!({ "device": job.device }))
-}
-
 /// `uswap limit`: another budget from now on.
 ///
 /// # Errors
@@ -222,74 +153,4 @@ pub fn compressor(shared: &Shared, name: &str) -> Result<Value, String> {
     shared.store.set_compression(compression)?;
     shared.notice(format!("compressor {compression}"));
     Ok(json!({ "compressor": compression.to_string(), "before": before }))
-}
-
-fn refused(device: &str, refusal: &DrainRefusal) -> String {
-    match refusal {
-        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
-        DrainRefusal::Unknown(known) => {
-            format!("{device} is no swap device of this run; there is: {}", known.join(", "))
-        }
-        DrainRefusal::Busy => format!("{device} is being emptied already"),
-        DrainRefusal::NoRoom { pages, room } => format!(
-            "{device} holds {}, and the pool and the other devices have room for {}; add another one first",
-            human(pages << 12),
-            human(room << 12)
-        ),
-    }
-}
-
-/// Empties the device, until it has gone or it is clear that it will not.
-fn empty(shared: &Shared, job: &Swapoff, mut drain: Drain) {
-    let outcome = work(shared, job, &mut drain);
-    match &outcome {
-        Ok(()) => shared.notice(format!("swap off {}", job.device)),
-        Err(error) => shared.notice(format!("swapoff of {}: {error}", job.device)),
-    }
-    *job.outcome.lock().expect("outcome") = Some(outcome);
-}
-
-fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
-    let store = &shared.store;
-    let (mut unreadable, mut refused, mut progressed) = (0, 0, Instant::now());
-    loop {
-        let left = store.left_to_drain(drain);
-        job.left.store(left, SeqCst);
-        if left == 0 && store.end_drain(drain) {
-            shared.readers.close(drain.device());
-            shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::DeviceGone(drain.device())));
-            return Ok(());
-        }
-        if job.stop.load(SeqCst) {
-            store.cancel_drain(drain);
-            return Err(format!("interrupted; {} are still there, and it is used again", human(left << 12)));
-        }
-        shared.faults.pause(shared.faults.delay_drain);
-        let report = store.drain_step(drain);
-        shared.budget.set_pool(store.pool_bytes());
-        unreadable += report.unreadable;
-        refused += report.refused;
-        if report.moved > 0 {
-            progressed = Instant::now();
-        }
-        if !report.round_done {
-            continue;
-        }
-        if progressed.elapsed() > PATIENCE {
-            return Err(give_up(shared, drain, unreadable, refused));
-        }
-        (unreadable, refused) = (0, 0);
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Nothing moved for a while. A device whose pages cannot be read gets no more; one that others have no room for is
-/// used again.
-fn give_up(shared: &Shared, drain: &Drain, unreadable: u32, refused: u32) -> String {
-    let left = human(shared.store.left_to_drain(drain) << 12);
-    if refused > 0 || unreadable == 0 {
-        shared.store.cancel_drain(drain);
-        return format!("nobody has room for the last {left}; it is used again");
-    }
-    format!("{unreadable} pages cannot be read; the device stays with {left} and gets no more pages")
 }

@@ -49,7 +49,7 @@ mod writeback;
 
 pub use codec::Compression;
 pub use config::{AllocatorKind, Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError, Tier};
-pub use drain::{Drain, DrainRefusal, DrainReport};
+pub use drain::{Drain, DrainRefusal, DrainReport, Room};
 pub use faults::{OneIn, StoreFaults};
 pub use load::{LoadScratch, Spot};
 pub use load_pages::PageLoad;

@@ -16,14 +16,15 @@ use crate::store::Store;
 use crate::table::Place;
 
 impl Store {
-    /// The page of a cached reference is evicted again with this hash. True: the copy is there and equal, and the
-    /// reference is authoritative again. False: the reference was dropped, and the page must be `put`.
+    /// The page of a cached reference is evicted again with this hash. True: the copy is there, may stay there, and is equal,
+    /// and the reference is authoritative again. False: the reference was dropped, and the page must be `put`.
     pub fn reuse_cached(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
         // What an object holds never changes as long as it has references.
         let equal = self.faults.trust_copy.load(Relaxed) || self.holds(id, page, hash);
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
-        let reused = equal && guard.entry(index).place != Place::Gone;
+        let place = guard.entry(index).place;
+        let reused = equal && place != Place::Gone && !self.is_leaving(place);
         let freed = match reused {
             true => guard.add_refs(index, 0, -1),
             false => guard.add_refs(index, -1, -1),
@@ -43,7 +44,8 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let there = entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant);
+        let there =
+            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant) && !self.is_leaving(entry.place);
         if there {
             let freed = guard.add_refs(index, 1, 0);
             debug_assert!(freed.is_none());

@@ -120,7 +120,7 @@ fn a_page_that_moved_meanwhile_is_refused() {
     let ids: Vec<_> = (0..4).map(|seed| put(&store, &hard(seed), &mut scratch).expect("room")).collect();
     let mut pages = loads(&ids[..1]);
     let plan = store.plan_queued(&pages, ROOM).expect("one request");
-    let mut drain = store.begin_drain("one").expect("room on the other");
+    let mut drain = store.begin_drain("one", 0).expect("room on the other");
     while store.left_to_drain(&drain) > 0 {
         store.drain_step(&mut drain);
     }

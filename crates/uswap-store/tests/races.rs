@@ -159,7 +159,7 @@ fn swapoff_during_writeback() {
     let store = store(16, vec![ram("disk", 1024), ram("other", 1024)]);
     let ids = put_soft(&store, 150);
     let drain = std::sync::Mutex::new(None);
-    during_writeback(&store, |_| *drain.lock().unwrap() = Some(store.begin_drain("disk").expect("room")), |_| {});
+    during_writeback(&store, |_| *drain.lock().unwrap() = Some(store.begin_drain("disk", 0).expect("room")), |_| {});
     let mut drain = drain.into_inner().unwrap().expect("it has begun");
     let mut rounds = 0;
     while !store.end_drain(&drain) {
@@ -178,7 +178,7 @@ fn packed_pages_leave_a_device_packed() {
     let before = used(&store);
     assert!(before < 100, "{before} slots for 300 pages of a quarter");
     store.set_pool_limit(0);
-    let mut drain = store.begin_drain("disk").expect("room");
+    let mut drain = store.begin_drain("disk", 0).expect("room");
     while !store.end_drain(&drain) {
         assert_eq!(store.drain_step(&mut drain).refused, 0);
     }

@@ -138,7 +138,7 @@ fn a_device_is_drained_while_caches_hold_slots_of_it() {
             parked.wait();
             assert_eq!(used(&store), WORKERS * 23);
             store.add_device(Box::new(RamDevice::new("other", 16 * 1024)), 0).expect("a second device");
-            let mut drain = store.begin_drain("ram").expect("there is room");
+            let mut drain = store.begin_drain("ram", 0).expect("there is room");
             while !store.end_drain(&drain) {
                 assert_eq!(store.drain_step(&mut drain).refused, 0);
             }

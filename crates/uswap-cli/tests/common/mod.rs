@@ -14,6 +14,7 @@ pub mod nbd;
 pub mod places;
 pub mod procs;
 pub mod terminal;
+pub mod told;
 pub mod torture_cases;
 pub mod victims;
 
