@@ -10,6 +10,18 @@
 //!   (UFFDIO_REGISTER_MODE_RWP with PAGEMAP_SCAN); the engine does not drive it yet, the laboratory does (`uswap-bits`), and shows what it
 //!   would bring.
 
+/// What touches cost beside refaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cost {
+    /// So little that there may be more.
+    #[default]
+    Low,
+    /// As much as they may.
+    Fair,
+    /// More than that.
+    High,
+}
+
 /// A test of age, and how many pages it has.
 pub trait Ageing: Clone + std::fmt::Debug + Default {
     /// What `doctor` calls it.
@@ -26,6 +38,9 @@ pub trait Ageing: Clone + std::fmt::Debug + Default {
 
     /// A page that had been evicted came back.
     fn refaulted(&mut self);
+
+    /// What touches cost beside refaults, as it was measured lately.
+    fn touches_cost(&mut self, cost: Cost);
 
     /// A page has passed the test untouched and goes; so many are resident. `aged`: what is under test was chosen by age, and not
     /// at random.
@@ -47,6 +62,8 @@ impl Ageing for AccessBits {
     fn touched(&mut self) {}
 
     fn refaulted(&mut self) {}
+
+    fn touches_cost(&mut self, _cost: Cost) {}
 
     fn evicted(&mut self, _resident: u64, _aged: bool) {}
 }

@@ -15,13 +15,19 @@
 //! between [`LEAST`] and [`MOST`]. A sweep, a stream and uniform random access are left at the least; programs whose
 //! pages differ in heat get what they pay for. If the guess is wrong it costs soft faults, whose sum the second
 //! condition bounds. It is looked at each time the list has been passed once or so.
+//!
+//! What a refault costs is a guess as well: from the pool it is hardly more than a soft fault. So there is a bound by the clock, as the
+//! engine measures it (its `expense.rs`): while soft faults cost too much the share shrinks whatever it saves, down to next to nothing, and
+//! it grows again only when they cost much less.
 
-use crate::ageing::Ageing;
+use crate::ageing::{Ageing, Cost};
 
 /// Shares are counted in so many parts of what is resident.
 const PARTS: u64 = 4096;
 /// The least that lies staged: a thirty-second.
 const LEAST: u64 = PARTS / 32;
+/// The least while soft faults cost too much.
+const LEAST_DEAR: u64 = 1;
 /// The most: a quarter.
 const MOST: u64 = PARTS / 4;
 /// A refault costs as much as so many soft faults: from the pool, at least. From devices it is more.
@@ -36,11 +42,12 @@ pub struct Staging {
     evicted: u64,
     touched: u64,
     refaults: u64,
+    cost: Cost,
 }
 
 impl Default for Staging {
     fn default() -> Self {
-        Self { share: LEAST, evicted: 0, touched: 0, refaults: 0 }
+        Self { share: LEAST, evicted: 0, touched: 0, refaults: 0, cost: Cost::Low }
     }
 }
 
@@ -60,6 +67,10 @@ impl Ageing for Staging {
         self.refaults += 1;
     }
 
+    fn touches_cost(&mut self, cost: Cost) {
+        self.cost = cost;
+    }
+
     fn evicted(&mut self, resident: u64, aged: bool) {
         self.evicted += 1;
         if self.evicted + self.touched >= self.target(resident).max(LEAST_SEEN) {
@@ -74,12 +85,16 @@ impl Staging {
         let touched = self.touched * PARTS / (self.evicted + self.touched);
         let refaults = self.refaults * REFAULT_COST;
         let pays = touched > 2 * self.share && self.touched * 8 < refaults;
-        if pays && aged {
-            self.share = (self.share + self.share / 4).min(MOST);
-        } else if !aged || touched * 4 < 5 * self.share || self.touched * 4 > refaults {
+        let fails = touched * 4 < 5 * self.share || self.touched * 4 > refaults;
+        if self.cost == Cost::High {
+            self.share = (self.share * 4 / 5).max(LEAST_DEAR);
+        } else if aged && (pays || self.share < LEAST) {
+            let more = if self.cost == Cost::Low { (self.share / 4).max(1) } else { 0 };
+            self.share = (self.share + more).min(MOST);
+        } else if (!aged || fails) && self.share > LEAST {
             self.share = (self.share - self.share / 5).max(LEAST);
         }
-        *self = Self { share: self.share, ..Self::default() };
+        *self = Self { share: self.share, cost: self.cost, ..Self::default() };
     }
 }
 
@@ -122,6 +137,23 @@ mod tests {
             "as far as chance explains half of the touches: {grown}"
         );
         assert_eq!(live(&mut staging, 0, 900), RESIDENT / 32);
+    }
+
+    #[test]
+    fn while_they_cost_too_much_next_to_nothing_lies_staged() {
+        let mut staging = Staging::default();
+        let grown = RESIDENT / 10..RESIDENT / 7;
+        assert!(grown.contains(&live(&mut staging, 200, 900)));
+        staging.touches_cost(Cost::High);
+        assert_eq!(live(&mut staging, 200, 900), RESIDENT / PARTS);
+        staging.touches_cost(Cost::Fair);
+        assert_eq!(live(&mut staging, 200, 900), RESIDENT / PARTS);
+        staging.touches_cost(Cost::Low);
+        assert!(grown.contains(&live(&mut staging, 200, 900)));
+        staging.touches_cost(Cost::High);
+        live(&mut staging, 200, 900);
+        staging.touches_cost(Cost::Low);
+        assert_eq!(live(&mut staging, 0, 900), RESIDENT / 32, "no less than the least");
     }
 
     #[test]

@@ -28,7 +28,7 @@
 //!
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
-use crate::ageing::Ageing;
+use crate::ageing::{Ageing, Cost};
 use crate::challenge::Challenge;
 use crate::lists::Lists;
 use crate::staging::Staging;
@@ -190,6 +190,11 @@ impl<A: Ageing> WorkingSet<A> {
             let block = self.block_size();
             self.challenge.displaced_page_touched(self.clock, block);
         }
+    }
+
+    /// What soft faults cost beside refaults, as it was measured lately.
+    pub fn soft_faults_cost(&mut self, cost: Cost) {
+        self.ageing.touches_cost(cost);
     }
 
     /// The lists, for those who check the books.

@@ -17,7 +17,7 @@
 //! ```
 //! Between hard and limit lie the slack and a quarter of the reserve (1/64 of the limit).
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 use std::time::Duration;
 
 /// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
@@ -138,9 +138,17 @@ pub struct Budget {
     no_slack: bool,
     /// The store took nothing more when asked last.
     pub exhausted: AtomicBool,
+    /// How often it took nothing more.
+    pub refusals: AtomicU64,
 }
 
 impl Budget {
+    /// The store was asked to take pages: whether it took them.
+    pub fn note_stored(&self, full: bool) {
+        self.exhausted.store(full, Relaxed);
+        self.refusals.fetch_add(u64::from(full), Relaxed);
+    }
+
     /// A budget of `limit` bytes on a machine with so many processors.
     pub fn new(limit: u64, processors: usize) -> Self {
         let zero = || AtomicI64::new(0);
@@ -158,6 +166,7 @@ impl Budget {
             threads: processors as i64,
             no_slack: false,
             exhausted: AtomicBool::new(false),
+            refusals: AtomicU64::new(0),
         };
         budget.set_limit(limit);
         budget.slack.store(budget.most_slack(), Relaxed);

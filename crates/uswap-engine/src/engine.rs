@@ -45,6 +45,25 @@ use crate::{evict, keeper, lowered, procfs, reader, report, swaps};
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
+/// Memory is short and the store was full when it was asked last.
+struct Exhaustion {
+    since: Instant,
+    refusals: u64,
+}
+
+impl Exhaustion {
+    fn new(budget: &Budget) -> Self {
+        Self { since: Instant::now(), refusals: budget.refusals.load(SeqCst) }
+    }
+
+    /// Whether it has lasted, and the store has refused pages since: what it said before may be long past. If it is not even
+    /// asked, nothing goes on either.
+    fn is_hopeless(&self, budget: &Budget) -> bool {
+        let refused = budget.refusals.load(SeqCst) > self.refusals;
+        self.since.elapsed() > if refused { EXHAUSTION } else { 4 * EXHAUSTION }
+    }
+}
+
 /// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
 /// `files_before`: the limit of open files that the command is to have.
 pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask, files_before: Option<Limit>) -> i32 {
@@ -341,7 +360,7 @@ impl Engine {
         let mut ready = Vec::new();
         let mut ended: Option<(i32, Instant)> = None;
         let mut told = false;
-        let mut exhausted_since: Option<Instant> = None;
+        let mut exhaustion: Option<Exhaustion> = None;
         loop {
             ready.clear();
             let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
@@ -378,7 +397,7 @@ impl Engine {
             }
             reader::follow_load(&self.shared);
             self.talk.go_on(&self.shared);
-            if let Some(status) = self.judged(&mut exhausted_since) {
+            if let Some(status) = self.judged(&mut exhaustion) {
                 return status;
             }
             if let Some(attached) = &mut self.attached {
@@ -469,21 +488,20 @@ impl Engine {
     }
 
     /// Whether the tree must be ended by us.
-    fn judged(&mut self, exhausted_since: &mut Option<Instant>) -> Option<i32> {
-        let exhausted = self.shared.budget.exhausted.load(SeqCst) && !self.shared.budget.has_room(1);
-        match exhausted_since {
-            _ if !exhausted => *exhausted_since = None,
-            None => *exhausted_since = Some(Instant::now()),
-            Some(since) if since.elapsed() > EXHAUSTION && self.attached.is_some() => {
-                *exhausted_since = None;
+    fn judged(&mut self, exhaustion: &mut Option<Exhaustion>) -> Option<i32> {
+        let budget = &self.shared.budget;
+        let exhausted = budget.exhausted.load(SeqCst) && !budget.has_room(1);
+        if !exhausted {
+            *exhaustion = None;
+        } else if exhaustion.get_or_insert_with(|| Exhaustion::new(budget)).is_hopeless(budget) {
+            *exhaustion = None;
+            if self.attached.is_some() {
                 self.yield_to_program();
-            }
-            Some(since) if since.elapsed() > EXHAUSTION => {
+            } else {
                 let text =
                     "swap space and pool are full and nothing can be freed; give more with --swap PATH,size=SIZE";
                 self.shared.condemn(Verdict::Exhausted(text.into()));
             }
-            Some(_) => {}
         }
         let verdict = self.shared.verdict.lock().expect("verdict").clone()?;
         let left = self.shared.kill_tree();

@@ -25,6 +25,9 @@ const PAGE: u64 = 4096;
 const MOST_FILLING: usize = 32;
 /// How long a page that cannot be moved is left alone.
 const PARKING: Duration = Duration::from_secs(1);
+/// Pages that lie staged at least, unless soft faults cost too much, and at most.
+const LEAST_STAGED: u64 = 128;
+const MOST_STAGED: u64 = 8192;
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MOST_STORING: usize = 64;
 
@@ -420,7 +423,7 @@ impl Owner {
             }
         }
         self.shared.counters.stored_in_quads.add(together.pages);
-        self.shared.budget.exhausted.store(full, Relaxed);
+        self.shared.budget.note_stored(full);
         self.after_store(space, number, &unreadable);
     }
 
@@ -502,7 +505,8 @@ fn staging_target(space: &Space) -> u64 {
     if space.record.is_held() || space.working_set.is_plain() {
         return 0;
     }
-    space.working_set.staging_target(space.resident).clamp(128, 8192).min(space.resident / 4)
+    let least = if space.expense.is_high() { 0 } else { LEAST_STAGED };
+    space.working_set.staging_target(space.resident).clamp(least, MOST_STAGED).min(space.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of

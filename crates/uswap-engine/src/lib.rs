@@ -20,6 +20,7 @@ mod door;
 mod engine;
 mod event;
 mod evict;
+mod expense;
 mod fault;
 pub mod fault_points;
 mod first_touch;

@@ -132,7 +132,6 @@ impl Owner {
         }
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        missing.iter().for_each(|(start, end)| space.notes.registered(*start, *end));
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
@@ -253,9 +252,6 @@ impl Space {
         let mapping = self.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
         let found = mapping.filter(|mapping| mapping.start <= address);
         let (start, end) = found.map_or((address, address + PAGE), |mapping| (mapping.start, mapping.end));
-        for (start, end) in self.unregistered_parts(start, end) {
-            self.notes.registered(start, end);
-        }
         self.add_registered(start, end);
     }
 
@@ -268,6 +264,9 @@ impl Space {
     }
 
     fn add_registered(&mut self, start: u64, end: u64) {
+        for (start, end) in self.unregistered_parts(start, end) {
+            self.notes.registered(start, end);
+        }
         let (mut start, mut end) = (start, end);
         let touching: Vec<(u64, u64)> =
             self.registered.range(..=end).filter(|(_, e)| **e >= start).map(|(s, e)| (*s, *e)).collect();

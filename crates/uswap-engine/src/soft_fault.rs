@@ -66,6 +66,7 @@ impl Owner {
             space.soft_faults.advance(address + done);
             self.note_mapped(space, address, done);
             self.shared.latencies.record(Tier::Staged, since);
+            space.note_soft_fault(since);
         }
         served
     }

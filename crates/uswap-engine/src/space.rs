@@ -23,6 +23,7 @@ use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 use crate::ahead::Ahead;
 use crate::bring_in::Search;
+use crate::expense::Expense;
 use crate::first_touch::FirstTouches;
 use crate::fresh::Fresh;
 use crate::group::Account;
@@ -199,6 +200,8 @@ pub struct Space {
     pub held: Vec<HeldFault>,
     /// What comes back to it because its turn has begun.
     pub returning: Returning,
+    /// What its soft faults cost.
+    pub expense: Expense,
     /// How far pages have been searched that lie on a device that is being emptied.
     pub search: Search,
     /// What load control knows of it.
@@ -301,6 +304,7 @@ impl Space {
             stalled: VecDeque::new(),
             held: Vec::new(),
             returning: Returning::default(),
+            expense: Expense::new(Instant::now()),
             search: Search::default(),
             record: Arc::default(),
             moves: Moves::default(),

@@ -76,6 +76,7 @@ impl Owner {
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
             self.shared.latencies.record(Tier::Pool, since);
+            space.note_refault(since);
             space.record.waited(since);
         }
         served
@@ -289,8 +290,13 @@ impl Owner {
     fn install_run(&mut self, space: &mut Space, start: u64, bytes: &[u8], since: Instant) {
         let (served, done) = self.install_bytes(space, start, bytes);
         space.record.waited(since);
-        for index in 0..done {
-            space.waiters.remove(start + index * PAGE);
+        let mut awaited = false;
+        for page in (start..start + done * PAGE).step_by(PAGE_SIZE) {
+            awaited |= space.waiters.contains(page);
+            space.waiters.remove(page);
+        }
+        if awaited {
+            space.note_refault(since);
         }
         if done > 0 {
             self.shared.latencies.record(Tier::Device, since);

@@ -108,6 +108,7 @@ pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
     let added = shared.store.add_device(device, spec.priority);
     let number = added.ok_or("this run has had 255 swap devices, which is the most")?;
     crate::reader::open(shared, number).map_err(|error| format!("no threads to read from it: {error}"))?;
+    shared.budget.exhausted.store(false, SeqCst);
     shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority));
     Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority }))
 }
