@@ -25,11 +25,20 @@ impl Owner {
 impl Owner {
     /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
     pub fn audit_fresh(&self, space: &Space) {
+        self.audit_evicted(space, "memory just registered", |address| space.fresh.contains(address));
+    }
+
+    /// The same for memory that is about to be registered: its words are going to be forgotten.
+    pub fn audit_unknown(&self, space: &Space, start: u64, end: u64) {
+        self.audit_evicted(space, "memory not registered", |address| (start..end).contains(&address));
+    }
+
+    fn audit_evicted(&self, space: &Space, what: &str, is_meant: impl Fn(u64) -> bool) {
         let evicted = |word: PageWord| matches!(word.state(), State::Staged(_) | State::Stored(_));
-        let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && space.fresh.contains(*address));
+        let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && is_meant(*address));
         if let Some((address, word)) = found.next() {
             let name = &space.process_name;
-            let text = format!("audit of {name}: page {address:#x} of memory just registered is evicted: {word:?}");
+            let text = format!("audit of {name}: page {address:#x} of {what} is evicted: {word:?}");
             self.shared.alarm(text.clone());
             self.shared.condemn(Verdict::Broken(text));
         }

@@ -125,6 +125,9 @@ impl Owner {
         for (start, end) in &missing {
             // Nothing can be evicted where nothing was registered (a fault there would have taught us otherwise): what
             // the words say is from an earlier life.
+            if self.shared.faults.audit {
+                self.audit_unknown(space, *start, *end);
+            }
             self.release_pages(space, *start, *end);
         }
         if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {

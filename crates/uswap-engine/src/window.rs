@@ -31,6 +31,8 @@ type Range = (u64, u64);
 
 /// Steps of the search for an order; a window of a few changes needs some dozens.
 const MOST_STEPS: u32 = 20_000;
+/// Borders within one range; of thousands of mappings unmapped at once the rest is not told apart.
+const MOST_EDGES: usize = 256;
 const PAGE: u64 = 4096;
 
 /// A change as far as the order depends on it.
@@ -185,7 +187,7 @@ fn borders(ranges: &[Range], registered: &BTreeMap<u64, u64>, absent: Option<&[R
         let from = registered.range(..=start).next_back().map_or(*start, |(from, _)| *from);
         let there = registered.range(from..*end).map(|(start, end)| (*start, *end));
         let edges = there.chain(absent.unwrap_or_default().iter().copied()).flat_map(|(start, end)| [start, end]);
-        borders.extend(edges.filter(|edge| start < edge && edge < end));
+        borders.extend(edges.filter(|edge| start < edge && edge < end).take(MOST_EDGES));
     }
     borders
 }
