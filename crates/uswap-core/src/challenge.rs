@@ -32,8 +32,11 @@
 
 /// One challenger in so many is let in while the guard is closed.
 const PROBE: u64 = 8;
-/// So many blocks of those displaced are watched.
-const SAMPLE: u64 = 32;
+/// So many blocks of those displaced are watched, at least and at most. With half as many of a long list one trial in some hundreds judges wrongly.
+const LEAST_BLOCKS: u64 = 16;
+const MOST_BLOCKS: u64 = 32;
+/// Most neighbours that are treated alike.
+const MOST_BLOCK: u64 = 8;
 /// An open guard watches so many parts of the distance, the last one in so many of each,
 const WATCHES: u64 = 16;
 const WATCHED: u64 = 4;
@@ -47,6 +50,23 @@ const CLOSES: f64 = 0.5;
 const SWEEP: f64 = 0.8;
 /// Distances of challengers that differ less from their mean than this part of it, on average, are those of a sweep.
 const SWEEP_SPREAD: f64 = 0.2;
+
+/// The sample of a trial.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// So many in a row are treated alike.
+    pub block: u64,
+    /// So many are watched.
+    pages: u64,
+}
+
+impl Sample {
+    /// Of a list of so many pages: a five-hundredth, where that is enough blocks and not too many.
+    pub fn of(active: u64) -> Self {
+        let block = (active / 16_384).clamp(1, MOST_BLOCK);
+        Self { block, pages: block * (active / 512).clamp(LEAST_BLOCKS, MOST_BLOCKS) }
+    }
+}
 
 /// Who is let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,8 +125,8 @@ impl Challenge {
         within && (!self.is_open() || (then - self.begin) % self.part >= self.part - self.part / WATCHED)
     }
 
-    /// An active page is evicted; `block`: so many in a row are treated alike.
-    pub fn displaced(&mut self, now: u64, block: u64) {
+    /// An active page is evicted.
+    pub fn displaced(&mut self, now: u64, sample: Sample) {
         if self.is_untried() || !self.is_watched(now) {
             return;
         }
@@ -117,21 +137,21 @@ impl Challenge {
             Guard::Ajar => true,
             Guard::Open => now as f64 >= self.begin as f64 + self.distance * SPAN,
         };
-        if fair && self.displaced >= SAMPLE * block {
+        if fair && self.displaced >= sample.pages {
             self.until = Some(now + 1);
         }
     }
 
     /// An active page that was to be evicted was touched before it went: displaced, and back at once.
-    pub fn displaced_page_touched(&mut self, now: u64, block: u64) {
+    pub fn displaced_page_touched(&mut self, now: u64, sample: Sample) {
         let before = self.displaced;
-        self.displaced(now, block);
+        self.displaced(now, sample);
         self.returned += self.displaced - before;
     }
 
     /// A page came back soon enough to challenge the active list. Whether it is let in. `passing`: pages on their way
-    /// out, `block`: so many in a row are treated alike.
-    pub fn challenge(&mut self, now: u64, distance: u64, passing: u64, block: u64) -> bool {
+    /// out.
+    pub fn challenge(&mut self, now: u64, distance: u64, passing: u64, sample: Sample) -> bool {
         let distance = distance.max(1) as f64;
         if self.is_untried() {
             self.distance = distance;
@@ -144,9 +164,9 @@ impl Challenge {
         if self.guard != Guard::Closed {
             return true;
         }
-        let probe = self.until.is_none() && (self.challengers / block).is_multiple_of(PROBE);
+        let probe = self.until.is_none() && (self.challengers / sample.block).is_multiple_of(PROBE);
         self.admitted += u64::from(probe);
-        if probe && self.admitted >= SAMPLE * block {
+        if probe && self.admitted >= sample.pages {
             // By then those displaced are evicted: a quarter of those on their way out lie staged.
             self.until = Some(now + passing / 4);
         }
@@ -162,7 +182,7 @@ impl Challenge {
         if self.until.is_none_or(|until| now < until + self.distance as u64 + passing) {
             return;
         }
-        if self.displaced >= SAMPLE / 2 {
+        if self.displaced >= LEAST_BLOCKS / 2 {
             let share = self.returned as f64 / self.displaced as f64;
             let opens = if self.is_open() { CLOSES } else { OPENS };
             self.guard = match share {

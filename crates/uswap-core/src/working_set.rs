@@ -29,7 +29,7 @@
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
 use crate::ageing::{Ageing, Cost};
-use crate::challenge::Challenge;
+use crate::challenge::{Challenge, Sample};
 use crate::lists::Lists;
 use crate::staging::Staging;
 use crate::table::{PageIndex, PageTable};
@@ -39,8 +39,6 @@ use crate::word::{PageWord, State};
 const INACTIVE_SHARE: u64 = 10;
 /// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
 const INACTIVE_SHARE_OPEN: u64 = 4;
-/// Most neighbours that the thrash guard treats alike.
-const MOST_BLOCK: u64 = 8;
 /// Most neighbours that go together when the active list must shrink.
 const MOST_SHRINK: u64 = 512;
 
@@ -139,7 +137,7 @@ impl<A: Ageing> WorkingSet<A> {
         }
         let near = !self.plain && distance <= self.lists.count(true);
         let passing = self.lists.count(false) + self.staged();
-        let activate = near && self.challenge.challenge(self.clock, distance, passing, self.block_size());
+        let activate = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
         self.owed += u64::from(activate && !self.challenge.is_open());
         Refault { activate, restore, distance }
     }
@@ -149,8 +147,8 @@ impl<A: Ageing> WorkingSet<A> {
         self.clock += 1;
         self.ageing.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
         if word.active() {
-            let block = self.block_size();
-            self.challenge.displaced(self.clock, block);
+            let sample = self.sample();
+            self.challenge.displaced(self.clock, sample);
         }
         self.clock as u32
     }
@@ -187,8 +185,8 @@ impl<A: Ageing> WorkingSet<A> {
     pub fn soft_fault(&mut self, word: PageWord) {
         self.ageing.touched();
         if word.active() {
-            let block = self.block_size();
-            self.challenge.displaced_page_touched(self.clock, block);
+            let sample = self.sample();
+            self.challenge.displaced_page_touched(self.clock, sample);
         }
     }
 
@@ -255,7 +253,7 @@ impl<A: Ageing> WorkingSet<A> {
             // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
-            let left = if owed { self.block_size() } else { (entries / 64).clamp(1, MOST_SHRINK) };
+            let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MOST_SHRINK) };
             self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
         }
         self.owed = self.owed.saturating_sub(1);
@@ -269,8 +267,8 @@ impl<A: Ageing> WorkingSet<A> {
         self.staging_target(self.lists.count(true))
     }
 
-    fn block_size(&self) -> u64 {
-        (self.lists.count(true) / 16384).clamp(1, MOST_BLOCK)
+    fn sample(&self) -> Sample {
+        Sample::of(self.lists.count(true))
     }
 
     /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages
