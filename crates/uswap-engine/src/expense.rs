@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 
 use uswap_core::ageing::Cost;
 
-use crate::space::Space;
-
 /// How long it is watched.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Soft faults cost too much when they take more than one part in so many, and little when they take less than one in so many.
@@ -37,8 +35,13 @@ impl Expense {
         self.cost == Cost::High
     }
 
+    /// A fault on an evicted page took so long.
+    pub fn refault(&mut self, took: Duration) {
+        self.refaults += took;
+    }
+
     /// A soft fault took so long, until `now`. What they cost, if it is time to say so.
-    fn soft_fault(&mut self, took: Duration, now: Instant) -> Option<Cost> {
+    pub fn soft_fault(&mut self, took: Duration, now: Instant) -> Option<Cost> {
         self.soft_faults += took;
         if now.saturating_duration_since(self.since) < PERIOD {
             return None;
@@ -53,21 +56,6 @@ impl Expense {
     }
 }
 
-impl Space {
-    /// A soft fault that was read at `since` has been answered.
-    pub fn note_soft_fault(&mut self, since: Instant) {
-        let now = Instant::now();
-        if let Some(cost) = self.expense.soft_fault(now.saturating_duration_since(since), now) {
-            self.working_set.soft_faults_cost(cost);
-        }
-    }
-
-    /// A fault on an evicted page that was read at `since` has been answered.
-    pub fn note_refault(&mut self, since: Instant) {
-        self.expense.refaults += since.elapsed();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,7 +65,7 @@ mod tests {
         let begun = Instant::now();
         let (mut expense, millis) = (Expense::new(begun), Duration::from_millis);
         let mut note = |refaults, soft_faults, at| {
-            expense.refaults += millis(refaults);
+            expense.refault(millis(refaults));
             expense.soft_fault(millis(soft_faults), begun + millis(at))
         };
         assert_eq!(note(100, 7, 50), None);

@@ -332,9 +332,10 @@ impl Owner {
                 self.shared.counters.swpin_zero.add(u64::from(word.state() == State::Zero));
                 self.become_resident(space, page, word.resident().set_active(active));
             }
-            self.shared.latencies.record(Tier::Zero, since);
-            if since.elapsed() > WAITED_FOR_ROOM {
-                space.record.waited(since);
+            let took = since.elapsed();
+            self.shared.latencies.record(Tier::Zero, took);
+            if took > WAITED_FOR_ROOM {
+                space.record.waited(took);
             }
         }
         served

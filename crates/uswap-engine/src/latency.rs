@@ -1,5 +1,7 @@
 //! Fault latencies by tier, from the reading of the fault message to the installed page.
 
+use std::time::Duration;
+
 use uswap_core::Histogram;
 
 /// Where a page came from.
@@ -26,8 +28,8 @@ impl Latencies {
     pub const NAMES: [&'static str; 4] = ["zero", "staged", "pool", "device"];
 
     /// Records one fault.
-    pub fn record(&self, tier: Tier, since: std::time::Instant) {
-        self.tiers[tier as usize].record(since.elapsed().as_nanos() as u64);
+    pub fn record(&self, tier: Tier, took: Duration) {
+        self.tiers[tier as usize].record(took.as_nanos() as u64);
     }
 
     /// Half of the faults of this tier took at most so many nanoseconds.

@@ -106,9 +106,9 @@ impl Record {
         grow(&self.distance, distance);
     }
 
-    /// A fault that was read at `since` was served.
-    pub fn waited(&self, since: Instant) {
-        grow(&self.waited, (since.elapsed() + WAKE_UP).as_nanos() as u64);
+    /// A fault was served, so long after it was read.
+    pub fn waited(&self, took: Duration) {
+        grow(&self.waited, (took + WAKE_UP).as_nanos() as u64);
     }
 
     /// How long it has waited for its turn without a break, and in all.

@@ -65,8 +65,11 @@ impl Owner {
         if done > 0 {
             space.soft_faults.advance(address + done);
             self.note_mapped(space, address, done);
-            self.shared.latencies.record(Tier::Staged, since);
-            space.note_soft_fault(since);
+            let took = since.elapsed();
+            self.shared.latencies.record(Tier::Staged, took);
+            if let Some(cost) = space.expense.soft_fault(took, since + took) {
+                space.working_set.soft_faults_cost(cost);
+            }
         }
         served
     }

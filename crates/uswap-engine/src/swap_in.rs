@@ -75,9 +75,10 @@ impl Owner {
             }
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
-            self.shared.latencies.record(Tier::Pool, since);
-            space.note_refault(since);
-            space.record.waited(since);
+            let took = since.elapsed();
+            self.shared.latencies.record(Tier::Pool, took);
+            space.expense.refault(took);
+            space.record.waited(took);
         }
         served
     }
@@ -289,17 +290,17 @@ impl Owner {
     /// Installs pages that a device brought. Those that the kernel puts off are read again.
     fn install_run(&mut self, space: &mut Space, start: u64, bytes: &[u8], since: Instant) {
         let (served, done) = self.install_bytes(space, start, bytes);
-        space.record.waited(since);
+        let took = since.elapsed();
+        space.record.waited(took);
         let mut awaited = false;
         for page in (start..start + done * PAGE).step_by(PAGE_SIZE) {
-            awaited |= space.waiters.contains(page);
-            space.waiters.remove(page);
+            awaited |= space.waiters.remove(page);
         }
         if awaited {
-            space.note_refault(since);
+            space.expense.refault(took);
         }
         if done > 0 {
-            self.shared.latencies.record(Tier::Device, since);
+            self.shared.latencies.record(Tier::Device, took);
         }
         if served == Served::Done {
             space.waiters.remove(start);

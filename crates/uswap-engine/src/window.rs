@@ -172,8 +172,12 @@ impl Window {
 pub fn pages_to_ask(entries: &[Entry], known: &Known) -> BTreeSet<u64> {
     let ranges = ranges_of(entries.iter());
     let borders = borders(&ranges, known.registered, known.absent(entries).as_deref());
-    let concerned = |page: &u64| ranges.iter().any(|(start, end)| (start..end).contains(&page));
-    borders.iter().flat_map(|border| [*border, border.wrapping_sub(PAGE)]).filter(concerned).collect()
+    let pages = borders.iter().flat_map(|border| [*border, border.wrapping_sub(PAGE)]);
+    pages.filter(|page| within(&ranges, *page)).collect()
+}
+
+fn within(ranges: &[Range], page: u64) -> bool {
+    ranges.iter().any(|(start, end)| (*start..*end).contains(&page))
 }
 
 fn ranges_of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range> {
@@ -301,9 +305,8 @@ impl<'a> Search<'a> {
     ) -> Self {
         let ranges = ranges_of(kept.iter().map(|index| &entries[*index]));
         let borders: Vec<u64> = borders(&ranges, registered, absent).into_iter().collect();
-        let within = |ranges: &[Range], page: &u64| ranges.iter().any(|(start, end)| (start..end).contains(&page));
-        let concerned = |page: &u64| within(&ranges, page);
-        let says_something = |has: bool, page: &u64| has || absent.is_some_and(|absent| !within(absent, page));
+        let concerned = |page: &u64| within(&ranges, *page);
+        let says_something = |has: bool, page: &u64| has || absent.is_some_and(|absent| !within(absent, *page));
         let before = |page: &u64| registered.range(..=*page).next_back().is_some_and(|(_, end)| end > page);
         let forks = kept.iter().filter(|index| entries[**index].change == Change::Fork);
         let child = |fork: &usize| {

@@ -21,10 +21,15 @@ fn held(simulator: &Simulator, pages: std::ops::Range<u32>) -> usize {
     pages.filter(|page| simulator.holds(*page)).count()
 }
 
+/// The engine's policy with so many pages of memory.
+fn policy(memory: usize) -> Simulator {
+    let knowledge = Knowledge { distinct: 40_000, next_uses: Arc::default() };
+    Kind::Uswap.simulator(&knowledge, memory)
+}
+
 /// The engine's policy with `MEMORY` pages, after `rounds` sweeps over the first `established` pages.
 fn after_sweeps(established: u32, rounds: usize) -> Simulator {
-    let knowledge = Knowledge { distinct: 30_000, next_uses: Arc::default() };
-    let mut simulator = Kind::Uswap.simulator(&knowledge, MEMORY);
+    let mut simulator = policy(MEMORY);
     (0..rounds).for_each(|_| {
         sweep(&mut simulator, 0..established);
     });
@@ -48,8 +53,7 @@ fn of_a_sweep_over_more_than_fits_most_of_what_fits_is_held() {
 fn a_set_that_was_there_first_stays_whatever_memory_there_is() {
     let (set, stream) = (0..6144, 10_000..36_112);
     for memory in (21_000..24_600).step_by(12) {
-        let knowledge = Knowledge { distinct: 40_000, next_uses: Arc::default() };
-        let mut simulator = Kind::Uswap.simulator(&knowledge, memory);
+        let mut simulator = policy(memory);
         [&set, &stream].into_iter().for_each(|pages| _ = sweep(&mut simulator, pages.clone()));
         (0..6).for_each(|_| _ = sweep(&mut simulator, set.clone()));
         (0..5).for_each(|_| _ = sweep(&mut simulator, stream.clone()));
