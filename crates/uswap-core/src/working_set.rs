@@ -29,7 +29,7 @@
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
 use crate::ageing::{Ageing, Cost};
-use crate::challenge::{Challenge, Sample};
+use crate::challenge::{Challenge, Passing, Sample};
 use crate::lists::Lists;
 use crate::staging::Staging;
 use crate::table::{PageIndex, PageTable};
@@ -40,7 +40,7 @@ const INACTIVE_SHARE: u64 = 10;
 /// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
 const INACTIVE_SHARE_OPEN: u64 = 4;
 /// Most neighbours that go together when the active list must shrink.
-const MOST_SHRINK: u64 = 512;
+const MOST_SHRINK: u64 = 64;
 
 /// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,8 @@ pub struct WorkingSet<A: Ageing = Staging> {
     ageing: A,
     /// Evictions so far.
     clock: u64,
+    /// Pages that lie staged, as it was told last.
+    staged: u64,
     /// Pages joined the active list because there was room: the inactive list gets its share from them.
     filled: bool,
     random: u64,
@@ -136,10 +138,12 @@ impl<A: Ageing> WorkingSet<A> {
             self.challenge.displaced_page_returned(self.clock, distance);
         }
         let near = !self.plain && distance <= self.lists.count(true);
-        let passing = self.lists.count(false) + self.staged();
-        let activate = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
-        self.owed += u64::from(activate && !self.challenge.is_open());
-        Refault { activate, restore, distance }
+        let passing = Passing { inactive: self.lists.count(false), staged: self.staged };
+        let admitted = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
+        self.owed += u64::from(admitted && !self.challenge.is_open());
+        // What the inactive list has beyond its share need not be taken from the active one.
+        let spare = near && !self.challenge.is_open() && self.lists.count(false) > self.inactive_target() * 3 / 2;
+        Refault { activate: admitted || spare, restore, distance }
     }
 
     /// A staged page goes: counts the eviction, and returns the time for its shadow.
@@ -167,7 +171,9 @@ impl<A: Ageing> WorkingSet<A> {
             let chosen = counts(word, active);
             if chosen {
                 self.lists.leave(active);
-                table.set_word(entry, word.set_queued(false));
+                // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one kind.
+                let makes_room = active && !self.challenge.is_open() && !self.block.owed;
+                table.set_word(entry, word.set_queued(false).set_active(active && !makes_room));
             }
             table.unname(entry);
             if chosen {
@@ -179,6 +185,11 @@ impl<A: Ageing> WorkingSet<A> {
     /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
     pub fn staging_target(&self, resident: u64) -> u64 {
         if self.plain { 0 } else { self.ageing.target(resident) }
+    }
+
+    /// So many pages lie staged now.
+    pub fn note_staged(&mut self, pages: u64) {
+        self.staged = pages;
     }
 
     /// A staged page was touched: a reference. One that was displaced has come back before it was gone.
@@ -235,7 +246,7 @@ impl<A: Ageing> WorkingSet<A> {
     /// when the inactive list has much less than its share.
     fn active_gives(&self) -> bool {
         let target = self.inactive_target();
-        let least = if self.challenge.is_open() { target } else { target * 3 / 4 };
+        let least = if self.challenge.is_open() { target } else { target / 2 };
         let gives = self.lists.count(false) < least || (!self.challenge.is_open() && self.owed > 0);
         gives && self.lists.count(true) > 0
     }
@@ -262,11 +273,6 @@ impl<A: Ageing> WorkingSet<A> {
         self.lists.pop_at(self.block.place as usize)
     }
 
-    /// About as many pages lie staged.
-    fn staged(&self) -> u64 {
-        self.staging_target(self.lists.count(true))
-    }
-
     fn sample(&self) -> Sample {
         Sample::of(self.lists.count(true))
     }
@@ -278,7 +284,7 @@ impl<A: Ageing> WorkingSet<A> {
         if !std::mem::take(&mut self.filled) && !ignorant {
             return;
         }
-        let staged = self.staged();
+        let staged = self.staging_target(self.lists.count(true));
         while self.lists.count(false) < self.inactive_target() + staged {
             let Some(entry) = self.lists.pop_last(true) else { return };
             let word = table.word(entry);

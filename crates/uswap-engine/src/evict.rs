@@ -422,6 +422,7 @@ impl Owner {
                 Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
             }
         }
+        space.working_set.note_staged(space.trays.leaving_pages());
         self.shared.counters.stored_in_quads.add(together.pages);
         self.shared.budget.note_stored(full);
         self.after_store(space, number, &unreadable);

@@ -202,6 +202,12 @@ impl Trays {
         self.trays.iter().filter(|tray| tray.phase != Phase::Free).map(|tray| u64::from(tray.filled.count_ones())).sum()
     }
 
+    /// Pages that were chosen to go and are neither stored nor back.
+    pub fn leaving_pages(&self) -> u64 {
+        let leaving = |tray: &&Tray| matches!(tray.phase, Phase::Filling | Phase::Staged | Phase::Storing);
+        self.trays.iter().filter(leaving).map(|tray| u64::from(tray.live.count_ones())).sum()
+    }
+
     /// The budget shall not count on trays that wait to be dropped: returns how many pages it did count there.
     pub fn forgo_drops(&mut self) -> u32 {
         let (trays, dropping) = (&mut self.trays, &self.dropping);

@@ -56,6 +56,7 @@ impl<A: Ageing> Uswap<A> {
         let address = u64::from(page) * PAGE;
         let word = self.table.get(address);
         let clock = self.working_set.evict(word);
+        self.working_set.note_staged(pages.staged() as u64);
         self.table.set(address, word.stored(0, clock));
         pages.evict(page);
     }
