@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::victims::victim;
-use common::{Outcome, Running, Scratch, USWAP, alone, notice, under};
+use common::{Outcome, Running, Scratch, USWAP, alone, once_in_two, under};
 use serde_json::Value;
 
 /// Pages of a MiB.
@@ -77,19 +77,10 @@ impl Sets {
     }
 }
 
-/// The guard judges by samples, and a sample misleads now and then: a second try is allowed, and the first is told of. (With the
-/// mistakes that it once made, one run in three and one in ten failed.)
-fn once_in_two(run: impl Fn() -> Result<(), String>) {
-    if let Err(first) = run() {
-        notice(&format!("once more: {first}"));
-        if let Err(second) = run() {
-            panic!("twice in a row: {first}; {second}");
-        }
-    }
-}
-
 /// wschange: an old set that was read again and again gives way to a new one of three quarters of the budget, which is in
-/// memory after three passes (the kernel with the document's patches needed five to eight).
+/// memory after three passes (the kernel with the document's patches needed five to eight). The guard judges by samples, and a sample
+/// misleads now and then: hence a second try, here and below. (With the mistakes that it once made, one run in three and one in ten
+/// failed.)
 #[test]
 fn a_new_working_set_is_resident_after_three_passes() {
     need_userfaultfd!();

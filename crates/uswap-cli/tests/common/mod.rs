@@ -456,6 +456,16 @@ pub fn notice(text: &str) {
     let _ = writeln!(io::stderr(), "note: {name}: {text}");
 }
 
+/// What can fail by chance may be tried a second time; that it was is told.
+pub fn once_in_two(run: impl Fn() -> Result<(), String>) {
+    if let Err(first) = run() {
+        notice(&format!("once more: {first}"));
+        if let Err(second) = run() {
+            panic!("twice in a row: {first}; {second}");
+        }
+    }
+}
+
 /// A test that this machine does not allow (no mounts, no cgroups) says so.
 pub fn not_here(why: &str) {
     notice(&format!("NOT TESTED: {why}"));
