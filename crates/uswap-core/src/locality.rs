@@ -1,127 +1,375 @@
-//! Whether neighbours that cost no request of their own are worth bringing with a page from a device.
+//! Which neighbours are worth bringing with a page from a device, when its fault belongs to no stream.
 //!
-//! One request brings what lies behind a page on its device as well. That saves a fault each time the program wants it, and
-//! where it does not, it costs the expansion of pages that nobody touches, and for each of them another page its place:
-//! at random over memory that does not fit, three useless pages with each fault. Which of both a program does is learnt by
-//! trying: of some faults that belong to no stream the neighbours are *withheld*, and it is seen whether the program faults on
-//! them soon. (Linux scales its swap readahead by hits in the same way, `swapin_nr_pages` in mm/swap_state.c, but counts
-//! touches of the pages that it brought; here no touch of a mapped page can be seen.)
+//! One request brings what lies behind a page on its device as well, for little more than the page alone. That saves a fault each
+//! time the program wants it; where it does not, it costs the expansion of pages that nobody touches, and for each of them
+//! another page its place. So it pays where neighbours are wanted *sooner than what they displace*: while a program comes back to
+//! memory that has been away, it wants all of it, and what goes is of no use any more; at random over memory that does not fit,
+//! what comes is worth just what goes.
+//!
+//! Both are measured in evictions of the space, as rates (per page and *horizon*, a quarter of what is in memory):
+//!
+//! * of some faults the neighbours are *withheld* from a page on, which is remembered; it is seen when the program faults on it;
+//! * of the pages that were evicted within a horizon it is counted how many the program faults on.
+//!
+//! Pages that come for another reason are watched no longer and count for neither. Neighbours are told apart by how far behind they
+//! lie, in *bands*; a band is brought while its rate is well above that of what goes and not next to nothing, if all nearer
+//! ones are.
+//!
+//! If the guess is wrong, what is withheld shows it within a horizon. (Linux scales its swap readahead by hits, `swapin_nr_pages`
+//! in mm/swap_state.c: it counts touches of the pages that it brought; here no touch of a mapped page can be seen.)
 
-/// Faults whose neighbours were withheld that are remembered: within so many the program must come back.
-const REMEMBERED: usize = 32;
-/// While neighbours are brought, those of one fault in so many are withheld.
+use std::ops::Range;
+
+/// Pages that are watched at once.
+const WATCHED: usize = 96;
+/// How far behind a page each band lies.
+const BANDS: [Range<u32>; 3] = [1..4, 4..8, 8..16];
+/// One horizon is what is in memory by so much.
+const HORIZON: u64 = 4;
+/// While neighbours are brought, those of one fault in so many are withheld at most.
 const SAMPLE: u32 = 4;
-/// Part of the withheld that must have been wanted, in 256ths, and the weight of the newest.
-const WORTH_IT: u32 = 64;
-const WEIGHT: u32 = 8;
-const ALL: u32 = 256;
+/// What comes must be wanted so much sooner than what goes.
+const SOONER: f32 = 1.4;
+/// And within four horizons, which is as long as it stays, at least one of four must be.
+const LEAST: f32 = 1.0 / 16.0;
+/// After so many pages or horizons what is known counts half.
+const MEMORY: f32 = 32.0;
 const PAGE: u64 = 4096;
+
+/// Events per page and horizon.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    events: f32,
+    exposure: f32,
+}
+
+impl Rate {
+    fn get(self) -> f32 {
+        self.events / self.exposure.max(1.0)
+    }
+
+    fn note(&mut self, events: f32, exposure: f32, memory: f32) {
+        self.events += events;
+        self.exposure = (self.exposure + exposure).max(0.0);
+        if self.exposure > memory || self.events > memory {
+            self.events /= 2.0;
+            self.exposure /= 2.0;
+        }
+    }
+}
+
+/// A page that was withheld, and when; 0: none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Withheld {
+    page: u64,
+    since: u32,
+    band: u8,
+}
+
+/// A point in the life of a space.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Evictions so far, modulo 2^32.
+    pub evictions: u32,
+    /// Pages in memory.
+    pub resident: u64,
+}
+
+impl Now {
+    fn horizon(self) -> f32 {
+        (self.resident / HORIZON).max(64) as f32
+    }
+
+    /// Horizons since then, at most one.
+    fn since(self, evictions: u32) -> f32 {
+        (self.evictions.wrapping_sub(evictions) as f32 / self.horizon()).min(1.0)
+    }
+}
 
 /// What is known of one space.
 #[derive(Clone, Debug)]
 pub struct Locality {
-    /// Pages whose neighbours were withheld, oldest at `next`; 0: none.
-    withheld: [u64; REMEMBERED],
+    withheld: [Withheld; WATCHED],
     next: usize,
-    /// Which part of the withheld was wanted of late, in 256ths.
-    wanted: u32,
+    wanted: [Rate; BANDS.len()],
+    /// Of pages that were evicted.
+    displaced: Rate,
+    /// Evictions at the last fault, and pages that were evicted within a horizon and have come back since then, with the
+    /// horizons that they were away.
+    seen: u32,
+    returned: f32,
+    away: f32,
+    /// Evictions when a page was withheld last, faults since then, and whose turn it is.
+    sampled: u32,
     faults: u32,
+    turn: usize,
 }
 
 impl Default for Locality {
-    /// Neighbours are taken to be worth it.
+    /// The nearest neighbours are taken to be worth it.
     fn default() -> Self {
-        Self { withheld: [0; REMEMBERED], next: 0, wanted: ALL / 2, faults: 0 }
+        let rate = |events| Rate { events, exposure: 1.0 };
+        Self {
+            withheld: [Withheld::default(); WATCHED],
+            next: 0,
+            wanted: [rate(0.5), rate(0.0), rate(0.0)],
+            displaced: Rate { events: 0.0, exposure: 0.0 },
+            seen: 0,
+            returned: 0.0,
+            away: 0.0,
+            sampled: 0,
+            faults: 0,
+            turn: 0,
+        }
     }
 }
 
 impl Locality {
-    /// A fault on the page at `address` goes to a device: says whether up to `neighbours - 1` pages behind it should come
-    /// along for nothing.
-    pub fn fault(&mut self, address: u64, neighbours: u32) -> bool {
-        let behind = 1..u64::from(neighbours);
-        let is_behind = |page: &&mut u64| **page != 0 && behind.contains(&(address.wrapping_sub(**page) / PAGE));
-        if let Some(page) = self.withheld.iter_mut().find(is_behind) {
-            *page = 0;
-            self.wanted += (ALL - self.wanted).div_ceil(WEIGHT);
+    /// A fault on the page at `address`, which was evicted `distance` evictions ago, goes to a device and belongs to no stream. Returns
+    /// how many pages, itself included, should come for it. `lies_there` says of an address whether its page could come.
+    pub fn fault(&mut self, address: u64, distance: u32, now: Now, lies_there: impl Fn(u64) -> bool) -> u32 {
+        self.count_displaced(distance, now);
+        self.settle(address, 1.0, now);
+        let bands = self.bands(now);
+        let most = if bands == 0 { 1 } else { BANDS[bands - 1].end };
+        self.faults += 1;
+        let due = now.since(self.sampled) * WATCHED as f32 >= 1.0 || self.withheld[self.next].page == 0;
+        if !due || (bands > 0 && self.faults < SAMPLE) {
+            return most;
         }
-        self.faults = self.faults.wrapping_add(1);
-        let bring = self.wanted >= WORTH_IT && !self.faults.is_multiple_of(SAMPLE);
-        if !bring {
-            self.withhold(address);
+        // One band more than is brought is watched.
+        self.turn = (self.turn + 1) % (bands + 1).min(BANDS.len());
+        let band = &BANDS[self.turn];
+        let step = band.start + now.evictions % (band.end - band.start);
+        let page = address + u64::from(step) * PAGE;
+        if lies_there(page) {
+            (self.sampled, self.faults) = (now.evictions, 0);
+            self.withhold(page, now);
+            return most.min(step);
         }
-        bring
+        most
     }
 
-    fn withhold(&mut self, address: u64) {
-        let oldest = std::mem::replace(&mut self.withheld[self.next], address);
-        self.next = (self.next + 1) % REMEMBERED;
-        if oldest != 0 {
-            self.wanted -= self.wanted.div_ceil(WEIGHT).min(self.wanted);
+    /// Pages that would come with a page now, itself included, at most.
+    pub fn most(&self, now: Now) -> u32 {
+        match self.bands(now) {
+            0 => 1,
+            bands => BANDS[bands - 1].end,
         }
+    }
+
+    /// A page has come back that was evicted `distance` evictions ago, whatever for.
+    pub fn returned(&mut self, address: u64, distance: u32, now: Now) {
+        let away = distance as f32 / now.horizon();
+        if away < 1.0 {
+            self.returned += 1.0;
+            self.away += away;
+        }
+        self.settle(address, 0.0, now);
+    }
+
+    /// Bands that are worth it. What is watched now counts as not wanted so far.
+    fn bands(&self, now: Now) -> usize {
+        let mut wanted = self.wanted;
+        for withheld in self.withheld.iter().filter(|withheld| withheld.page != 0) {
+            wanted[usize::from(withheld.band)].exposure += now.since(withheld.since);
+        }
+        let least = self.displaced.get() * SOONER + LEAST;
+        wanted.iter().take_while(|rate| rate.get() > least).count()
+    }
+
+    /// Whoever was evicted since the last fault is away for a horizon, except those that came back sooner.
+    fn count_displaced(&mut self, distance: u32, now: Now) {
+        let evicted = now.evictions.wrapping_sub(self.seen) as f32;
+        let exposure = evicted - std::mem::take(&mut self.returned) + std::mem::take(&mut self.away);
+        let wanted = if (distance as f32) < now.horizon() { 1.0 } else { 0.0 };
+        self.seen = now.evictions;
+        self.displaced.note(wanted, exposure, now.horizon() / 2.0);
+    }
+
+    /// The page at `address` is watched no longer: `wanted` is 1 if the program wants it.
+    fn settle(&mut self, address: u64, wanted: f32, now: Now) {
+        if let Some(at) = self.withheld.iter().position(|withheld| withheld.page == address) {
+            self.resolve(at, wanted, now);
+        }
+    }
+
+    fn resolve(&mut self, at: usize, wanted: f32, now: Now) {
+        let Withheld { page, since, band } = std::mem::take(&mut self.withheld[at]);
+        let exposure = now.since(since);
+        if page != 0 {
+            self.wanted[usize::from(band)].note(if exposure < 1.0 { wanted } else { 0.0 }, exposure, MEMORY);
+        }
+    }
+
+    fn withhold(&mut self, page: u64, now: Now) {
+        self.resolve(self.next, 0.0, now);
+        self.withheld[self.next] = Withheld { page, since: now.evictions, band: self.turn as u8 };
+        self.next = (self.next + 1) % WATCHED;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{HashMap, VecDeque};
+
     use super::*;
 
-    const NEIGHBOURS: u32 = 4;
-
-    fn random(x: &mut u64) -> u64 {
-        *x ^= *x << 13;
-        *x ^= *x >> 7;
-        *x ^= *x << 17;
-        (*x >> 20) * PAGE
+    /// Memory of so many pages that go in the order in which they came.
+    struct Memory {
+        locality: Locality,
+        size: usize,
+        held: HashMap<u64, u32>,
+        queue: VecDeque<u64>,
+        gone: HashMap<u64, u32>,
+        evictions: u32,
+        faults: u64,
+        brought: u64,
+        random: u64,
     }
 
-    /// Records of so many pages at random; returns which part of the last faults had neighbours brought.
-    fn brought(locality: &mut Locality, pages: u64, records: u32) -> f64 {
-        let (mut x, mut faults, mut brought) = (88_172_645_463_325_252u64, 0, 0);
-        for record in 0..records {
-            let start = random(&mut x);
-            let mut end = start;
-            for page in (0..pages).map(|n| start + n * PAGE) {
-                if page >= end {
-                    let bring = locality.fault(page, NEIGHBOURS);
-                    end = page + PAGE * if bring { u64::from(NEIGHBOURS) } else { 1 };
-                    if record > records / 2 {
-                        (faults, brought) = (faults + 1, brought + u32::from(bring));
-                    }
-                }
+    impl Memory {
+        fn new(size: usize) -> Self {
+            let (held, queue, gone) = (HashMap::new(), VecDeque::new(), HashMap::new());
+            let locality = Locality::default();
+            Self {
+                locality,
+                size,
+                held,
+                queue,
+                gone,
+                evictions: 0,
+                faults: 0,
+                brought: 0,
+                random: 88_172_645_463_325_252,
             }
         }
-        f64::from(brought) / f64::from(faults)
+
+        fn below(&mut self, most: u64) -> u64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 20) % most
+        }
+
+        fn now(&self) -> Now {
+            Now { evictions: self.evictions, resident: self.held.len() as u64 }
+        }
+
+        fn bring(&mut self, page: u64) {
+            if let Some(since) = self.gone.remove(&page) {
+                self.locality.returned(page * PAGE, self.evictions - since, self.now());
+            }
+            self.held.insert(page, self.evictions);
+            self.queue.push_back(page);
+            while self.queue.len() > self.size {
+                let victim = self.queue.pop_front().unwrap();
+                self.held.remove(&victim);
+                self.gone.insert(victim, self.evictions);
+                self.evictions += 1;
+            }
+        }
+
+        fn touch(&mut self, page: u64) {
+            if self.held.contains_key(&page) {
+                return;
+            }
+            let Some(since) = self.gone.get(&page) else { return self.bring(page) };
+            let gone = &self.gone;
+            let distance = self.evictions - since;
+            let now = self.now();
+            let pages = self.locality.fault(page * PAGE, distance, now, |address| gone.contains_key(&(address / PAGE)));
+            self.faults += 1;
+            for page in (page..page + u64::from(pages)).filter(|page| self.gone.contains_key(page)).collect::<Vec<_>>()
+            {
+                self.brought += 1;
+                self.bring(page);
+            }
+        }
+
+        /// Pages that came for each fault since the last call, and the faults.
+        fn told(&mut self) -> (f64, u64) {
+            let told = (self.brought as f64 / self.faults.max(1) as f64, self.faults);
+            (self.brought, self.faults) = (0, 0);
+            told
+        }
+    }
+
+    /// Touches at random over so many pages, after these were filled in order.
+    fn at_random(pages: u64, size: usize) -> f64 {
+        let mut memory = Memory::new(size);
+        (0..pages).for_each(|page| memory.touch(page));
+        for part in 0..2 {
+            memory.told();
+            while memory.faults < 6 * size as u64 {
+                let page = memory.below(pages);
+                memory.touch(page);
+            }
+            if part == 0 {
+                assert!(memory.told().0 < 1.6, "most of the first is wasted");
+            }
+        }
+        memory.told().0
     }
 
     #[test]
-    fn at_random_nothing_comes_along_and_with_records_of_several_pages_mostly_does() {
-        assert_eq!(brought(&mut Locality::default(), 1, 2000), 0.0);
-        for pages in [2, 3, 4] {
-            let part = brought(&mut Locality::default(), pages, 2000);
-            assert!(part > 0.4, "records of {pages} pages: {part}");
+    fn at_random_over_more_than_fits_hardly_anything_comes_along() {
+        for (pages, size) in [(8000, 4000), (12_000, 4000), (4800, 4000), (40_000, 4000), (1200, 1000)] {
+            let along = at_random(pages, size);
+            assert!(along < 1.15, "{pages} pages in {size}: {along} pages a fault");
+        }
+    }
+
+    #[test]
+    fn records_of_several_pages_come_together() {
+        for record in [2u64, 3, 4, 8] {
+            let mut memory = Memory::new(4000);
+            (0..80_000).for_each(|page| memory.touch(page));
+            for _ in 0..2 {
+                memory.told();
+                while memory.faults < 8000 {
+                    let start = memory.below(80_000 / 16) * 16;
+                    (start..start + record).for_each(|page| memory.touch(page));
+                }
+            }
+            let (along, _) = memory.told();
+            assert!(along > 1.4, "records of {record} pages: {along} pages a fault");
+        }
+    }
+
+    /// Half of memory is wanted at random after other pages have filled it, as when a program turns back to an array.
+    #[test]
+    fn what_a_program_turns_back_to_comes_in_few_faults() {
+        let mut memory = Memory::new(4000);
+        for round in 0..6 {
+            (10_000..14_000).for_each(|page| memory.touch(page));
+            memory.told();
+            for _ in 0..40_000 {
+                let page = memory.below(2000);
+                memory.touch(page);
+            }
+            let (along, faults) = memory.told();
+            assert!(round < 2 || faults < 1000, "round {round}: {faults} faults for 2000 pages, {along} a fault");
         }
     }
 
     #[test]
     fn a_program_that_changes_its_ways_is_followed() {
-        let mut locality = Locality::default();
+        let mut memory = Memory::new(2000);
+        (0..40_000).for_each(|page| memory.touch(page));
         for _ in 0..3 {
-            assert!(brought(&mut locality, 1, 600) < 0.05);
-            assert!(brought(&mut locality, 4, 600) > 0.4);
+            for record in [1, 4] {
+                memory.told();
+                while memory.faults < 6000 {
+                    let start = memory.below(40_000 / 8) * 8;
+                    (start..start + record).for_each(|page| memory.touch(page));
+                }
+                let (along, _) = memory.told();
+                assert!(
+                    if record == 1 { along < 1.5 } else { along > 1.4 },
+                    "records of {record}: {along} pages a fault"
+                );
+            }
         }
-    }
-
-    #[test]
-    fn the_part_that_was_wanted_stays_a_part() {
-        let mut locality = Locality::default();
-        for n in 0..10_000u64 {
-            locality.fault(n * PAGE, NEIGHBOURS);
-            assert!(locality.wanted <= ALL);
-        }
-        for n in 0..10_000u64 {
-            locality.fault(n * (PAGE << 20), NEIGHBOURS);
-        }
-        assert!(locality.wanted < WORTH_IT);
     }
 }

@@ -18,6 +18,9 @@
 //! touches them. Each time its program reaches pages of the lead the lead is filled up again, and doubles, up to what the
 //! device's round trip makes worth having; pages of it that nobody touched halve it.
 //!
+//! A fault right before the only one of a stream turns that stream round: merges of sorted runs walk backwards along three arrays at a
+//! time, with other faults in between, where no distance has a majority.
+//!
 //! A program that walks the same pages again leaves the streams of its last walk behind, which claim pages that have long
 //! gone. So where several streams know a page, the one followed last is meant, and two that go on at the same page are one.
 //!
@@ -28,6 +31,8 @@
 
 /// Streams followed at a time.
 const STREAMS: usize = 16;
+/// Of these, how many are left to those that proved nothing yet.
+const UNPROVEN: usize = 6;
 /// Faults whose distances vote on the stride of a new stream, and how many distances must be the same.
 const VOTERS: usize = 9;
 const MAJORITY: usize = 5;
@@ -135,12 +140,37 @@ impl Streams {
     /// A stream that begins at `address` with `first` pages (0: one, which proves nothing), in place of the one that was left longest ago.
     pub fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
+        if let Some(window) = self.turn_round(address) {
+            return window;
+        }
         let (window, stride) = guessed.map_or((first.min(most), PAGE), |stride| (2.min(most), stride));
-        let oldest = (0..STREAMS).min_by_key(|index| self.streams[*index].used).expect("there are streams");
+        let oldest = self.replaceable();
         let next = address.wrapping_add_signed(stride);
         self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address };
         self.follow(oldest);
         Window { pages: window.max(1), stride }
+    }
+
+    /// The stream whose place a new one takes: of those that proved nothing the one left longest ago, while there are enough of them.
+    /// Else faults at random would drive out the streams between them.
+    fn replaceable(&self) -> usize {
+        let unproven = |index: &usize| self.streams[*index].window <= 1;
+        let enough = (0..STREAMS).filter(unproven).count() >= UNPROVEN;
+        let candidates = (0..STREAMS).filter(|index| !enough || unproven(index));
+        candidates.min_by_key(|index| self.streams[*index].used).expect("there are streams")
+    }
+
+    /// A fault right before a page that began a stream and proved nothing yet is that stream's first proof, the other way.
+    fn turn_round(&mut self, address: u64) -> Option<Window> {
+        self.voters?;
+        let fits = |stream: &Stream| {
+            stream.used != 0 && stream.window == 0 && stream.stride == PAGE && stream.seen == address + PAGE as u64
+        };
+        let index = (0..STREAMS).find(|index| fits(&self.streams[*index]))?;
+        let next = address.wrapping_add_signed(-PAGE);
+        self.streams[index] = Stream { next, stride: -PAGE, window: 1, used: 0, lead: 0, seen: address };
+        self.follow(index);
+        Some(Window { pages: 1, stride: -PAGE })
     }
 
     /// The window that a fault at `address` is going to have, roughly, without counting it.
@@ -310,6 +340,20 @@ mod tests {
     fn a_stride_that_now_and_then_is_another_is_still_found() {
         let pages = (0..1000u64).map(|n| 0x10_0000 + n * 5 * PAGE + n / 4 * PAGE);
         assert!(walk(&mut Streams::with_strides(), pages, 32) < 750);
+    }
+
+    #[test]
+    fn interleaved_walks_backwards_are_followed() {
+        let mut streams = Streams::with_strides();
+        let mut x = 88_172_645_463_325_252u64;
+        let pages = (0..4096u64).flat_map(|n| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            [0x7000_0000_0000 - n * PAGE, 0x7100_0000_0000 - n * PAGE, 0x7200_0000_0000 - n * PAGE, (x >> 20) * PAGE]
+        });
+        let faults = walk(&mut streams, pages.collect::<Vec<_>>().into_iter(), 32) - 4096;
+        assert!(faults < 3 * (4096 / 32 + 20), "{faults} faults beside those at random");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! In a container the limit covers everything: anonymous memory, the page cache of programs and libraries, kernel
 //! memory. Usage always sits at the limit, because the page cache fills what is left; so usage says nothing. What
 //! says something is how often file pages that were dropped are read again (`workingset_refault_file`): while they
-//! are, the files need more room, and the anonymous budget shrinks; while they are not, it grows back.
+//! are, the files need more room, and the anonymous budget shrinks; while they are not, it grows back. Files get more than half
+//! only while hardly any anonymous page comes back beside them: a linker reads its inputs again and again while most of what it
+//! has allocated lies idle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +13,16 @@ use std::time::{Duration, Instant};
 
 /// File pages are left at least this much room, and so much to begin with in small cgroups.
 const LEAST_FILE: u64 = 8 << 20;
+/// Anonymous memory is left an eighth of the limit, in small cgroups so much or a quarter.
+const LEAST_ANONYMOUS: u64 = 48 << 20;
 /// Never to be touched: what page tables, stacks and sockets take at once.
 const SAFETY: u64 = 6 << 20;
 /// How often the balance is looked at.
 const PERIOD: Duration = Duration::from_millis(50);
 /// File refaults in a period that call for more room (4 MiB per 50 ms).
 const MANY_REFAULTS: u64 = 1000;
+/// A fault on an anonymous page costs as much as so many pages of files, which are read many at a time.
+const FAULT_IN_FILE_PAGES: u64 = 8;
 
 /// A memory cgroup of version 1 or 2.
 #[derive(Clone, Debug)]
@@ -154,6 +160,7 @@ pub struct Balance {
     cgroup: Cgroup,
     file_room: u64,
     refaults: u64,
+    anonymous_faults: u64,
     looked: Instant,
 }
 
@@ -162,7 +169,7 @@ impl Balance {
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
         let file_room = (cgroup.limit / 32).max(LEAST_FILE);
-        Self { cgroup, file_room, refaults, looked: Instant::now() }
+        Self { cgroup, file_room, refaults, anonymous_faults: 0, looked: Instant::now() }
     }
 
     /// The budget to begin with, in bytes.
@@ -171,35 +178,45 @@ impl Balance {
         self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4)
     }
 
+    /// Anonymous memory, the engine's included, is left so much whatever files want.
+    fn least_anonymous(&self) -> u64 {
+        (self.cgroup.limit / 8).max(LEAST_ANONYMOUS).min(self.cgroup.limit / 4)
+    }
+
     fn kernel_bytes(&self) -> u64 {
         let (Some(usage), Some(stat)) = (self.cgroup.usage(), self.cgroup.stat()) else { return 0 };
         usage.saturating_sub(stat.anonymous + stat.file) + stat.shmem
     }
 
-    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count. To be called often: what
-    /// processes take that have not been met yet shows in the cgroup's usage at once.
-    pub fn steer(&mut self, pages: i64) -> Option<u64> {
+    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count; `anonymous_faults`: how many faults were
+    /// answered with a page from the pool or a device since the run began. To be called often: what processes take that have not been
+    /// met yet shows in the cgroup's usage at once.
+    pub fn steer(&mut self, pages: i64, anonymous_faults: u64) -> Option<u64> {
         let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
         if self.looked.elapsed() >= PERIOD {
             self.looked = Instant::now();
-            self.make_room_for_files(stat.refaults);
+            self.make_room_for_files(stat.refaults, anonymous_faults);
         }
         // What is neither file nor counted by us: kernel memory, and processes outside the tree.
         let ours = (pages.max(0) as u64) << 12;
         let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
         let fixed = self.file_room + SAFETY + others;
-        Some(self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4))
+        Some(self.cgroup.limit.saturating_sub(fixed).max(self.least_anonymous()))
     }
 
-    /// File pages that are read again want more room; when none are they give some back.
-    fn make_room_for_files(&mut self, refaults: u64) {
+    /// File pages that are read again want more room; when none are they give some back. What they have above a half goes to whom
+    /// it costs more not to have it.
+    fn make_room_for_files(&mut self, refaults: u64, anonymous_faults: u64) {
         let refaulted = refaults.saturating_sub(self.refaults);
-        self.refaults = refaults;
-        let most = self.cgroup.limit / 2;
-        if refaulted > MANY_REFAULTS {
-            self.file_room = (self.file_room + self.file_room / 8).min(most);
-        } else if refaulted == 0 {
-            self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(most));
+        let faulted = anonymous_faults.saturating_sub(self.anonymous_faults);
+        (self.refaults, self.anonymous_faults) = (refaults, anonymous_faults);
+        let (half, most) = (self.cgroup.limit / 2, self.cgroup.limit - self.least_anonymous());
+        let files_suffer = refaulted > faulted * FAULT_IN_FILE_PAGES;
+        let more = self.file_room + self.file_room / 8;
+        if refaulted > MANY_REFAULTS && (files_suffer || self.file_room <= half) {
+            self.file_room = more.min(if files_suffer { most } else { half });
+        } else if refaulted == 0 || (self.file_room > half && !files_suffer) {
+            self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(half));
         }
     }
 }
@@ -269,6 +286,43 @@ mod tests {
             let stat = cgroup.stat().expect("figures");
             assert_eq!((cgroup.limit(), cgroup.usage()), (1000, Some(157)), "{path}");
             assert_eq!((stat.anonymous, stat.file, stat.shmem, stat.refaults), (100, 50, 20, 3), "{path}");
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn balance(limit: u64) -> Balance {
+        let cgroup = Cgroup { directory: PathBuf::from("/nowhere"), unified: false, limit };
+        Balance { cgroup, file_room: LEAST_FILE, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
+    }
+
+    /// Refaults and faults of a hundred periods; returns what files are left then.
+    fn settles(balance: &mut Balance, refaults: u64, faults: u64) -> u64 {
+        for _ in 0..100 {
+            let (refaults, faults) = (balance.refaults + refaults, balance.anonymous_faults + faults);
+            balance.make_room_for_files(refaults, faults);
+        }
+        balance.file_room
+    }
+
+    /// A linker: what it has allocated lies idle, and its inputs do not fit into half.
+    #[test]
+    fn files_get_more_than_half_only_while_hardly_an_anonymous_page_comes_back() {
+        let mut balance = balance(282 * MIB);
+        assert_eq!(settles(&mut balance, 10_000, 10), (282 - 48) * MIB);
+        let half = settles(&mut balance, 10_000, 5000);
+        assert!((282 * MIB / 2 - 4 * MIB..=282 * MIB / 2).contains(&half), "{half}: both suffer");
+        assert_eq!(settles(&mut balance, 10_000, 5000), half, "which is where it stays");
+        assert!(settles(&mut balance, 0, 0) < half / 3, "nobody reads files again");
+        (0..5).for_each(|_| _ = settles(&mut balance, 0, 0));
+        assert_eq!(balance.file_room, LEAST_FILE);
+    }
+
+    #[test]
+    fn anonymous_memory_keeps_an_eighth_and_in_small_groups_a_quarter() {
+        for (limit, least) in [(64, 16), (192, 48), (256, 48), (1024, 128)] {
+            let mut balance = balance(limit * MIB);
+            assert_eq!(settles(&mut balance, 10_000, 0), (limit - least) * MIB, "{limit} MiB");
         }
     }
 }

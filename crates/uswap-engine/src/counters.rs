@@ -61,6 +61,10 @@ counters! {
     pgmajfault,
     /// Of `pgmajfault`: the page was read from a device.
     pgmajfault_device,
+    /// Of `pgmajfault_device`: the page lay there as it is, because it does not compress.
+    pgmajfault_incompressible,
+    /// Of `pgmajfault_incompressible`: with an eighth more memory the page would have stayed.
+    pgnear_incompressible,
     /// An owner asked a device for pages itself, without a reader.
     queued_reads,
     /// A fault found its page staged and got it back.

@@ -2,7 +2,7 @@
 //!
 //! The test of age (`staging.rs` of the core) trades soft faults for refaults, and guesses what each is worth. Where refaults come from
 //! the pool, soft faults are as dear, and too many of them cost more than all the refaults that they could save. So both are
-//! measured, by the time for which threads wait: soft faults cost too much when they take more than a twenty-eighth of the time of refaults.
+//! measured, by the time for which threads wait: soft faults cost too much when they take more than a thirty-sixth of the time of refaults.
 //! While refaults take most of a program's time, soft faults stay below 3 % of it that way; where they take less, so do soft faults.
 
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use uswap_core::ageing::Cost;
 /// How long it is watched.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Soft faults cost too much when they take more than one part in so many, and little when they take less than one in so many.
-const HIGH: u32 = 28;
-const LOW: u32 = 56;
+const HIGH: u32 = 36;
+const LOW: u32 = 72;
 
 /// Of one space.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_cost_too_much_above_a_twenty_eighth_of_the_refaults() {
+    fn they_cost_too_much_above_a_thirty_sixth_of_the_refaults() {
         let begun = Instant::now();
         let (mut expense, millis) = (Expense::new(begun), Duration::from_millis);
         let mut note = |refaults, soft_faults, at| {
@@ -70,7 +70,7 @@ mod tests {
         };
         assert_eq!(note(100, 5, 50), None);
         assert_eq!(note(20, 0, 100), Some(Cost::High));
-        assert_eq!(note(100, 3, 200), Some(Cost::Fair));
+        assert_eq!(note(100, 2, 200), Some(Cost::Fair));
         assert_eq!(note(100, 1, 300), Some(Cost::Low));
         assert_eq!(note(0, 1, 9000), Some(Cost::High), "nothing comes back");
     }

@@ -389,6 +389,7 @@ impl Owner {
         }
         let refault = space.working_set.refault(word);
         space.record.refaulted(refault.distance);
+        space.locality.returned(address, refault.distance as u32, space.now());
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
         counters.workingset_restore_anon.add(u64::from(refault.restore));

@@ -23,6 +23,7 @@ use crate::procfs::{self, Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
 use crate::still::Stillness;
+use crate::swap_in::NEAR;
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.
@@ -244,7 +245,7 @@ impl Governor {
         // An order takes the place of the balance, until the next one.
         if self.shared.orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
-            && let Some(limit) = balance.steer(pages + leaving)
+            && let Some(limit) = balance.steer(pages + leaving, self.shared.counters.pgmajfault.get())
         {
             self.shared.budget.set_limit(limit);
         }
@@ -259,10 +260,18 @@ impl Governor {
         let shared = &self.shared;
         let (store, faults) = (shared.store.stats(), shared.counters.pgmajfault.get());
         let from_devices = shared.counters.pgmajfault_device.get();
+        let whole = shared.counters.pgmajfault_incompressible.get();
+        let slots: u64 = store.devices.iter().map(|device| device.slots_used).sum();
         self.share.judge(Figures {
-            faults: [faults.saturating_sub(from_devices), from_devices],
-            pages: [store.stored_pages, store.devices.iter().map(|device| device.slots_used).sum()],
+            faults: [faults.saturating_sub(from_devices), from_devices.saturating_sub(whole), whole],
+            pages: [
+                store.stored_pages,
+                slots.saturating_sub(store.stored_incompressible_pages),
+                store.stored_incompressible_pages,
+            ],
             costs: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
+            near: shared.counters.pgnear_incompressible.get(),
+            beyond: (shared.budget.usage() - (store.pool_bytes >> 12) as i64).max(0) as u64 / NEAR,
             pool_memory: store.pool_bytes >> 12,
             budget: shared.budget.limit(),
             spare: shared.load.spare(),

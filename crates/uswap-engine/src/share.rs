@@ -3,14 +3,16 @@
 //! A page of memory given to the pool holds `ratio` pages of which each would otherwise cost a device read; taken from
 //! the resident pages it makes one page more cost a decompression. So with
 //!
-//! * `d_device`, faults per page on the devices, and `d_pool`, faults per page in the pool, in the last period,
+//! * `d_device`, faults per slot of the devices that holds pages that compress, and `d_pool`, faults per page in the pool, in the last
+//!   period,
+//! * `d_near`, faults on pages that do not compress and were evicted lately, per page of memory more that would have kept them,
 //! * `c_device` and `c_pool`, what such a fault costs (the medians of the fault latencies),
 //!
-//! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds `d_pool * c_pool`, and less while
-//! it is the other way round. The share goes in small steps towards where both are equal, within its limits, in larger ones
+//! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds `d_pool * c_pool + d_near * c_device`, and less
+//! while it is the other way round. The share goes in small steps towards where both are equal, within its limits, in larger ones
 //! while they are far apart; it stays while they differ by less than a quarter, or while too little happens to judge by. Memory that is touched at random
 //! and compresses ends with a large pool (nearly everything fits in RAM somehow); a small hot set above much cold
-//! memory ends with a small one.
+//! memory ends with a small one, and so does a hot set that does not compress: no pool keeps such pages from the device.
 //!
 //! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
 //! sees it in the faults, and the share turns round; a step is small enough that little is lost.
@@ -40,6 +42,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Least of the budget, and where it begins, in percent, where the user's limit allows it.
 const LEAST: f64 = 20.0;
 const BEGIN: f64 = 65.0;
+/// Least while most faults are on pages that do not compress.
+const LEAST_BESIDE_POOR: f64 = 5.0;
 /// The most beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
 /// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
@@ -59,12 +63,16 @@ const MARGIN: f64 = 1.25;
 /// What is known at one time. Faults count from the beginning of the run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Figures {
-    /// Faults that were answered from the pool, and from devices.
-    pub faults: [u64; 2],
-    /// Pages there.
-    pub pages: [u64; 2],
-    /// Nanoseconds that such a fault takes.
+    /// Faults that were answered from the pool, from devices with pages that compress, and with such as do not.
+    pub faults: [u64; 3],
+    /// Such pages there.
+    pub pages: [u64; 3],
+    /// Nanoseconds that a fault takes that is answered from the pool, or from a device.
     pub costs: [u64; 2],
+    /// Faults on pages that do not compress and that `beyond` pages more of memory would have kept.
+    pub near: u64,
+    /// See there.
+    pub beyond: u64,
     /// Memory that the pool takes, in pages.
     pub pool_memory: u64,
     /// The budget, in pages.
@@ -80,7 +88,8 @@ pub struct Share {
     fixed: bool,
     least: f64,
     most: f64,
-    before: [u64; 2],
+    before: [u64; 3],
+    near_before: u64,
     judged: Instant,
     /// For how many periods those who are in have lacked memory.
     lacking: u32,
@@ -93,7 +102,16 @@ impl Share {
             PoolShare::Fixed(percent) => (percent, percent, true),
             PoolShare::Adaptive(most) => (BEGIN.min(most), most, false),
         };
-        Self { percent, fixed, least: LEAST.min(most), most, before: [0; 2], judged: Instant::now(), lacking: 0 }
+        Self {
+            percent,
+            fixed,
+            least: LEAST.min(most),
+            most,
+            before: [0; 3],
+            near_before: 0,
+            judged: Instant::now(),
+            lacking: 0,
+        }
     }
 
     /// The share now.
@@ -122,24 +140,28 @@ impl Share {
             self.percent = (self.percent - STRIDE * STEP).max(self.least);
             return;
         }
-        let faults = [0, 1].map(|tier| now.faults[tier].saturating_sub(self.before[tier]));
-        if faults[0] + faults[1] < ENOUGH {
+        let faults = [0, 1, 2].map(|tier| now.faults[tier].saturating_sub(self.before[tier]));
+        let all: u64 = faults.iter().sum();
+        if all < ENOUGH {
             return;
         }
         self.before = now.faults;
-        if now.pages[1] <= now.pages[0] / HARDLY_ANY {
+        let near = now.near.saturating_sub(self.near_before) as f64;
+        self.near_before = now.near;
+        if now.pages[1] + now.pages[2] <= now.pages[0] / HARDLY_ANY {
             return;
         }
         let density = |tier: usize| faults[tier] as f64 / now.pages[tier].max(1) as f64;
         let [pool_cost, device_cost] = now.costs.map(|cost| cost as f64);
         let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
         let gain = ratio * density(1) * (device_cost - pool_cost).max(0.0);
-        let loss = density(0) * pool_cost;
+        let loss = density(0) * pool_cost + near * device_cost / now.beyond.max(1) as f64;
+        let least = if faults[2] * 2 > all { LEAST_BESIDE_POOR.min(self.least) } else { self.least };
         let step = |more: f64, less: f64| if more > FAR * less { STRIDE * STEP } else { STEP };
         if gain > MARGIN * loss {
             self.percent = (self.percent + step(gain, loss).min(spare.max(0.0))).min(self.most);
         } else if loss > MARGIN * gain {
-            self.percent = (self.percent - step(loss, gain)).max(self.least);
+            self.percent = (self.percent - step(loss, gain)).max(least.min(self.percent));
         }
     }
 }
@@ -185,7 +207,9 @@ mod tests {
     const COSTS: [u64; 2] = [20_000, 160_000];
 
     fn figures(faults: [u64; 2], pages: [u64; 2], pool_memory: u64) -> Figures {
-        Figures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, spare: None }
+        let [pool, device] = faults;
+        let (faults, pages) = ([pool, device, 0], [pages[0], pages[1], 0]);
+        Figures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, ..Figures::default() }
     }
 
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
@@ -287,6 +311,36 @@ mod tests {
         assert_eq!(share.percent(), BEGIN);
         (50..60).for_each(|round| share.judge(figures([1000 * round, 0], [20_000, 700], 6000)));
         assert!(share.percent() < BEGIN, "seven hundred that nobody wants do");
+    }
+
+    /// numpy sorts numbers of which lz4 makes nothing: each fault on them waits for the device, and no pool helps.
+    #[test]
+    fn what_does_not_compress_wants_memory_and_no_pool() {
+        let poor = |round: u64, near: u64| Figures {
+            faults: [10 * round, 0, 1000 * round],
+            pages: [10_000, 5000, 5000],
+            near: near * round,
+            beyond: 500,
+            ..figures([0, 0], [0, 0], 5000)
+        };
+        let mut share = Share::new(AUTO);
+        (1..100).for_each(|round| share.judge(poor(round, 900)));
+        assert_eq!(share.percent(), LEAST_BESIDE_POOR);
+        // Where memory would not have kept them, nor would it help to take it from the pool.
+        let mut share = Share::new(AUTO);
+        for round in 1..100 {
+            let mut now = poor(round, 0);
+            (now.faults[0], now.faults[1]) = (500 * round, 18 * round);
+            share.judge(now);
+        }
+        assert_eq!(share.percent(), BEGIN);
+        // Once others fault again its least is what it was before, and it does not fall further.
+        let mut share = Share::new(AUTO);
+        (1..100).for_each(|round| share.judge(poor(round, 900)));
+        let mut now = poor(100, 900);
+        now.faults[0] += 5000;
+        share.judge(now);
+        assert_eq!(share.percent(), LEAST_BESIDE_POOR);
     }
 
     #[test]

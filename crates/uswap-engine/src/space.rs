@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
 use uswap_abi::ring::Ring;
 use uswap_core::growth::{Growth, during};
-use uswap_core::locality::Locality;
+use uswap_core::locality::{Locality, Now};
 use uswap_core::readahead::Streams;
 use uswap_core::table::PageTable;
 use uswap_core::working_set::WorkingSet;
@@ -415,6 +415,11 @@ impl Space {
     /// Whether orders are under way that an agent is expected to complete.
     pub fn is_filling(&self) -> bool {
         !self.stopped && !self.trays.filling.is_empty()
+    }
+
+    /// Where it is in its life, for whoever counts in evictions.
+    pub fn now(&self) -> Now {
+        Now { evictions: self.working_set.evictions(), resident: self.resident }
     }
 
     /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and

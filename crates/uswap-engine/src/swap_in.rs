@@ -28,6 +28,9 @@ const LEAST_WINDOW: u32 = 2;
 /// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
 const FREE_NEIGHBOURS: u32 = 4;
 
+/// Pages that part of a space's memory more would have kept are near.
+pub const NEAR: u64 = 8;
+
 /// Pages in memory that a stream is followed across, at most.
 const MOST_HELD: usize = 1024;
 
@@ -39,6 +42,12 @@ fn behind_held(space: &Space, page: u64, stride: i64) -> u64 {
 }
 
 impl Owner {
+    /// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
+    fn is_near(space: &Space, address: u64) -> bool {
+        let distance = space.table.get(address).refault_distance(space.working_set.evictions());
+        u64::from(distance) * NEAR < space.resident
+    }
+
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
     pub fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
         match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
@@ -125,8 +134,12 @@ impl Owner {
     /// to want as far as they lie on a device and the buffer has room; of no stream, those that one request brings along.
     fn choose_reads(&mut self, space: &mut Space, address: u64, buffer: &mut ReadBuffer) {
         let window = self.window(space, address);
-        let alone = window.pages == 1 && !space.locality.fault(address, FREE_NEIGHBOURS);
-        let free = if alone || !window.is_run() { 1 } else { self.most_along(space, FREE_NEIGHBOURS) };
+        let free = match window {
+            _ if !window.is_run() => 1,
+            Window { pages: 1, .. } => self.worthwhile(space, address),
+            _ => FREE_NEIGHBOURS,
+        };
+        let free = self.most_along(space, free);
         let most = window.pages.max(free);
         let mut before = None;
         for step in 0..i64::from(most) {
@@ -154,6 +167,17 @@ impl Owner {
         space.streams.advance(behind_held(space, next, window.stride));
     }
 
+    /// How many pages, the one at `address` included, are worth bringing for a fault of no stream.
+    fn worthwhile(&self, space: &mut Space, address: u64) -> u32 {
+        let (table, store, now) = (&space.table, &self.shared.store, space.now());
+        let lies_there = |page| match table.get(page).state() {
+            State::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
+            _ => false,
+        };
+        let distance = table.get(address).refault_distance(now.evictions);
+        space.locality.fault(address, distance, now, lies_there)
+    }
+
     fn window(&self, space: &mut Space, address: u64) -> Window {
         if self.shared.faults.no_prefetch {
             return Window { pages: 1, stride: PAGE as i64 };
@@ -166,12 +190,19 @@ impl Owner {
         let pages = space
             .streams
             .forecast(address, self.most_along(space, MOST_DEVICE))
-            .max(self.most_along(space, FREE_NEIGHBOURS));
+            .max(self.most_along(space, FREE_NEIGHBOURS.max(space.locality.most(space.now()))));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
         self.choose_reads(space, address, &mut buffer);
+        let whole = buffer
+            .pages
+            .first()
+            .and_then(|page| self.shared.store.spot_of(page.id))
+            .is_some_and(|spot| spot.is_whole());
         if let Some(device) = self.send_read(space, buffer, since, Purpose::Fault) {
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.pgmajfault_device.add(1);
+            self.shared.counters.pgmajfault_incompressible.add(u64::from(whole));
+            self.shared.counters.pgnear_incompressible.add(u64::from(whole && Self::is_near(space, address)));
             self.fill_lead(space, address, device);
         }
         Served::Wait

@@ -36,6 +36,11 @@ impl Spot {
         self.device
     }
 
+    /// Whether it is a page as it is, which did not compress.
+    pub fn is_whole(&self) -> bool {
+        self.end - self.start == PAGE_SIZE as u64
+    }
+
     /// Whether a read of `before` brings the beginning of this one for next to nothing: it lies behind it, in the same slot or right
     /// where it ends.
     pub fn is_read_with(&self, before: &Self) -> bool {
