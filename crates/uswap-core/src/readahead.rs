@@ -164,7 +164,10 @@ impl Streams {
     fn turn_round(&mut self, address: u64) -> Option<Window> {
         self.voters?;
         let fits = |stream: &Stream| {
-            stream.used != 0 && stream.window == 0 && stream.stride == PAGE && stream.seen == address + PAGE as u64
+            stream.used != 0
+                && stream.window == 0
+                && stream.stride == PAGE
+                && stream.seen == address.wrapping_add(PAGE as u64)
         };
         let index = (0..STREAMS).find(|index| fits(&self.streams[*index]))?;
         let next = address.wrapping_add_signed(-PAGE);

@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// File refaults in a period that call for more room (4 MiB per 50 ms).
 const MANY_REFAULTS: u64 = 1000;
 /// A fault on an anonymous page costs as much as so many pages of files, which are read many at a time.
-const FAULT_IN_FILE_PAGES: u64 = 8;
+const FAULT_IN_FILE_PAGES: u64 = 32;
 
 /// A memory cgroup of version 1 or 2.
 #[derive(Clone, Debug)]
