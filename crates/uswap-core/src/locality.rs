@@ -91,6 +91,8 @@ impl Now {
 pub struct Locality {
     withheld: [Withheld; WATCHED],
     next: usize,
+    /// How many of these there are: mostly none, and each page that comes back is looked for.
+    watched: usize,
     wanted: [Rate; BANDS.len()],
     /// Of pages that were evicted.
     displaced: Rate,
@@ -112,6 +114,7 @@ impl Default for Locality {
         Self {
             withheld: [Withheld::default(); WATCHED],
             next: 0,
+            watched: 0,
             wanted: [rate(0.5), rate(0.0), rate(0.0)],
             displaced: Rate { events: 0.0, exposure: 0.0 },
             seen: 0,
@@ -189,6 +192,9 @@ impl Locality {
 
     /// The page at `address` is watched no longer: `wanted` is 1 if the program wants it.
     fn settle(&mut self, address: u64, wanted: f32, now: Now) {
+        if self.watched == 0 {
+            return;
+        }
         if let Some(at) = self.withheld.iter().position(|withheld| withheld.page == address) {
             self.resolve(at, wanted, now);
         }
@@ -198,6 +204,7 @@ impl Locality {
         let Withheld { page, since, band } = std::mem::take(&mut self.withheld[at]);
         let exposure = now.since(since);
         if page != 0 {
+            self.watched -= 1;
             self.wanted[usize::from(band)].note(if exposure < 1.0 { wanted } else { 0.0 }, exposure, MEMORY);
         }
     }
@@ -205,6 +212,7 @@ impl Locality {
     fn withhold(&mut self, page: u64, now: Now) {
         self.resolve(self.next, 0.0, now);
         self.withheld[self.next] = Withheld { page, since: now.evictions, band: self.turn as u8 };
+        self.watched += 1;
         self.next = (self.next + 1) % WATCHED;
     }
 }

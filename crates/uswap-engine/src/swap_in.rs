@@ -41,13 +41,17 @@ fn behind_held(space: &Space, page: u64, stride: i64) -> u64 {
     steps.take(MOST_HELD).find(|page| !is_held(page)).unwrap_or(page)
 }
 
-impl Owner {
-    /// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
-    fn is_near(space: &Space, address: u64) -> bool {
-        let distance = space.table.get(address).refault_distance(space.working_set.evictions());
-        u64::from(distance) * NEAR < space.resident
-    }
+/// Evictions of the space since a stored page was.
+fn refault_distance(space: &Space, address: u64) -> u32 {
+    space.table.get(address).refault_distance(space.working_set.evictions())
+}
 
+/// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
+fn is_near(space: &Space, address: u64) -> bool {
+    u64::from(refault_distance(space, address)) * NEAR < space.resident
+}
+
+impl Owner {
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
     pub fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
         match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
@@ -132,7 +136,8 @@ impl Owner {
 
     /// Chooses the pages to be read with the one at `address`, which is the first: those that the stream of faults is going
     /// to want as far as they lie on a device and the buffer has room; of no stream, those that one request brings along.
-    fn choose_reads(&mut self, space: &mut Space, address: u64, buffer: &mut ReadBuffer) {
+    /// Returns whether the page lies there as it is, because it does not compress.
+    fn choose_reads(&mut self, space: &mut Space, address: u64, buffer: &mut ReadBuffer) -> bool {
         let window = self.window(space, address);
         let free = match window {
             _ if !window.is_run() => 1,
@@ -141,7 +146,7 @@ impl Owner {
         };
         let free = self.most_along(space, free);
         let most = window.pages.max(free);
-        let mut before = None;
+        let (mut before, mut whole) = (None, false);
         for step in 0..i64::from(most) {
             let page = address.wrapping_add_signed(window.stride * step);
             let object = match space.table.get(page).state() {
@@ -150,6 +155,7 @@ impl Owner {
                 _ => break,
             };
             let spot = self.shared.store.spot_of(object);
+            whole |= step == 0 && spot.is_some_and(|spot| spot.is_whole());
             let behind = spot.zip(before).is_some_and(|(spot, before)| spot.is_read_with(&before));
             let wanted = step < i64::from(window.pages) || behind;
             if step > 0 && wanted && spot.is_none() {
@@ -165,16 +171,17 @@ impl Owner {
         }
         let next = buffer.pages.last().map_or(address, |last| last.address.wrapping_add_signed(window.stride));
         space.streams.advance(behind_held(space, next, window.stride));
+        whole
     }
 
     /// How many pages, the one at `address` included, are worth bringing for a fault of no stream.
     fn worthwhile(&self, space: &mut Space, address: u64) -> u32 {
-        let (table, store, now) = (&space.table, &self.shared.store, space.now());
+        let (distance, now) = (refault_distance(space, address), space.now());
+        let (table, store) = (&space.table, &self.shared.store);
         let lies_there = |page| match table.get(page).state() {
             State::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
             _ => false,
         };
-        let distance = table.get(address).refault_distance(now.evictions);
         space.locality.fault(address, distance, now, lies_there)
     }
 
@@ -192,17 +199,12 @@ impl Owner {
             .forecast(address, self.most_along(space, MOST_DEVICE))
             .max(self.most_along(space, FREE_NEIGHBOURS.max(space.locality.most(space.now()))));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
-        self.choose_reads(space, address, &mut buffer);
-        let whole = buffer
-            .pages
-            .first()
-            .and_then(|page| self.shared.store.spot_of(page.id))
-            .is_some_and(|spot| spot.is_whole());
+        let whole = self.choose_reads(space, address, &mut buffer);
         if let Some(device) = self.send_read(space, buffer, since, Purpose::Fault) {
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.pgmajfault_device.add(1);
             self.shared.counters.pgmajfault_incompressible.add(u64::from(whole));
-            self.shared.counters.pgnear_incompressible.add(u64::from(whole && Self::is_near(space, address)));
+            self.shared.counters.pgnear_incompressible.add(u64::from(whole && is_near(space, address)));
             self.fill_lead(space, address, device);
         }
         Served::Wait
