@@ -4,16 +4,21 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 # A failed test says what happened; a backtrace of the test harness adds nothing to it.
 export RUST_BACKTRACE := 0
+# Where rustup puts cargo, also before a new shell has been opened.
+export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .PHONY: help build demo test loom test-vm soak bench bench-quick fuzz lint install-deps
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 build: ## the binary, in the target folder under release/uswap
+	@./tests/install-deps build
 	cargo build --release --workspace
 
-demo: build ## a Python program in a quarter of the memory it needs, with and without uswap
+demo: ## a Python program in a quarter of the memory it needs, with and without uswap (sets up what it needs, minutes the first time)
+	@./tests/install-deps demo
+	cargo build --release -p uswap-cli
 	@./demo/run
 
 # Many tests of the command only wait: they run on more threads, but busy programs have places (tests/common/places.rs).
@@ -51,5 +56,5 @@ lint: ## format, clippy, and cargo-deny where it is installed
 	@if command -v cargo-deny >/dev/null; then cargo-deny check bans licenses sources; \
 	else echo "cargo-deny is not installed: licences and sources were not checked (cargo install cargo-deny)"; fi
 
-install-deps: ## what tests and demo use: compilers, servers, interpreters (as root; otherwise says what is missing)
+install-deps: ## what the tests use: compilers, servers, interpreters (as root; otherwise says what is missing)
 	@./tests/install-deps

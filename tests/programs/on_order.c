@@ -90,7 +90,7 @@ static void check_in_child(bool stays)
 static void run_script(void)
 {
     char command[420];
-    snprintf(command, sizeof command, "sh %s/script", folder);
+    snprintf(command, sizeof command, "sh '%s/script'", folder);
     MUST(system(command) == 0);
 }
 

@@ -14,6 +14,9 @@ pub mod message;
 mod models;
 pub mod queue;
 pub mod ring;
+pub mod thread_list;
+#[cfg(all(test, not(loom)))]
+mod thread_list_tests;
 
 /// The atomic types, loom's in the models (`models.rs`).
 pub mod atomic {

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! agent: connect
-//! engine: Welcome + [ring memfd, leash, /dev/userfaultfd or nothing]
-//! agent: Hello + [event userfaultfd, staging userfaultfd]     a fork child of a managed parent: [staging userfaultfd]
+//! engine: Welcome + [ring memfd, leash of the program, leash of the agent, /dev/userfaultfd or nothing]
+//! agent: Hello + [event userfaultfd, staging userfaultfd, pidfd of the program]
+//!        (no event userfaultfd in a fork child of a managed parent; no pidfd where the agent is a thread of the program)
 //! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]
 //! then: each byte that the engine sends is a ring of the doorbell
 //! ```
@@ -14,7 +15,7 @@
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
 
 /// First word of every message; changes with the layout of anything in this crate.
-pub const MAGIC: u64 = 0x7573_7761_7000_0004;
+pub const MAGIC: u64 = 0x7573_7761_7000_0005;
 
 /// Name of an agent's thread that waits to be fetched; the number of its descriptor follows.
 pub const CALL_NAME: &str = "uswap-call-";
@@ -23,7 +24,7 @@ pub const CALL_NAME: &str = "uswap-call-";
 pub const AGENT_NAME: &core::ffi::CStr = c"uswap-agent";
 
 /// Words in every message.
-pub const WORDS: usize = 8;
+pub const WORDS: usize = 9;
 
 /// A message: `MAGIC`, then words whose meaning is given by the `*_AT` positions.
 pub type Message = [u64; WORDS];
@@ -48,6 +49,9 @@ pub const HELLO_CODE_AT: usize = 5;
 pub const HELLO_BLIND_AT: usize = 6;
 /// Hello: 1 in a fork child, whether its parent was managed or not.
 pub const HELLO_FORKED_AT: usize = 7;
+
+/// Hello: 1 when the agent is a process, and a pidfd of its program comes last.
+pub const HELLO_PROCESS_AT: usize = 8;
 
 /// Go: 1 when a userfaultfd comes with it, behind the eventfd.
 pub const GO_HAS_FD_AT: usize = 1;

@@ -10,6 +10,7 @@ use crate::gate::Gate;
 use crate::hand_over::HandOver;
 use crate::layout::{TRAY_PAGES, TRAYS};
 use crate::queue::Queue;
+use crate::thread_list::ThreadList;
 
 /// Places in the queue of orders: each tray at most twice (filled, then dropped).
 pub const QUEUE: usize = 2 * TRAYS as usize;
@@ -178,6 +179,8 @@ pub struct Ring {
     pub keep_clean: AtomicU32,
     /// For tests: one in so many moves is not made and reports EBUSY (0: none).
     pub busy: AtomicU32,
+    /// What the agent may not ask of the program's threads.
+    pub threads: ThreadList,
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.

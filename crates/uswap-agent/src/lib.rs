@@ -1,8 +1,8 @@
 //! The agent: what is preloaded into every program of a tree. Freestanding: raw system calls, no libc, no allocation.
 //!
-//! Its constructor reserves the area (see `uswap_abi::layout`), makes a thread and returns; the thread has a file
-//! table of its own, so the program neither sees its fds nor can close them. The thread connects to the engine, hands
-//! over two userfaultfds and from then on executes orders from the ring. Everything it touches is
+//! Its constructor reserves the area (see `uswap_abi::layout`), makes a process that shares the program's memory (see
+//! `birth`) and returns; that has a file table of its own, so the program neither sees its fds nor can close them. It
+//! connects to the engine, hands over two userfaultfds and from then on executes orders from the ring. Everything it touches is
 //! in the area or on its own stack, which are never managed: it can never wait for a page that it should move itself.
 #![no_std]
 #![allow(missing_docs)]
@@ -19,11 +19,14 @@ pub mod message;
 pub mod queue;
 #[path = "../../uswap-abi/src/ring.rs"]
 pub mod ring;
+#[path = "../../uswap-abi/src/thread_list.rs"]
+pub mod thread_list;
 /// The atomic types, where the shared sources look for them.
 pub mod atomic {
     pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
+mod birth;
 mod hooks;
 mod link;
 #[cfg(uswap_freestanding)]

@@ -51,15 +51,14 @@ struct Control {
 
 /// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready to run. `None`: this
 /// process stays unmanaged.
-pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent> {
+pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<i32>) -> Option<Agent> {
     let (socket, far_end) = match socket.or_else(connect_socket) {
         Some(socket) => (socket, None),
-        None if inherited => call_engine()?,
-        None => return None,
+        None => call_engine()?,
     };
     set_timeout(socket, 10);
-    // The leash only has to be open: the engine sees to the rest.
-    let (welcome, [ring_fd, _leash, device, ..]) = receive(socket)?;
+    // The leashes only have to be open: the engine sees to the rest.
+    let (welcome, [ring_fd, _of_program, _of_agent, device]) = receive(socket)?;
     if let Some(far_end) = far_end {
         // The engine has it now; ours would hide the engine's end.
         syscall::close(far_end);
@@ -79,11 +78,11 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
     let staging = new_staging_userfaultfd(device);
     syscall::close(device);
     let failure = if staging < 0 { staging } else { events.min(0) };
-    let mut eyes = Eyes::open();
+    let mut eyes = Eyes::open(program);
     let failure_told = if is_child && staging >= 0 { 0 } else { failure };
-    let mut hello = hello(area, identity, failure_told, eyes.is_none());
+    let mut hello = hello(area, identity, failure_told, eyes.is_none(), program.is_some());
     hello[HELLO_FORKED_AT] = u64::from(inherited);
-    send(socket, &hello, events as i32, staging as i32)?;
+    send(socket, &hello, [events as i32, staging as i32, program.unwrap_or(-1)])?;
     let (go, fds) = receive(socket)?;
     if go[GO_REFUSED_AT] == 1 || failure < -1 || (failure == -1 && !is_child) {
         return None;
@@ -101,7 +100,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>) -> Option<Agent>
     }
     drop_capabilities();
     set_timeout(socket, 1);
-    Some(Agent::new(area, ring, [socket, completion, events, staging as i32], eyes?))
+    Some(Agent::new(area, ring, [socket, completion, events, staging as i32], eyes?, program))
 }
 
 /// What the agent sees of its own process: descriptors of files in /proc.
@@ -114,16 +113,59 @@ pub struct Eyes {
 
 impl Eyes {
     /// `None`: there is no /proc in this root directory, or its files belong to another user; the engine opens them.
-    fn open() -> Option<Self> {
+    /// `program`: a pidfd of it, if that is another process.
+    fn open(program: Option<i32>) -> Option<Self> {
         // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
         let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0);
-        let tasks = syscall::open(b"/proc/self/task\0", syscall::O_DIRECTORY);
+        let tasks = match program {
+            None => syscall::open(b"/proc/self/task\0", syscall::O_DIRECTORY),
+            Some(pidfd) => open_tasks(pidfd),
+        };
         if pagemap >= 0 && tasks >= 0 {
             return Some(Self { pagemap: pagemap as i32, tasks: tasks as i32 });
         }
         [pagemap, tasks].into_iter().filter(|fd| *fd >= 0).for_each(|fd| syscall::close(fd as i32));
         None
     }
+}
+
+/// The directory of the threads of the process behind a pidfd, whichever number it has in /proc.
+fn open_tasks(pidfd: i32) -> isize {
+    const INFO: &[u8] = b"/proc/thread-self/fdinfo/";
+    const FIELD: &[u8] = b"Pid:\t";
+    let mut path = [0u8; 48];
+    path[..INFO.len()].copy_from_slice(INFO);
+    let mut end = INFO.len();
+    end += decimal(pidfd as u32, &mut path[end..]);
+    let file = syscall::open(&path[..=end], 0);
+    let mut text = [0u8; 512];
+    let length = if file < 0 { 0 } else { syscall::read(file as i32, &mut text).max(0) as usize };
+    if file >= 0 {
+        syscall::close(file as i32);
+    }
+    let Some(at) = text[..length].windows(FIELD.len()).position(|window| window == FIELD) else { return -1 };
+    let digits = text[at + FIELD.len()..length].iter().take_while(|c| c.is_ascii_digit()).count();
+    let number = &text[at + FIELD.len()..at + FIELD.len() + digits];
+    let mut path = [0u8; 32];
+    if digits == 0 || digits > 10 {
+        return -1;
+    }
+    path[..6].copy_from_slice(b"/proc/");
+    path[6..6 + digits].copy_from_slice(number);
+    path[6 + digits..11 + digits].copy_from_slice(b"/task");
+    syscall::open(&path[..12 + digits], syscall::O_DIRECTORY)
+}
+
+/// Writes a number in decimal digits; returns how many.
+fn decimal(number: u32, text: &mut [u8]) -> usize {
+    let mut digits = [0u8; 10];
+    let (mut left, mut count) = (number, 0);
+    while count == 0 || left > 0 {
+        digits[count] = b'0' + (left % 10) as u8;
+        (left, count) = (left / 10, count + 1);
+    }
+    digits[..count].iter().rev().zip(text).for_each(|(digit, place)| *place = *digit);
+    count
 }
 
 /// Asks the engine to fetch one end of a pair of sockets: our own end, and the one it shall fetch.
@@ -144,7 +186,7 @@ fn call_engine() -> Option<(i32, Option<i32>)> {
     Some((near, Some(far)))
 }
 
-fn hello(area: u64, identity: u64, failure: isize, blind: bool) -> Message {
+fn hello(area: u64, identity: u64, failure: isize, blind: bool, is_process: bool) -> Message {
     let mut hello = [0; WORDS];
     hello[HELLO_BLIND_AT] = u64::from(blind);
     hello[0] = MAGIC;
@@ -154,6 +196,7 @@ fn hello(area: u64, identity: u64, failure: isize, blind: bool) -> Message {
     hello[HELLO_IDENTITY_AT] = identity;
     hello[HELLO_ERRNO_AT] = failure.unsigned_abs() as u64;
     hello[HELLO_CODE_AT] = connect as *const () as u64;
+    hello[HELLO_PROCESS_AT] = u64::from(is_process);
     hello
 }
 
@@ -287,12 +330,10 @@ fn receive(socket: i32) -> Option<(Message, [i32; MOST_FDS])> {
     Some((message, control.fds))
 }
 
-fn send(socket: i32, message: &Message, first: i32, second: i32) -> Option<()> {
-    let mut fds = [first, second, -1, -1];
-    if first < 0 {
-        fds = [second, -1, -1, -1];
-    }
-    let count = fds.iter().filter(|fd| **fd >= 0).count();
+fn send(socket: i32, message: &Message, sent: [i32; 3]) -> Option<()> {
+    let mut fds = [-1; MOST_FDS];
+    let there = sent.into_iter().filter(|fd| *fd >= 0);
+    let count = fds.iter_mut().zip(there).map(|(place, fd)| *place = fd).count();
     let control = Control { length: 16 + 4 * count, level: 1, kind: 1, fds };
     let vector = Vector { base: message.as_ptr() as usize, length: size_of::<Message>() };
     let header = Header {

@@ -66,6 +66,8 @@ pub struct Agent {
     events: i32,
     staging: i32,
     pagemap: i32,
+    /// A pidfd of the program, where the agent is a process of its own.
+    program: Option<i32>,
     thread_pages: ThreadPages,
     /// Moves that succeeded, for tests.
     moves: core::cell::Cell<u32>,
@@ -73,7 +75,7 @@ pub struct Agent {
 
 impl Agent {
     /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
-    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes) -> Self {
+    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes, program: Option<i32>) -> Self {
         let [socket, completion, events, staging] = fds;
         let thread_pages = ThreadPages::new(eyes.tasks, area);
         Self {
@@ -84,6 +86,7 @@ impl Agent {
             events,
             staging,
             pagemap: eyes.pagemap,
+            program,
             thread_pages,
             moves: core::cell::Cell::new(0),
         }
@@ -101,13 +104,11 @@ impl Agent {
     }
 
     fn drain_queue(&mut self) {
-        let mut collected = false;
         while let Some((operation, number)) = self.ring.pop() {
-            if operation == Operation::Fill && !collected && self.ring.forget_threads.load(Relaxed) == 0 {
-                self.thread_pages.collect();
-                collected = true;
-            }
             syscall::sleep(self.ring.order_delay.load(Relaxed));
+            if operation == Operation::Fill && self.ring.forget_threads.load(Relaxed) == 0 {
+                self.thread_pages.collect(&self.ring.threads);
+            }
             let tray = &self.ring.trays[number as usize];
             match operation {
                 Operation::Fill => self.fill(tray, number),
@@ -132,15 +133,19 @@ impl Agent {
 
     /// Engine and keeper are gone.
     fn end(&self) -> ! {
-        if self.ring.active.load(SeqCst) != 0 {
-            syscall::kill_process()
+        match self.program {
+            _ if self.ring.active.load(SeqCst) == 0 => syscall::exit_thread(),
+            Some(program) => syscall::kill_program(program),
+            None => syscall::kill_process(),
         }
-        syscall::exit_thread()
     }
 
     /// A process ends when its last thread does; the agent must not be the one that keeps it.
     fn leave_if_last(&self) {
-        if self.thread_pages.census() == Some((2, true)) && self.ring.stay_last.load(Relaxed) == 0 {
+        if self.program.is_none()
+            && self.thread_pages.census() == Some((2, true))
+            && self.ring.stay_last.load(Relaxed) == 0
+        {
             syscall::exit_thread();
         }
     }

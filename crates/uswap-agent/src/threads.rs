@@ -7,9 +7,11 @@
 
 use crate::layout::TID_WORD;
 use crate::syscall::{self, call};
+use crate::thread_list::ThreadList;
 
 const MOST_PAGES: usize = 2048;
 const MOST_FUTEXES: usize = 64;
+const RECENT: usize = 128;
 /// Bytes before and after the robust list head that belong to the control block, generously for glibc and musl.
 const BEFORE: u64 = 1024;
 const AFTER: u64 = 3072;
@@ -19,12 +21,20 @@ const PROCESS_VM_READV: usize = 310;
 pub struct ThreadPages {
     pages: [u64; MOST_PAGES],
     count: usize,
+    /// Those of rounds before that are not in this one: a thread that begins and ends between two looks is seen by none, but
+    /// its control block and its mutexes mostly lie where others had theirs.
+    recent: [u64; RECENT],
+    next_recent: usize,
     /// /proc/PID/task of this process.
     tasks: i32,
     /// That /proc counts threads in another pid namespace than ours.
     foreign: bool,
     /// Where the engine has left the address of a tid word.
     tid_word: u64,
+    /// The kernel refuses to tell us of some thread: the engine asks, and leaves the answers.
+    hidden: bool,
+    /// What is not known is not to be moved: all pages are.
+    all: bool,
 }
 
 #[repr(C)]
@@ -38,23 +48,46 @@ impl ThreadPages {
     pub fn new(tasks: i32, area: u64) -> Self {
         let ids = namespace_ids(syscall::open_at(tasks, b"../status\0", 0));
         let foreign = ids.is_some_and(|(levels, _)| levels > 1);
-        Self { pages: [0; MOST_PAGES], count: 0, tasks, foreign, tid_word: area + TID_WORD }
+        Self {
+            pages: [0; MOST_PAGES],
+            count: 0,
+            recent: [0; RECENT],
+            next_recent: 0,
+            tasks,
+            foreign,
+            tid_word: area + TID_WORD,
+            hidden: false,
+            all: false,
+        }
     }
 
     /// Whether a page of the range is one of them.
     pub fn overlap(&self, address: u64, pages: u32) -> bool {
+        if self.all {
+            return true;
+        }
         let end = address + u64::from(pages) * 4096;
-        self.pages[..self.count].iter().any(|page| (address..end).contains(page))
+        self.pages[..self.count].iter().chain(&self.recent).any(|page| (address..end).contains(page))
     }
 
-    /// Asks all threads anew.
-    pub fn collect(&mut self) {
-        self.count = 0;
+    /// Asks all threads anew, or takes what the engine has asked them.
+    pub fn collect(&mut self, told: &ThreadList) {
+        (self.count, self.all) = (0, false);
         // SAFETY: the header page is ours and always present.
         let tid_word = unsafe { (self.tid_word as *const u64).read_volatile() };
         if tid_word != 0 {
             self.add(tid_word);
         }
+        if !self.hidden {
+            self.ask();
+        }
+        if self.hidden {
+            told.want();
+            self.all = !told.read(|head| self.collect_list(head));
+        }
+    }
+
+    fn ask(&mut self) {
         // SAFETY: no pointers.
         unsafe { call(syscall::LSEEK, [self.tasks as usize, 0, 0, 0, 0, 0]) };
         let mut entries = [0u8; 4096];
@@ -105,9 +138,13 @@ impl ThreadPages {
         // SAFETY: two words of ours.
         let result =
             unsafe { call(syscall::GET_ROBUST_LIST, [tid, &raw mut head as usize, &raw mut length as usize, 0, 0, 0]) };
-        if result != 0 || head == 0 {
-            return;
+        self.hidden |= result == -syscall::EPERM;
+        if result == 0 && head != 0 {
+            self.collect_list(head);
         }
+    }
+
+    fn collect_list(&mut self, head: u64) {
         self.add(head.saturating_sub(BEFORE));
         self.add(head + AFTER);
         self.collect_futexes(head);
@@ -144,6 +181,10 @@ impl ThreadPages {
         if self.count < MOST_PAGES && (self.count == 0 || self.pages[self.count - 1] != page) {
             self.pages[self.count] = page;
             self.count += 1;
+        }
+        if !self.recent.contains(&page) {
+            self.recent[self.next_recent] = page;
+            self.next_recent = (self.next_recent + 1) % RECENT;
         }
     }
 }

@@ -48,6 +48,8 @@ impl Place {
     }
 
     fn tool(&self, words: &[&str]) -> Command {
+        // It is interrupted also where the tests ignore interrupts, as in the background of a shell.
+        uswap_sys::interrupt::heed_in_children().unwrap();
         let mut command = Command::new(TOOL);
         command.args(words).arg("--work").arg(&self.folder).stdin(Stdio::null());
         // The lock lies in the temporary folder: a real run elsewhere shall not make a test fail.

@@ -77,7 +77,10 @@ pub fn status(run: &Run) -> Result<Value, String> {
 /// # Errors
 /// For the user: the run does not answer, or refuses.
 pub fn ask_for(run: &Run, request: &Value) -> Result<Value, String> {
-    let answer = ask(run, request);
+    told(run, ask(run, request))
+}
+
+fn told(run: &Run, answer: io::Result<Value>) -> Result<Value, String> {
     let answer = answer.map_err(|error| format!("run {:?} does not answer: {error}", run.name))?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(format!("run {:?}: {error}", run.name)),
@@ -85,18 +88,41 @@ pub fn ask_for(run: &Run, request: &Value) -> Result<Value, String> {
     }
 }
 
+/// Sends a request, which may depend on the number of the run's engine as we see it (0: we do not), and keeps the
+/// connection for what follows the answer.
+///
+/// # Errors
+/// For the user: the run does not answer, or refuses.
+pub fn converse(run: &Run, request: impl FnOnce(u32) -> Result<Value, String>) -> Result<UnixStream, String> {
+    let silent = |error: io::Error| format!("run {:?} does not answer: {error}", run.name);
+    let (stream, engine) = connect(run).map_err(silent)?;
+    let request = request(engine).map_err(|error| format!("run {:?}: {error}", run.name))?;
+    told(run, exchange(&stream, &request, PATIENCE))?;
+    Ok(stream)
+}
+
 fn ask(run: &Run, request: &Value) -> io::Result<Value> {
     // A server on the network is met before the answer comes.
     let patience = if request["request"] == "swapon" { SWAPON_PATIENCE } else { PATIENCE };
-    let deadline = Instant::now() + patience;
+    exchange(&connect(run)?.0, request, patience)
+}
+
+/// The connection, and the process that listens there.
+fn connect(run: &Run) -> io::Result<(UnixStream, u32)> {
     let stream = UnixStream::connect_addr(&control::address(run.user, &run.name)?)?;
     // Anybody can take an abstract name: only the run's owner and root are believed.
-    let owner = peer_credentials(&stream)?.user;
-    if owner != run.user && owner != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {owner} has taken its name")));
+    let owner = peer_credentials(&stream)?;
+    if owner.user != run.user && owner.user != 0 {
+        let text = format!("user {} has taken its name", owner.user);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
-    control::write_all(&stream, format!("{request}\n").as_bytes(), deadline)?;
-    let line = control::read_line(&stream, LONGEST_ANSWER, deadline)?;
+    Ok((stream, owner.pid))
+}
+
+fn exchange(stream: &UnixStream, request: &Value, patience: Duration) -> io::Result<Value> {
+    let deadline = Instant::now() + patience;
+    control::write_all(stream, format!("{request}\n").as_bytes(), deadline)?;
+    let line = control::read_line(stream, LONGEST_ANSWER, deadline)?;
     Ok(serde_json::from_slice(&line)?)
 }
 

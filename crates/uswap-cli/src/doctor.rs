@@ -13,6 +13,7 @@ use uswap_core::size::human;
 use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
 use uswap_engine::descriptors;
+use uswap_engine::heaps;
 use uswap_engine::swaps::temporary_folder;
 use uswap_sys::process::{self, Limit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
@@ -280,7 +281,7 @@ fn swap_place(subject: &'static str, directory: &Path) -> Check {
         return Check::new(subject, Verdict::Warning, found).fix(fix);
     }
     if file.free < 1 << 30 {
-        let fix = "a run uses up to 4 x its budget; when the room ends the tree is stopped: --swap PATH";
+        let fix = "a run may fill half of that; when the room ends the tree is stopped: --swap PATH";
         return Check::new(subject, Verdict::Warning, found).fix(fix);
     }
     Check::new(subject, Verdict::Works, found)
@@ -315,6 +316,7 @@ fn memory() -> Vec<Check> {
         }
         None => format!("none below the machine's {}", human(machine)),
     };
+    let found = human(cgroup.as_ref().map_or(machine, Cgroup::limit));
     let automatic = human(run::automatic_budget(machine, cgroup));
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let swap = match swaps.lines().count().saturating_sub(1) {
@@ -330,6 +332,12 @@ fn memory() -> Vec<Check> {
     vec![
         Check::new("memory limit", Verdict::Note, limit),
         Check::new("--ram auto", Verdict::Note, format!("begins with {automatic}")),
+        Check::new(
+            "heap limits",
+            Verdict::Note,
+            format!("node, java, .NET and others take theirs from the {found} here"),
+        )
+        .fix(heaps::advice()),
         swap,
         overcommit,
     ]

@@ -2,6 +2,7 @@
 
 mod attach;
 mod client;
+mod core_file;
 mod doctor;
 mod groups;
 mod host;
@@ -14,6 +15,7 @@ mod run;
 mod status;
 mod table;
 mod top;
+mod ward;
 
 use std::io::Write;
 
@@ -52,6 +54,8 @@ enum Command {
     Limit(orders::LimitArguments),
     /// Change the compressor of a run; what is stored stays as it is
     Compressor(orders::CompressorArguments),
+    /// Write a core file of a managed process, with what is evicted; the program goes on
+    Core(core_file::CoreArguments),
     /// Divide the budget of a run among groups of its processes
     Group(groups::GroupArguments),
     /// Tell what works here, and how to get what does not
@@ -77,6 +81,7 @@ fn main() {
         Command::Swapoff(arguments) => orders::swapoff(&arguments),
         Command::Limit(arguments) => orders::limit(&arguments),
         Command::Compressor(arguments) => orders::compressor(&arguments),
+        Command::Core(arguments) => core_file::run(&arguments),
         Command::Group(arguments) => groups::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Lab(arguments) => lab::run(&arguments),

@@ -129,7 +129,10 @@ fn rest() -> Roff {
             ("nbd+unix:///EXPORT?socket=PATH", "The same by a Unix socket; also nbds+unix."),
             ("ram", "Uncompressed memory, for experiments."),
             (",prio=N", "Higher priorities are filled first (default 0)."),
-            (",size=SIZE", "Use at most so much (default: 4 x the budget; of an export all)."),
+            (
+                ",size=SIZE",
+                "Use at most so much (default for a place that is named: 4 x the budget; of an export all).",
+            ),
             (",mirror=PLACE", "Write each page there too. The place that fails is left for good, the other has all."),
             (
                 ",timeout=SECONDS",
@@ -170,7 +173,11 @@ fn rest() -> Roff {
             ("70", "The engine died; all programs of the run were killed."),
             ("71", "Swap space was exhausted and nothing could be freed; all programs of the run were killed."),
             ("72", "An internal rule was broken; all programs were killed before one could read wrong bytes."),
-            ("125", "Refused: wrong usage, or something that is needed is missing. Nothing was started."),
+            (
+                "125",
+                "Refused: wrong usage, or something that is needed is missing. Nothing was started. Of uswap core and orders to a run: \
+                 it was not done.",
+            ),
             ("126", "The command was found but may not be executed."),
             ("127", "The command was not found."),
         ],
@@ -190,7 +197,11 @@ fn rest() -> Roff {
     entries(
         &mut page,
         &[
-            ("$TMPDIR or /var/tmp", "The default swap file lives there without a name and vanishes with the run."),
+            (
+                "$TMPDIR or /var/tmp",
+                "The default swap file lives there without a name and vanishes with the run. It is sparse, and may grow to half of what is \
+                 free on its disk when the run starts.",
+            ),
             ("/dev/userfaultfd", "Gives userfaultfds to whoever may open it."),
             ("@uswap/UID/NAME", "The abstract Unix socket by which uswap status asks a run."),
         ],
@@ -233,6 +244,10 @@ fn examples(page: &mut Roff) {
                 "uswap group create build jobs --limit 40%; uswap group move build 4711 jobs",
                 "The process 4711 of the run build, and the children it starts from now on, in two fifths of the budget.",
             ),
+            (
+                "uswap core build 4711 -o core.4711; gdb ./program core.4711",
+                "The process 4711 of the run build as it is now, with what is evicted; it goes on.",
+            ),
             ("uswap doctor", "What works here."),
             (
                 "uswap lab record -o trace.gz --ram 64M -- make",
@@ -259,9 +274,13 @@ fn notes(page: &mut Roff) {
              be traced: their memory counts against the budget but cannot be evicted; the summary names them.",
             "Not managed: thread stacks, mappings below 256 KiB, locked, shared and file-backed memory, and processes \
              below 4 MiB.",
-            "An evicted page cannot be read by ptrace(2) or /proc/PID/mem (EIO), is zero in core dumps, and \
-             FUTEX_LOCK_PI and FUTEX_WAKE_OP on it answer EFAULT. The agent is a thread: unshare(CLONE_NEWUSER) and \
-             setns to a user namespace fail in a managed program.",
+            "An evicted page cannot be read by ptrace(2) or /proc/PID/mem (EIO), is zero in core dumps and, without a word, for \
+             gcore(1), gdb(1) -p and py-spy, and FUTEX_LOCK_PI and FUTEX_WAKE_OP on it answer EFAULT. The agent is a thread: \
+             unshare(CLONE_NEWUSER) and setns to a user namespace fail in a managed program.",
+            "uswap core writes what gcore(1) would, with evicted pages: the program's threads are stopped until it is written, no \
+             page comes back for it, and the program goes on. The file is made beside its place under another name and renamed \
+             when it is whole. What has MADV_DONTDUMP is left out, as are the agent's thread and memory; /proc/PID/coredump_filter \
+             holds. The process id is as seen from where it is called, in the pid namespace of the run or above it.",
             "Runs are found by abstract Unix sockets, which belong to a network namespace: ask about a run in a \
              container from inside the container.",
         ],
@@ -302,6 +321,7 @@ mod tests {
             "\"USWAP LAB REPLAY\"",
             "\"USWAP LAB GENERATE\"",
             "\"USWAP GROUP LIMIT\"",
+            "\"USWAP CORE\"",
             "\"EXIT STATUS\"",
             "FILES",
             "EXAMPLES",

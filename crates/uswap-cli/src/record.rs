@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -16,6 +15,7 @@ use uswap_lab::lackey;
 use uswap_lab::record::TraceFile;
 
 use crate::run::{Refusal, RunArguments, find_program, prepare};
+use crate::ward::{Reading, Ward};
 
 #[derive(Args, Debug)]
 pub struct RecordArguments {
@@ -63,25 +63,22 @@ fn every_access(arguments: &RecordArguments) -> Result<i32, Refusal> {
     let failed = |error: std::io::Error| refuse(format!("valgrind: {error}"));
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     let log = format!("--log-file=/proc/{}/fd/{}", std::process::id(), writer.as_raw_fd());
-    let mut child = Command::new(valgrind)
-        .args(["--tool=lackey", "--trace-mem=yes", &log])
-        .arg(program)
-        .args(&arguments.run.command[1..])
-        .spawn()
-        .map_err(failed)?;
-    // The pipe ends when both valgrind and we have let go of it.
-    let waiter = std::thread::spawn(move || {
-        let status = child.wait();
-        drop(writer);
-        status
-    });
-    let touches = tell(BufReader::new(reader), |page| trace.push(&[page])).map_err(refuse)?;
-    trace.finish().map_err(refuse)?;
-    let status = waiter.join().map_err(|_| refuse("valgrind was lost sight of".into()))?.map_err(failed)?;
+    let mut command = Command::new(valgrind);
+    command.args(["--tool=lackey", "--trace-mem=yes", &log]).arg(program).args(&arguments.run.command[1..]);
+    let ward = Ward::start(&mut command).map_err(failed)?;
+    let reading = Arc::new(Reading::default());
+    let seen = reading.clone();
+    // The pipe ends when valgrind, its children and we have let go of it.
+    let waiter = std::thread::spawn(move || ward.attend(writer, &seen));
+    let told = tell(BufReader::new(reader), |page| trace.push(&[page]));
+    let told = told.and_then(|touches| trace.finish().map(|()| touches));
+    reading.ends(told.is_ok());
+    let status = waiter.join().map_err(|_| refuse("valgrind was lost sight of".into()))?;
+    let touches = told.map_err(refuse)?;
     if !arguments.run.engine.quiet {
         eprintln!("uswap: recorded {touches} touches");
     }
-    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    Ok(status)
 }
 
 /// Reads lackey's lines to their end; the same page twice in a row is one touch.

@@ -40,7 +40,8 @@ pub struct EngineArguments {
     #[arg(long, value_name = "slab|zbud", default_value = "slab")]
     allocator: String,
     /// Where pages go that do not fit: PATH, a block device, nbd://HOST[:PORT]/EXPORT, or ram; with [,prio=N][,size=SIZE]
-    /// [,mirror=PLACE], of servers also [,timeout=SECONDS][,connections=N]. May be repeated
+    /// [,mirror=PLACE], of servers also [,timeout=SECONDS][,connections=N]. May be repeated (default: a file in $TMPDIR or
+    /// /var/tmp, which may grow to half of the free disk)
     #[arg(long, value_name = "SPEC")]
     swap: Vec<String>,
     /// Write all figures to this file at the end, as JSON

@@ -20,7 +20,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 fn tmp(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+    common::place(name)
 }
 
 /// A program of tests/programs, linked statically.
@@ -351,10 +351,11 @@ fn tracers_work_afterwards() {
     let running = under("32M").deadline(60).start(words);
     let pid = running.command().to_string();
     running.until("an agent", || common::procs::agent_thread(running.command()));
-    let strace = Command::new("timeout").args(["-s", "INT", "1", "strace", "-f", "-p", &pid]).output().expect("strace");
+    let strace =
+        common::command("timeout").args(["-s", "INT", "1", "strace", "-f", "-p", &pid]).output().expect("strace");
     assert!(String::from_utf8_lossy(&strace.stderr).contains("attached"), "{strace:?}");
     let gdb = Command::new("timeout").args(["30", "gdb", "-batch", "-p", &pid, "-ex", "info threads"]).output();
-    assert!(String::from_utf8_lossy(&gdb.expect("gdb").stdout).contains("uswap-agent"));
+    assert!(String::from_utf8_lossy(&gdb.expect("gdb").stdout).contains("\"uswap-agent\""));
     let outcome = running.wait();
     was_attached(outcome.expect(0).paged());
 }

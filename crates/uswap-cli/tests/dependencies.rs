@@ -1,6 +1,9 @@
-//! What comes in from outside is what `deny.toml` allows: licences, registries, unwanted packages, one version each.
+//! What comes in from outside is what `deny.toml` allows: licences, registries, unwanted packages, one version each; and what a
+//! new machine lacks is set up or told.
 //!
 //! cargo-deny judges the same and more (`make lint`, where it is installed); building it takes minutes, so CI has this.
+
+mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -126,4 +129,46 @@ fn packages_from_outside_are_what_deny_toml_allows() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A machine with an old Rust, one that rustup cannot replace, or none, is told so in a sentence, and by a status.
+#[test]
+fn a_machine_without_a_rust_that_builds_this_is_told_so() {
+    let folder = common::Scratch::new();
+    let pretend = |program: &str, script: &str| {
+        let path = folder.path(program);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    };
+    // Not root, who would have something installed.
+    pretend("id", "echo 1000");
+    pretend("rustup", "exit 1");
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.path("").display());
+    let least = env!("CARGO_PKG_RUST_VERSION");
+    for (cargo, told) in [
+        ("echo cargo 1.64.0", Some("here is 1.64.0")),
+        ("exit 1", Some("here is none")),
+        (&*format!("echo cargo {least}.0-nightly"), None),
+        ("echo cargo 9.0.0", None),
+    ] {
+        pretend("cargo", cargo);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/install-deps");
+        let output = Command::new(script).arg("build").env("PATH", &path).env("HOME", folder.path("")).output();
+        let output = output.expect("a script");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let wanted = format!("Rust {least} or later is needed");
+        let is_told = told.is_some_and(|told| said.contains(told) && said.contains(&wanted));
+        assert_eq!((output.status.success(), is_told), (told.is_none(), told.is_some()), "{cargo}: {said}");
+    }
+}
+
+/// The demo needs neither the bench nor what only tests need, and does its own set-up.
+#[test]
+fn the_demo_sets_up_and_builds_what_it_needs() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let output =
+        Command::new("make").args(["-n", "-C", folder, "demo"]).env_remove("MAKEFLAGS").output().expect("make");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("install-deps demo") && text.contains("-p uswap-cli") && text.contains("demo/run"), "{text}");
+    assert!(!text.contains("--workspace") && !text.contains("install-deps tests"), "{text}");
 }

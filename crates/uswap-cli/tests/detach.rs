@@ -54,19 +54,11 @@ fn evicts(engine: &Running, name: &str, pages: u64) {
     engine.until("evictions", || figure(name, "pgsteal").filter(|n| *n >= pages).map(drop));
 }
 
-fn mentions_uswap(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains("uswap")
-}
-
 /// Nothing of ours is in the process.
 #[track_caller]
 fn is_clean(pid: u32) {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    assert!(!maps.contains("uswap"), "{maps}");
-    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        assert!(!name.contains("uswap"), "{name}");
-    }
+    assert_eq!(procs::mappings_of_ours(pid), Vec::<String>::new());
+    assert_eq!(procs::agent_thread(pid), None);
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     assert!(!smaps.contains(" um "), "a mapping is registered still");
 }
@@ -97,6 +89,10 @@ fn there_and_back(faults: &str, words: [&str; 4]) {
     for round in 0..2 {
         let engine = attach_to(attach("24M").faults(faults), &program);
         evicts(&engine, &name, 4000);
+        let ours = procs::mappings_of_ours(program.pid());
+        for what in ["uswap-agent.so", "uswap-ring", "area"] {
+            assert!(ours.iter().any(|mapping| mapping.contains(what)), "no {what} while it is attached: {ours:?}");
+        }
         if round == 0 {
             detach(&name)
         } else {
@@ -105,7 +101,6 @@ fn there_and_back(faults: &str, words: [&str; 4]) {
         let outcome = engine.wait();
         without_losses(outcome.expect(0).paged()).complains("was let go");
         assert!(!outcome.stderr.contains("left behind"), "{}", outcome.account());
-        assert!(!mentions_uswap(program.pid()), "round {round}: {}", outcome.account());
         is_clean(program.pid());
     }
     if words[3] == "0" {
@@ -201,8 +196,8 @@ fn nothing_is_noticed() {
 fn a_tree_is_attached_to_as_a_whole() {
     need_userfaultfd!();
     let watchful = victim("watchful");
-    let script = format!("{0} 32 6000 1 0 & {0} 32 6000 1 0 & wait; echo good", watchful.display());
-    let program = start("/bin/sh", &["-c", &script]);
+    let script = "\"$0\" 32 6000 1 0 & \"$0\" 32 6000 1 0 & wait; echo good";
+    let program = start("/bin/sh", &["-c", script, watchful.to_str().expect("a path")]);
     program.until("both", || (program.stdout().matches("ready").count() == 2).then_some(()));
     let name = program.pid().to_string();
     let engine = attach_to(attach("32M").flag("--tree"), &program);
@@ -372,7 +367,7 @@ fn threads_stopped_programs_and_traced_ones_are_left_alone() {
     program.signal(18);
     if installed("strace") {
         let pid = program.pid().to_string();
-        let mut strace = Command::new("timeout");
+        let mut strace = common::command("timeout");
         strace.args(["-s", "INT", "20", "strace", "-f", "-o", "/dev/null", "-p", &pid]);
         let mut strace = strace.stderr(std::process::Stdio::null()).spawn().expect("strace");
         let tracer =

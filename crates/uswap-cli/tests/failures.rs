@@ -347,7 +347,8 @@ fn next_device_takes_over_from_a_full_disk() {
     let devices = outcome.stats.as_ref().expect("figures")["devices"].as_array().expect("devices").clone();
     let written = |at: usize| devices[at]["written_bytes"].as_u64().expect("bytes");
     assert!(written(0) > 30 << 20, "the disk of higher priority was filled first: {devices:?}");
-    assert!(devices[0]["out_of_room"] == true && written(1) > 0, "then the other one took over: {devices:?}");
+    // Whether it still is `out_of_room` depends on the moment: once a second it is tried again.
+    assert!(written(1) > 0, "then the other one took over: {devices:?}");
     assert!(devices[0]["name"].as_str().is_some_and(|name| name.starts_with(&*disk.folder.to_string_lossy())));
     assert_eq!(devices[0]["latched_off"], false, "a full disk is no broken disk: {devices:?}");
 }
@@ -492,13 +493,13 @@ fn io_uring_is_refused() {
 }
 
 /// What `/proc` says of a thread's effective capabilities.
-fn capabilities(pid: u32, thread: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+fn capabilities(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// A program that gives up root keeps no thread with root's capabilities.
+/// A program that gives up root leaves no agent with root's capabilities behind.
 #[test]
 fn agents_have_no_capabilities() {
     need_userfaultfd!();
@@ -510,9 +511,9 @@ fn agents_have_no_capabilities() {
     let run = under("64M").waits().deadline(30).start([program]);
     run.says("other");
     let command = run.command();
-    let agent = run.until("an agent", || procs::agent_thread(command));
-    run.until("an agent without capabilities", || (capabilities(command, &agent)? == 0).then_some(()));
-    assert_eq!(capabilities(command, &command.to_string()), Some(0), "the program has given them up");
+    let agent = run.until("an agent", || procs::agent(command));
+    run.until("an agent without capabilities", || (capabilities(agent)? == 0).then_some(()));
+    assert_eq!(capabilities(command), Some(0), "the program has given them up");
     run.signal(15);
     run.wait();
 }

@@ -208,7 +208,7 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     told.group("move", &[&told.pid(2), "c"]);
     let in_c = told.used("c");
     assert_eq!(uswap(&["swapon", &told.name, &format!("{second},size=1G")]).status.code(), Some(0));
-    let script = format!("exec {USWAP} swapoff {} {first}\n", told.name);
+    let script = format!("exec '{USWAP}' swapoff {} '{first}'\n", told.name);
     std::fs::write(told.folder.path("orders/script"), script).expect("a script");
     told.order(2, "script");
     assert_eq!(told.figures()["devices"].as_array().map(Vec::len), Some(1), "{}", told.figures()["devices"]);
@@ -397,11 +397,29 @@ fn a_limit_below_locked_memory_is_refused_and_one_that_is_not_kept_is_told() {
     told.group("limit", &["a", "48M"]);
     told.order(1, "walk");
     told.order(1, "unlock");
+    let agent = common::procs::agent(told.pids[0]).expect("an agent");
+    common::procs::kill(agent, 19);
+    told.until("it is stopped", || common::procs::state(agent) == Some('T'));
+    told.is_refused("limit", &["a", "16M", "--wait", "1"], "cannot be evicted");
+    common::procs::kill(agent, 18);
+    told.until("the limit once it goes on", || told.used("a") <= 16 * MIB);
+    told.order(1, "walk");
+    told.end().paged();
+}
+
+/// SIGSTOP stops a program and not its agent: what it holds makes room for others.
+#[test]
+fn stopped_programs_are_evicted() {
+    need_userfaultfd!();
+    let told = Told::start("stopped", "512M", 1, "64", &[]);
+    told.group("create", &["a"]);
+    told.group("move", &[&told.pid(1), "a"]);
     common::procs::kill(told.pids[0], 19);
     told.until("it is stopped", || common::procs::state(told.pids[0]) == Some('T'));
-    told.is_refused("limit", &["a", "16M", "--wait", "1"], "cannot be evicted");
+    told.group("limit", &["a", "16M"]);
+    told.until("the limit while it is stopped", || told.used("a") <= 16 * MIB);
+    assert_eq!(common::procs::state(told.pids[0]), Some('T'));
     common::procs::kill(told.pids[0], 18);
-    told.until("the limit once it goes on", || told.used("a") <= 16 * MIB);
     told.order(1, "walk");
     told.end().paged();
 }

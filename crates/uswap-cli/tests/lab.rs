@@ -187,6 +187,36 @@ fn every_access_is_recorded_with_valgrind() {
     here.told("replay t.trace --policy lru --ram 50%");
 }
 
+/// Whoever ends the recording ends what is recorded, with its children, also those that heed nothing; and the trace is whole.
+#[test]
+fn a_recording_that_is_ended_leaves_nothing_running() {
+    let here = Scratch::new("lackey-ended");
+    let leaves = "trap '' TERM; sleep 300 & echo ready; while :; do :; done";
+    for (script, status) in [("sleep 300 & echo ready; while :; do :; done", 143), (leaves, 137)] {
+        let line =
+            [common::USWAP, "lab", "record", "--every-access", "-q", "-o", "ended.trace", "--", "bash", "-c", script];
+        let recorder = common::plain().folder(&here.0).deadline(60).start(line);
+        recorder.says("ready");
+        recorder.signal(15);
+        recorder.wait().expect(status);
+        here.told("replay ended.trace --policy lru --ram 50%");
+        fs::remove_file(here.0.join("ended.trace")).expect("a trace");
+    }
+}
+
+/// A trace that cannot be written any further is no reason to leave the command running.
+#[test]
+fn a_recording_that_fails_leaves_nothing_running() {
+    let here = Scratch::new("lackey-fails");
+    let script = format!(
+        "ulimit -f 64; exec '{}' lab record --every-access -o short.trace -- bash -c 'trap \"\" XFSZ; while :; do :; done'",
+        common::USWAP
+    );
+    let words = ["bash", "-c", &format!("trap '' XFSZ; {script}")];
+    let outcome = common::plain().folder(&here.0).deadline(60).run(words);
+    outcome.expect(REFUSED).complains("short.trace: File too large");
+}
+
 #[test]
 fn what_cannot_be_recorded_is_refused_and_nothing_is_overwritten() {
     let here = Scratch::new("record-refused");

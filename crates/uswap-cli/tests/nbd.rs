@@ -431,20 +431,20 @@ fn what_cannot_be_is_refused_with_a_sentence() {
 fn certificates(folder: &Path, name: &str) {
     std::fs::create_dir_all(folder).expect("a folder");
     let openssl = |words: &str| {
-        let words = words.replace('@', &folder.display().to_string());
-        let output = Command::new("openssl").args(words.split_whitespace()).output().expect("openssl");
+        let output =
+            Command::new("openssl").current_dir(folder).args(words.split_whitespace()).output().expect("openssl");
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
     };
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
-    openssl(&format!("req -x509 {key} -keyout @/ca-key.pem -out @/ca-cert.pem -subj /CN=authority"));
+    openssl(&format!("req -x509 {key} -keyout ca-key.pem -out ca-cert.pem -subj /CN=authority"));
     for (who, extension) in
         [("server", format!("subjectAltName={name}")), ("client", "extendedKeyUsage=clientAuth".into())]
     {
-        openssl(&format!("req {key} -keyout @/{who}-key.pem -out @/{who}.csr -subj /CN={who}"));
+        openssl(&format!("req {key} -keyout {who}-key.pem -out {who}.csr -subj /CN={who}"));
         std::fs::write(folder.join("ext"), extension).expect("extensions");
         openssl(&format!(
-            "x509 -req -in @/{who}.csr -CA @/ca-cert.pem -CAkey @/ca-key.pem -CAcreateserial -days 2 -extfile @/ext -out \
-             @/{who}-cert.pem"
+            "x509 -req -in {who}.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile ext -out \
+             {who}-cert.pem"
         ));
     }
 }

@@ -135,10 +135,10 @@ fn a_greedy_program_leaves_another_its_pace() {
     let _alone = alone();
     let pace = |greedy: &str| {
         let script = format!(
-            "uswap=$1; program=$2; order() {{ $uswap group $1 $USWAP_NAME $2 $3 $4 >/dev/null || exit 9; }}; \
+            "uswap=$1; program=$2; order() {{ \"$uswap\" group $1 $USWAP_NAME $2 $3 $4 >/dev/null || exit 9; }}; \
              order create greedy --limit 24M; order create modest --limit 16M; \
              (order move $BASHPID greedy; exec {greedy} >/dev/null) & other=$!; order move $$ modest; \
-             $program --processes 1 --memory 40 --passes 4000 --incompressible 1 >out & mine=$!; \
+             \"$program\" --processes 1 --memory 40 --passes 4000 --incompressible 1 >out & mine=$!; \
              sleep 12; kill $mine $other; wait; wc -l <out"
         );
         let name = format!("fair-{}-{}", std::process::id(), greedy.len());
@@ -155,7 +155,7 @@ fn a_greedy_program_leaves_another_its_pace() {
     };
     let program = victim("linear_readers").display().to_string();
     let alone = pace("sleep 60");
-    let beside = pace(&format!("{program} --processes 24 --memory 256 --passes 400 --incompressible 1"));
+    let beside = pace(&format!("'{program}' --processes 24 --memory 256 --passes 400 --incompressible 1"));
     assert!(alone > 4 && beside * 4 >= alone, "{beside} passes beside the greedy one, {alone} alone");
 }
 

@@ -177,7 +177,8 @@ const HUNGRY: &str = "#include <stdlib.h>\n#include <string.h>\n#include <unistd
     int main(void) { char *p = malloc(24 << 20); memset(p, 1, 24 << 20); sleep(3); return p[5] != 1; }\n";
 
 fn compile(name: &str, options: &[&str]) -> Option<PathBuf> {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("of uswap");
+    std::fs::create_dir_all(&directory).ok()?;
     let (source, program) = (directory.join(format!("{name}.c")), directory.join(name));
     std::fs::write(&source, HUNGRY).ok()?;
     let compiled = Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).status().ok()?;
@@ -193,7 +194,7 @@ fn programs_without_an_agent_are_named_with_the_reason() {
         return;
     }
     let stats = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unmanaged.json");
-    let script = format!("{} & env -u LD_PRELOAD {} & wait", fixed.display(), bare.display());
+    let script = format!("'{}' & env -u LD_PRELOAD '{}' & wait", fixed.display(), bare.display());
     let run =
         ["run", "--no-attach", "--ram", "256M", "--stats", stats.to_str().expect("a path"), "--", "sh", "-c", &script];
     let output = uswap(&run);

@@ -81,7 +81,7 @@ impl Full {
 
     /// One that goes on meanwhile.
     fn begin_swapoff(&self) -> Child {
-        let mut command = Command::new(USWAP);
+        let mut command = common::command(USWAP);
         command.args(self.swapoff()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("uswap runs")
     }
 

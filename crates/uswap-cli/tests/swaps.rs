@@ -129,7 +129,7 @@ fn an_interrupted_swapoff_leaves_the_device_in_use() {
     let running = torture(&name, &swap, "delay-drain=100000", "--seed 34 --seconds 6 --memory 128 --timeout 100");
     succeeds(&["swapon", &name, &format!("{},size=1G,prio=-1", other.display())]);
     let words = ["swapoff", &name, swap.to_str().expect("a path")];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uswap"));
+    let mut command = common::command(env!("CARGO_BIN_EXE_uswap"));
     let swapoff = command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("uswap runs");
     let draining = || (figures(&name)["swapoff"]["running"] == true).then_some(());
     running.until("the swapoff under way", draining);

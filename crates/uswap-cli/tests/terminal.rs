@@ -43,7 +43,7 @@ fn ctrl_c_ends_a_command_that_does_not_catch_it() {
 fn ctrl_z_and_fg() {
     need_python!();
     let job = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo tick $n; sleep 0.05; done";
-    let line = format!("{} bash -c '{job}'\n", under_64m().join(" "));
+    let line = format!("'{}' bash -c '{job}'\n", under_64m().join("' '"));
     let outcome = play(
         &shell(),
         &[
@@ -66,7 +66,7 @@ fn ctrl_z_and_fg() {
 fn ctrl_z_while_paging() {
     need_python!();
     let program = victim("fill_twice");
-    let line = format!("{} {} 128 --reads 3; echo ended=$?\n", under_64m().join(" "), program.display());
+    let line = format!("'{}' '{}' 128 --reads 3; echo ended=$?\n", under_64m().join("' '"), program.display());
     let outcome = play(
         &shell(),
         &[("shell> ", &line), ("fill", CTRL_Z), ("Stopped", "sleep 1; fg; echo again=$?\n"), ("again=0", "exit 0\n")],

@@ -1,7 +1,7 @@
-//! Callers: fork children whose agents cannot reach the door and wait to be fetched.
+//! Callers: processes whose agents cannot reach the door and wait to be fetched.
 //!
-//! A child that was forked after its parent had changed its root directory, its user or its mount namespace does not
-//! find the engine's socket. Its agent names its thread as [`uswap_abi::message`] says and offers one end of a pair of
+//! A program that another user executes may not follow the path of the engine's socket, and a child that was forked after its parent had
+//! changed its root directory, its user or its mount namespace does not find it. Its agent names its thread as [`uswap_abi::message`] says and offers one end of a pair of
 //! sockets; the governor's census comes by.
 
 use std::collections::{BTreeMap, HashMap};

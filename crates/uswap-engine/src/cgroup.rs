@@ -97,6 +97,11 @@ impl Cgroup {
         Some(self.limit.saturating_sub(self.usage()?) + file)
     }
 
+    /// Bytes of shared memory, tmpfs included.
+    pub fn shared_memory(&self) -> Option<u64> {
+        self.stat().map(|stat| stat.shmem)
+    }
+
     /// Figures of memory.stat.
     fn stat(&self) -> Option<Stat> {
         let text = fs::read_to_string(self.directory.join("memory.stat")).ok()?;
@@ -128,6 +133,11 @@ pub fn machine_memory() -> Option<u64> {
 /// Memory that the machine could still give, in bytes.
 pub fn free_memory() -> Option<u64> {
     meminfo("MemAvailable:")
+}
+
+/// Shared memory of the whole machine in bytes, tmpfs included.
+pub fn shared_memory_of_machine() -> Option<u64> {
+    meminfo("Shmem:")
 }
 
 fn meminfo(name: &str) -> Option<u64> {

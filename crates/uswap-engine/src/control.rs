@@ -21,7 +21,7 @@ use uswap_sys::socket::peer_credentials;
 use crate::config::RunConfig;
 use crate::group_orders::{self, GroupOrder};
 use crate::shared::Shared;
-use crate::{leaving, report, swapoff, swaps};
+use crate::{leaving, page_query, report, swapoff, swaps};
 
 /// A caller gets this long, all in all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -49,6 +49,8 @@ pub enum Request {
     Compressor(String),
     /// Let go of the program that was attached to: `{"request":"detach"}`.
     Detach,
+    /// What pages of a process hold, by questions and answers of another kind (`page_query.rs`): `{"request":"pages","pid":N}`.
+    Pages(u32),
     /// `{"request":"group-create",...}` and its kin.
     Group(GroupOrder),
 }
@@ -69,6 +71,10 @@ pub fn parse_request(line: &[u8]) -> Result<Request, String> {
         Some("swapoff") => text("device").map(Request::Swapoff),
         Some("swapoff-stop") => Ok(Request::SwapoffStop),
         Some("detach") => Ok(Request::Detach),
+        Some("pages") => match value.get("pid").and_then(Value::as_u64).and_then(|pid| pid.try_into().ok()) {
+            Some(pid) => Ok(Request::Pages(pid)),
+            None => Err("not a request: \"pid\" is missing".into()),
+        },
         Some("compressor") => text("compressor").map(Request::Compressor),
         Some("limit") => match value.get("bytes") {
             Some(Value::String(auto)) if auto == "auto" => Ok(Request::LimitAuto),
@@ -155,28 +161,34 @@ impl Control {
         loop {
             match self.listener.accept() {
                 // A caller that is gone has no use for an answer.
-                Ok((stream, _)) => drop(self.answer(&stream, shared)),
+                Ok((stream, _)) => drop(self.answer(stream, shared)),
                 // Out of descriptors: they come back.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
     }
 
-    fn answer(&self, stream: &UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
+    fn answer(&self, stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        let caller = peer_credentials(stream)?.user;
+        let caller = peer_credentials(&stream)?.user;
         // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
-        let line = read_line(stream, LONGEST_REQUEST, deadline)?;
+        let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
         let reply = if caller != 0 && caller != user() {
             json!({ "error": "this run belongs to another user" })
         } else {
-            parse_request(&line)
-                .and_then(|request| self.obey(request, shared))
-                .unwrap_or_else(|e| json!({ "error": e }))
+            match parse_request(&line) {
+                Ok(Request::Pages(pid)) => {
+                    page_query::begin(shared, stream, pid);
+                    return Ok(());
+                }
+                request => {
+                    request.and_then(|request| self.obey(request, shared)).unwrap_or_else(|e| json!({ "error": e }))
+                }
+            }
         };
         // What was ordered can have taken its time.
         let deadline = deadline.max(Instant::now() + PATIENCE / 4);
-        write_all(stream, format!("{reply}\n").as_bytes(), deadline)
+        write_all(&stream, format!("{reply}\n").as_bytes(), deadline)
     }
 
     fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<Value, String> {
@@ -194,6 +206,7 @@ impl Control {
             Request::LimitAuto => swaps::limit_auto(shared),
             Request::Compressor(name) => swaps::compressor(shared, &name),
             Request::Group(order) => group_orders::obey(shared, &order),
+            Request::Pages(_) => Err("it is answered by itself".into()),
         }
     }
 
@@ -273,6 +286,8 @@ mod tests {
         let compressor = br#"{"request":"compressor","compressor":"zstd:9"}"#;
         assert_eq!(parse_request(compressor), Ok(Request::Compressor("zstd:9".into())));
         assert!(parse_request(br#"{"request":"compressor","compressor":9}"#).is_err());
+        assert_eq!(parse_request(br#"{"request":"pages","pid":77}"#), Ok(Request::Pages(77)));
+        assert!(parse_request(br#"{"request":"pages","pid":-1}"#).is_err());
         let remove = br#"{"request":"group-remove","group":"a/b"}"#;
         assert_eq!(parse_request(remove), Ok(Request::Group(GroupOrder::Remove("a/b".into()))));
         assert!(parse_request(br#"{"request":"group-remove"}"#).is_err());

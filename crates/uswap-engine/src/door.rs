@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT, HELLO_TID_AT, MAGIC,
-    Message as Words, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
+    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT, HELLO_PROCESS_AT, HELLO_TID_AT,
+    MAGIC, Message as Words, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
-use uswap_sys::process::random_word;
+use uswap_sys::process::{pidfd, random_word};
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::{Listener, MessageSocket};
 use uswap_sys::spares::is_shortage;
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
+use crate::agents::{self, AgentProcess};
 use crate::procfs;
 use crate::shared::{Attached, Fetched, Greeting, Message, Shared};
 use crate::space::AgentLink;
@@ -95,11 +96,12 @@ impl Door {
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];
         (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
-        let mut fds = vec![ring.file()?.as_fd(), leash.as_fd()];
+        let own_leash = self.shared.descriptors.post.leash(pid).ok()?;
+        let mut fds = vec![ring.file()?.as_fd(), leash.as_fd(), own_leash.as_fd()];
         fds.extend(self.device.as_ref().map(AsFd::as_fd));
         crate::greet::send(&socket, &welcome, &fds)?;
         ring.close_file();
-        Some(AgentLink { socket, ring, nonce, leash })
+        Some(AgentLink { socket, ring, nonce, leash, own_leash, process: None })
     }
 
     /// A visitor has said something (or left).
@@ -115,7 +117,15 @@ impl Door {
         self.introduce(visitor, &words, fds);
     }
 
-    fn introduce(&mut self, visitor: Visitor, hello: &[u64], fds: Vec<OwnedFd>) {
+    fn introduce(&mut self, mut visitor: Visitor, hello: &[u64], mut fds: Vec<OwnedFd>) {
+        let mut thread = procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32);
+        if hello[HELLO_PROCESS_AT] != 0 {
+            thread = visitor.pid;
+            // A program that has ended, or executes another one by now, needs no agent: this one goes with its socket.
+            let Some(program) = fds.pop().and_then(|program| pair(&mut visitor, program)) else { return };
+            agents::replace(&self.shared, program, thread);
+            visitor.pid = program;
+        }
         let identity = hello[HELLO_IDENTITY_AT];
         let mut fds = fds.into_iter().map(Userfaultfd::from);
         let events = if identity == 0 { fds.next() } else { None };
@@ -126,7 +136,7 @@ impl Door {
         let owner = self.owner_of(identity);
         let greeting = Greeting {
             pid: visitor.pid,
-            thread: procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32),
+            thread,
             area: hello[HELLO_AREA_AT],
             identity,
             link: visitor.link,
@@ -161,4 +171,16 @@ impl Door {
         let error = std::io::Error::from_raw_os_error(errno);
         self.shared.notice(format!("{name} (process {}) stays unmanaged: no userfaultfd: {error}", visitor.pid));
     }
+}
+
+/// Joins an agent that is a process of its own with its program: returns that one's number.
+fn pair(visitor: &mut Visitor, program: OwnedFd) -> Option<u32> {
+    let pid = procfs::process_of(&program)?;
+    let agent = pidfd(visitor.pid).ok()?;
+    if !agents::speaks_for(visitor.pid, pid) {
+        return None;
+    }
+    visitor.link.leash.belong_to(pid).ok()?;
+    visitor.link.process = Some(AgentProcess { agent, program });
+    Some(pid)
 }

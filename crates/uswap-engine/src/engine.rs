@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,10 @@ use crate::door::Door;
 use crate::fault_points::FaultPoints;
 use crate::governor::Governor;
 use crate::groups::Groups;
+use crate::heaps;
 use crate::hurry::Hurry;
-use crate::image::AgentImage;
+use crate::image::{AgentImage, Letters};
+use crate::image_file::ImageFile;
 use crate::jobs::Jobs;
 use crate::leaving::Leaving;
 use crate::reader::Readers;
@@ -65,16 +67,23 @@ impl Exhaustion {
 }
 
 /// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
-/// `files_before`: the limit of open files that the command is to have.
-pub fn run(config: &RunConfig, control: &ControlPage, keeper: u32, mask: &Mask, files_before: Option<Limit>) -> i32 {
-    match start(config, control, keeper, mask, files_before) {
+/// `image`: a file for the agent's image; `files_before`: the limit of open files that the command is to have.
+pub fn run(
+    config: &RunConfig,
+    control: &ControlPage,
+    keeper: u32,
+    mask: &Mask,
+    image: Option<Arc<ImageFile>>,
+    files_before: Option<Limit>,
+) -> i32 {
+    match start(config, control, keeper, mask, image, files_before) {
         Err(reason) => {
             say!("uswap: {reason}");
             finish(control, exit::REFUSED)
         }
         Ok(mut engine) => {
             let status = engine.supervise(control);
-            engine.stop();
+            engine.stop(status);
             finish(control, status)
         }
     }
@@ -118,6 +127,7 @@ fn start(
     control: &ControlPage,
     keeper: u32,
     mask: &Mask,
+    image: Option<Arc<ImageFile>>,
     files_before: Option<Limit>,
 ) -> Result<Engine, String> {
     let say = |what: &str| {
@@ -136,7 +146,8 @@ fn start(
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
     let path = format!("/proc/{engine}/fd/{}", listener.inode_fd());
-    let image = AgentImage::new(&path, shared.faults.shared_folder).map_err(say("agent image"))?;
+    let letters = Letters { shared_folder: shared.faults.shared_folder, thread: shared.faults.agent_threads };
+    let image = AgentImage::new(&path, letters, image).map_err(say("agent image"))?;
     let (mut go, wait) = pipe().map_err(say("pipe"))?;
     let environment = environment(config, &image.path(engine));
     let command = match config.target {
@@ -212,7 +223,7 @@ fn pipe() -> std::io::Result<(File, File)> {
 
 fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
     use std::os::unix::ffi::OsStringExt;
-    let ours = ["LD_PRELOAD", "USWAP_NAME", "USWAP_FAULT_POINTS"];
+    let ours = ["LD_PRELOAD", "USWAP_NAME", "USWAP_FAULT_POINTS", "ASAN_OPTIONS"];
     let kept = std::env::vars_os().filter(|(name, _)| !ours.iter().any(|our| name == our));
     let mut all: Vec<CString> = kept
         .filter_map(|(name, value)| CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok())
@@ -222,6 +233,12 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
         _ => format!("LD_PRELOAD={agent}"),
     };
     all.extend(CString::new(preload));
+    // AddressSanitizer refuses to start where another library is loaded before its own; ours replaces nothing of its.
+    let sanitizer = match std::env::var("ASAN_OPTIONS") {
+        Ok(others) if !others.is_empty() => format!("ASAN_OPTIONS=verify_asan_link_order=0:{others}"),
+        _ => "ASAN_OPTIONS=verify_asan_link_order=0".into(),
+    };
+    all.extend(CString::new(sanitizer));
     all.extend(CString::new(format!("USWAP_NAME={}", config.name)));
     all
 }
@@ -297,6 +314,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         attach_stops: Default::default(),
         twins: crate::twins::Twins::new(),
         zero_pages: Default::default(),
+        shared_memory: Default::default(),
         pool_share: ShareTold::new(config.pool_share),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
@@ -304,6 +322,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         tree: Tree::of(config.target, keeper),
         leaving: Leaving::new(owners),
         orders: Default::default(),
+        page_callers: Default::default(),
         is_expecting: AtomicBool::new(false),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: crate::shared::Managed::default(),
@@ -327,12 +346,15 @@ fn open_devices(config: &RunConfig) -> Result<Devices, String> {
     config.swap.iter().map(open).collect()
 }
 
-/// An unnamed file of four times the budget in $TMPDIR or /var/tmp. Who has set TMPDIR and gets another place is told.
+/// An unnamed, sparse file in $TMPDIR or /var/tmp, which may grow to half of what is free on its disk. Who has set TMPDIR and
+/// gets another place is told.
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
-    let size = 4 * config.limit;
     let mut refused = Vec::new();
     for directory in swaps::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {
-        match FileDevice::unnamed(Path::new(&directory), size, IoBackend::Auto) {
+        let opened = swaps::half_of_free(&directory)
+            .map_err(|error| format!("{}: {error}", directory.display()))
+            .and_then(|size| FileDevice::unnamed(&directory, size, IoBackend::Auto).map_err(|error| error.to_string()));
+        match opened {
             Ok(device) => {
                 if let (Some(why), true) = (refused.first(), config.verbosity > 0) {
                     let place = directory.display();
@@ -340,7 +362,7 @@ fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
                 }
                 return Ok(Box::new(device));
             }
-            Err(error) => refused.push(error.to_string()),
+            Err(error) => refused.push(error),
         }
     }
     Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
@@ -559,7 +581,7 @@ impl Engine {
     }
 
     /// Stops the threads and writes what the user asked for.
-    fn stop(&mut self) {
+    fn stop(&mut self, status: i32) {
         self.stopping.store(true, SeqCst);
         for mailbox in &self.shared.mailboxes {
             mailbox.post(Message::Stop);
@@ -569,7 +591,9 @@ impl Engine {
         self.tell_notices();
         self.poller.remove(self.keeper.as_fd());
         if self.config.verbosity > 0 {
-            say!("{}", report::summary(&self.shared));
+            let program = self.config.program.to_string_lossy();
+            let end = heaps::of_end(status, &program, self.shared.counters.pgsteal.get());
+            say!("{}", report::summary(&self.shared, end));
         }
         if let Some(path) = &self.config.stats {
             let text = format!("{:#}\n", report::figures(&self.shared));

@@ -15,6 +15,7 @@ use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
 use uswap_store::ObjectId;
 
+use crate::agents;
 use crate::owner::Owner;
 use crate::shared::{EvictDone, EvictJob, EvictPage, Stored};
 use crate::space::{MOST_REFUSALS, Space};
@@ -103,6 +104,11 @@ impl Owner {
 
     fn push_fill(&mut self, space: &mut Space, number: u32) {
         let Some(agent) = &space.agent else { return };
+        if agent.ring.threads.is_wanted()
+            && let Some(pid) = space.pid
+        {
+            agents::tell_of_threads(pid, &agent.ring.threads);
+        }
         let tray = space.trays.get_mut(number);
         let shared = &agent.ring.trays[number as usize];
         let mut doorbell = false;

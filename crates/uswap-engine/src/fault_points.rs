@@ -43,10 +43,14 @@ pub struct FaultPoints {
     pub no_second_look: bool,
     /// Rule off: agents go on with trays whose memory the kernel did not take back.
     pub forget_leftovers: bool,
+    /// There is no place for a file that everybody may read.
+    pub no_image_file: bool,
     /// Rule off: agents that are the last thread of their process stay.
     pub stay_last: bool,
     /// Rule off: agents whose engine and keeper are gone let their program go on.
     pub careless_agents: bool,
+    /// Agents are threads of their programs.
+    pub agent_threads: bool,
     /// Rule off: hooks announce nothing of calls that send no event.
     pub silent_hooks: bool,
     /// Rule off: a fork child's table is cloned before it is known what has just been staged.
@@ -77,6 +81,8 @@ pub struct FaultPoints {
     pub delay_drain: u64,
     /// Microseconds between two steps of an owner that brings pages in for a swapoff, at least.
     pub delay_bring: u64,
+    /// Microseconds before each answer to who writes a core file.
+    pub delay_pages: u64,
     /// Microseconds that writeback waits before and after each write to a device.
     pub delay_writeback: u64,
     /// One in N installations is treated as if the kernel had answered EAGAIN.
@@ -85,6 +91,8 @@ pub struct FaultPoints {
     pub store_full: u64,
     /// One in N looks after a space, ten times a second, finds what must not happen.
     pub broken: u64,
+    /// Rule off: who writes a core file is told of no evicted page.
+    pub forget_evicted: bool,
     /// Rule off: the gate is not closed while events are read.
     pub no_gate: bool,
     /// Rule off: a fork child's table is not cloned (its evicted pages read as zeros).
@@ -123,6 +131,8 @@ pub struct FaultPoints {
     pub eager_writeback: bool,
     /// Not a rule: what lies packed on a device is moved again and again.
     pub eager_repack: bool,
+    /// Rule off: pages are refused as soon as no slot is left, whatever is lost in packs.
+    pub no_squeeze: bool,
     /// Not a rule: writeback gives each object a slot of its own, for comparison.
     pub no_packing: bool,
     /// Devices read whole pages only, whatever they say of sectors.
@@ -220,7 +230,9 @@ impl FaultPoints {
                 "blind-agent" => points.blind_agent = true,
                 "no-second-look" => points.no_second_look = true,
                 "forget-leftovers" => points.forget_leftovers = true,
+                "no-image-file" => points.no_image_file = true,
                 "stay-last" => points.stay_last = true,
+                "agent-threads" => points.agent_threads = true,
                 "careless-agents" => points.careless_agents = true,
                 "silent-hooks" => points.silent_hooks = true,
                 "no-absorb" => points.no_absorb = true,
@@ -237,6 +249,7 @@ impl FaultPoints {
                 "delay-store" => points.delay_store = number,
                 "delay-drain" => points.delay_drain = number,
                 "delay-bring" => points.delay_bring = number,
+                "delay-pages" => points.delay_pages = number,
                 "delay-writeback" => points.delay_writeback = number,
                 "delay-read" => points.delay_read = number,
                 "delay-write" => points.delay_write = number,
@@ -262,6 +275,7 @@ impl FaultPoints {
                 "entry-fail" => points.store[3] = number,
                 "delay-compact" => points.delay_compact = number,
                 "broken" => points.broken = number,
+                "forget-evicted" => points.forget_evicted = true,
                 "no-gate" => points.no_gate = true,
                 "no-fork-clone" => points.no_fork_clone = true,
                 "trust-fresh" => points.trust_fresh = true,
@@ -274,6 +288,7 @@ impl FaultPoints {
                 "audit" => points.audit = true,
                 "eager-writeback" => points.eager_writeback = true,
                 "eager-repack" => points.eager_repack = true,
+                "no-squeeze" => points.no_squeeze = true,
                 "no-packing" => points.no_packing = true,
                 "whole-pages" => points.whole_pages = true,
                 "crossing" => points.crossing = true,
@@ -316,6 +331,7 @@ impl FaultPoints {
             crossing: self.crossing,
             eager_writeback: self.eager_writeback,
             eager_repack: self.eager_repack,
+            no_squeeze: self.no_squeeze,
             delay: Duration::from_micros(self.delay_writeback),
         }
     }

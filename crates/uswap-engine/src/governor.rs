@@ -10,6 +10,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::agents;
 use crate::attacher::Silent;
 use crate::callers::Callers;
 use crate::census::Census;
@@ -22,6 +23,7 @@ use crate::latency::Tier;
 use crate::procfs::{self, Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
+use crate::shared_memory::SharedMemory;
 use crate::still::Stillness;
 use crate::swap_in::NEAR;
 
@@ -98,6 +100,7 @@ pub struct Governor {
     /// What new programs look at.
     shortage: Shortage,
     hurry: Hurry,
+    shared_memory: SharedMemory,
 }
 
 impl Governor {
@@ -117,6 +120,7 @@ impl Governor {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
         let watched = HashMap::new();
+        let shared_memory = SharedMemory::of(shared.tree.first());
         Ok(Self {
             shared,
             engine,
@@ -136,6 +140,7 @@ impl Governor {
             pool_limit: 0,
             shortage,
             hurry,
+            shared_memory,
         })
     }
 
@@ -309,13 +314,21 @@ impl Governor {
             self.census_at = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
-            let tree = self.shared.tree.members();
+            let agents = agents::of(managed);
+            let mut tree = self.shared.tree.members();
+            tree.retain(|pid| !agents.contains(pid));
+            agents::look_for_execs(&self.shared, managed);
             if self.shared.groups.in_use() {
                 let watched = &self.watched;
                 let is_alive = |pid| watched.contains_key(&pid) || managed.contains_key(&pid) || tree.contains(&pid);
                 self.shared.groups.dismiss_all_but(is_alive);
             }
             self.callers.look(&self.shared, managed, &tree);
+            self.shared_memory.look(&self.shared, &tree);
+            // Who speaks for nobody yet, or has its parent's memory until it executes something.
+            tree.retain(|pid| {
+                self.watched.contains_key(pid) || managed.contains_key(pid) || !agents::has_anothers_memory(*pid)
+            });
             self.tell_attacher(managed, &tree);
             self.census_took = self.census_at.elapsed();
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));

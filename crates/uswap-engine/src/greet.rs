@@ -90,6 +90,7 @@ impl Owner {
             space: space.id,
             owner: self.number,
             agent: space.agent.is_some(),
+            apart: space.has_agent_apart(),
             active: space.active,
             resident: space.resident,
             staged: space.trays.staged_pages(),

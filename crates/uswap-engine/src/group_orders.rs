@@ -79,7 +79,7 @@ pub fn obey(shared: &Shared, order: &GroupOrder) -> Result<Value, String> {
 /// Gives every process of the run an account, and charges those that the governor has not measured yet. Returns them.
 fn meet_everybody(shared: &Shared) -> Vec<u32> {
     let engine = std::process::id();
-    let tree = shared.tree.members();
+    let tree = crate::agents::programs(shared);
     let groups = &shared.groups;
     for pid in tree.iter().filter(|_| groups.in_use()) {
         let account = groups.meet(*pid, engine);

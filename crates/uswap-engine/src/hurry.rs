@@ -69,7 +69,7 @@ impl Hurry {
 
     fn hurry_agents(&mut self) {
         for (pid, thread) in self.calm.drain() {
-            if procfs::is_agent(pid, thread) {
+            if is_agent(pid, thread) {
                 process::set_niceness_of(thread, HURRIED);
             }
         }
@@ -80,9 +80,14 @@ impl Hurry {
         self.calm.retain(|pid, thread| managed.get(pid).is_some_and(|known| known.reader == *thread));
         for (pid, known) in managed.iter().filter(|(_, known)| known.agent) {
             let new = self.calm.insert(*pid, known.reader).is_none();
-            if new && procfs::is_agent(*pid, known.reader) {
+            if new && is_agent(*pid, known.reader) {
                 process::set_niceness_of(known.reader, process::niceness_of(*pid).unwrap_or(0));
             }
         }
     }
+}
+
+/// Agents may be threads of their programs or processes of their own.
+fn is_agent(pid: u32, agent: u32) -> bool {
+    procfs::is_agent(pid, agent) || procfs::is_agent_process(agent)
 }

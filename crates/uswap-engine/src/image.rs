@@ -1,10 +1,13 @@
-//! The agent's image: carried inside the binary, handed out through a descriptor, never a file.
+//! The agent's image: carried inside the binary, handed out through a descriptor, and by a file where users differ (`image_file.rs`).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use uswap_sys::shared::memfd_with;
+
+use crate::image_file::ImageFile;
 
 /// The bytes of the shared object.
 pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
@@ -13,31 +16,49 @@ const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:us
 const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
 /// What the agent looks at before it makes its thread, for tests.
 const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
-/// In the place of the first letter of one of these two: it is so.
+/// The same: whether the agent is a thread of the program.
+const THREAD: &[u8] = b"uswap:agent-is-thread:no";
+/// In the place of the first letter of one of these three: it is so.
 const SET: u8 = b'S';
+
+/// How agents are made, for tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Letters {
+    /// They share folder and root with their programs: a rule off.
+    pub shared_folder: bool,
+    /// They are threads of their programs, as where they are brought.
+    pub thread: bool,
+}
 
 /// The image with the path of this run's socket in it.
 #[derive(Debug)]
-pub struct AgentImage(OwnedFd);
+pub struct AgentImage {
+    memory: OwnedFd,
+    file: Option<Arc<ImageFile>>,
+}
 
 impl AgentImage {
-    /// Writes the socket's path over the marker and puts the image into a memfd. `shares_folder`: a rule off, for tests.
+    /// Writes the socket's path over the marker and puts the image into a memfd, and into the file if there is one.
     ///
     /// # Errors
-    /// ENOMEM, EMFILE.
+    /// ENOMEM, EMFILE, ENOSPC.
     ///
     /// # Panics
     /// When the path is longer than the marker: it has two numbers in it.
-    pub fn new(socket_path: &str, shares_folder: bool) -> std::io::Result<Self> {
+    pub fn new(socket_path: &str, letters: Letters, file: Option<Arc<ImageFile>>) -> std::io::Result<Self> {
         assert!(socket_path.len() < MARKER.len());
         let mut image = IMAGE.to_vec();
         let at = place_of(MARKER);
         image[at..at + MARKER.len()].fill(0);
         image[at..at + socket_path.len()].copy_from_slice(socket_path.as_bytes());
-        if shares_folder {
+        if letters.shared_folder {
             image[place_of(FOLDER)] = SET;
         }
-        memfd_with(c"uswap-agent.so", &image).map(Self)
+        if letters.thread {
+            image[place_of(THREAD)] = SET;
+        }
+        file.as_ref().map(|file| file.fill(&image)).transpose()?;
+        Ok(Self { memory: memfd_with(c"uswap-agent.so", &image)?, file })
     }
 
     /// For telling new programs that memory is short.
@@ -48,7 +69,9 @@ impl AgentImage {
     /// # Panics
     /// Never: the image has its marker.
     pub fn shortage(&self) -> std::io::Result<Shortage> {
-        Ok(Shortage { image: self.0.try_clone()?.into(), at: place_of(SHORTAGE) as u64, short: false })
+        let mut images = vec![File::from(self.memory.try_clone()?)];
+        images.extend(self.file.as_ref().map(|file| file.descriptor()).transpose()?);
+        Ok(Shortage { images, at: place_of(SHORTAGE) as u64, short: false })
     }
 
     /// Another descriptor of it.
@@ -56,12 +79,15 @@ impl AgentImage {
     /// # Errors
     /// EMFILE.
     pub fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.0.try_clone()
+        self.memory.try_clone()
     }
 
-    /// Its path, for LD_PRELOAD, as seen by processes that may look at `pid`'s descriptors.
+    /// Its path, for LD_PRELOAD: the file's, which everybody may read, or as seen by processes that may look at `pid`'s descriptors.
     pub fn path(&self, pid: u32) -> String {
-        format!("/proc/{pid}/fd/{}", self.0.as_raw_fd())
+        match &self.file {
+            Some(file) => file.path().display().to_string(),
+            None => format!("/proc/{pid}/fd/{}", self.memory.as_raw_fd()),
+        }
     }
 }
 
@@ -74,7 +100,7 @@ fn place_of(marker: &[u8]) -> usize {
 /// are to wait for the engine's answer before they begin.
 #[derive(Debug)]
 pub struct Shortage {
-    image: File,
+    images: Vec<File>,
     at: u64,
     short: bool,
 }
@@ -85,7 +111,8 @@ impl Shortage {
         if short != self.short {
             let letter = if short { SET } else { SHORTAGE[0] };
             // A program that is not told begins at once, as it does while memory is ample.
-            self.short = if self.image.write_at(&[letter], self.at).is_ok() { short } else { self.short };
+            let told = self.images.iter().all(|image| image.write_at(&[letter], self.at).is_ok());
+            self.short = if told { short } else { self.short };
         }
     }
 }
@@ -103,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_shortage_is_a_letter_of_the_image_and_leaves_the_rest_alone() {
-        let image = AgentImage::new("/proc/1/fd/2", false).expect("a memfd");
+        let image = AgentImage::new("/proc/1/fd/2", Letters::default(), None).expect("a memfd");
         let path = image.path(std::process::id());
         let before = std::fs::read(&path).expect("readable");
         let mut shortage = image.shortage().expect("a descriptor");

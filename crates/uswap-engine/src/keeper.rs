@@ -1,6 +1,7 @@
 //! The keeper: what the user started. It shares its descriptors with the engine, so that no userfaultfd is closed by
 //! an engine that dies: programs that fault then wait, instead of reading zeros, until the keeper has killed them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use uswap_sys::signal::{self, Taken};
 use uswap_sys::spares::Spares;
 
 use crate::config::{RunConfig, exit};
+use crate::fault_points::FaultPoints;
+use crate::image_file::ImageFile;
 use crate::talk::say;
 use crate::tree::Tree;
 use crate::{descriptors, engine};
@@ -49,14 +52,31 @@ pub fn run(config: &RunConfig) -> i32 {
         Err(error) => return refuse(&format!("no descriptors: {error}")),
     };
     process::reserve_descriptors(DESCRIPTORS);
+    let image = image_file(config).map(Arc::new);
+    let remove_image = || image.iter().for_each(|image| image.remove());
     match process::fork_sharing_fds() {
-        Err(error) => refuse(&format!("cannot start the engine: {error}")),
-        Ok(Fork::Child) => process::exit_now(engine::run(config, &control, keeper, &mask, files_before)),
+        Err(error) => {
+            remove_image();
+            refuse(&format!("cannot start the engine: {error}"))
+        }
+        Ok(Fork::Child) => {
+            let status = engine::run(config, &control, keeper, &mask, image.clone(), files_before);
+            remove_image();
+            process::exit_now(status)
+        }
         Ok(Fork::Parent(engine)) => {
             protect();
-            Keeper { engine, control: &control, tree, spares }.watch()
+            let status = Keeper { engine, control: &control, tree, spares }.watch();
+            remove_image();
+            status
         }
     }
+}
+
+/// A program that was attached to loads nothing.
+fn image_file(config: &RunConfig) -> Option<ImageFile> {
+    let is_refused = FaultPoints::parse(&config.fault_points).is_ok_and(|points| points.no_image_file);
+    if config.target.is_some() || is_refused { None } else { ImageFile::create() }
 }
 
 /// Makes this process one of the last that the kernel's OOM killer would choose, where that is permitted: without

@@ -1,6 +1,7 @@
 //! The pager: fault path, reclaim, event handling, and the processes of `uswap run`.
 #![forbid(unsafe_code)]
 
+mod agents;
 mod ahead;
 mod attached;
 mod attacher;
@@ -33,8 +34,10 @@ mod greet_child;
 pub mod group;
 mod group_orders;
 pub mod groups;
+pub mod heaps;
 pub mod hurry;
 mod image;
+mod image_file;
 mod inject;
 mod jobs;
 pub mod keeper;
@@ -49,6 +52,8 @@ pub mod lowered;
 mod matcher;
 mod notes;
 mod owner;
+pub mod page_answer;
+mod page_query;
 mod placement;
 pub mod procfs;
 mod proof;
@@ -60,6 +65,7 @@ mod scan;
 mod servers;
 mod share;
 pub mod shared;
+mod shared_memory;
 mod soft_fault;
 mod space;
 mod still;
@@ -71,7 +77,7 @@ pub mod target;
 mod threads;
 mod throttle;
 mod tray;
-mod tree;
+pub mod tree;
 mod turn;
 mod twins;
 pub mod unmanaged;

@@ -59,6 +59,8 @@ pub struct Record {
     space: SpaceId,
     pid: AtomicU32,
     agent: AtomicU32,
+    /// The agent is a thread of the process, whose work is not the program's.
+    within: AtomicBool,
     active: AtomicBool,
     pages: AtomicU64,
     stored: AtomicU64,
@@ -356,6 +358,7 @@ impl Space {
         let record = &self.record;
         record.pid.store(self.pid.unwrap_or(0), Relaxed);
         record.agent.store(self.reader, Relaxed);
+        record.within.store(!self.has_agent_apart(), Relaxed);
         record.active.store(self.active && self.can_evict() && !limited, Relaxed);
         record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
         record.stored.store(self.stored, Relaxed);

@@ -7,6 +7,7 @@ use uswap_sys::maps::Maps;
 use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::image::IMAGE;
+use crate::image_file::PREFIX;
 
 const PAGE: u64 = 4096;
 const PT_LOAD: u32 = 1;
@@ -138,7 +139,7 @@ fn base_in(pid: u32) -> Option<u64> {
     let maps = Maps::open(pid).ok()?;
     let mut at = 0;
     while let Ok(Some(mapping)) = maps.covering_or_next(at) {
-        if mapping.name.starts_with(NAME) {
+        if is_image(&mapping.name) {
             return Some(mapping.start);
         }
         at = mapping.end;
@@ -146,9 +147,29 @@ fn base_in(pid: u32) -> Option<u64> {
     None
 }
 
+/// By the name of a mapping: the memfd's, or that of the file.
+fn is_image(name: &str) -> bool {
+    name.starts_with(NAME) || name.rsplit('/').next().is_some_and(|name| name.starts_with(PREFIX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_image_is_known_by_its_names_wherever_it_lies() {
+        let names = [
+            "/memfd:uswap-agent.so (deleted)",
+            "/run/uswap-agent-0123456789abcdef.so",
+            "/run/uswap-agent-0.so (deleted)",
+        ];
+        assert!(names.iter().all(|name| is_image(name)));
+        for other in
+            ["", "[heap]", "/memfd:uswap-ring (deleted)", "/srv/uswap/target/uswap", "/srv/uswap-agent-x/program"]
+        {
+            assert!(!is_image(other), "{other}");
+        }
+    }
 
     #[test]
     fn the_image_is_mapped_without_gaps_and_never_writable_and_executable() {

@@ -93,6 +93,9 @@ fn find(shared: &Shared, job: &MatchJob) -> Option<Found> {
 }
 
 fn examine(shared: &Shared, job: &MatchJob, (pid, thread): (u32, u32)) -> Option<Found> {
+    if procfs::is_agent_process(pid) {
+        return None;
+    }
     let pagemap = Pagemap::open(thread).ok()?;
     if job.believed {
         return Some(Found { pid, thread, proof: None });

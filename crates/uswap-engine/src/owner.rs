@@ -94,11 +94,15 @@ const BALANCE_COST: u32 = 5;
 const FEW: usize = 8;
 
 fn events_token(space: SpaceId) -> u64 {
-    u64::from(space) << 1 | 1
+    u64::from(space) << 2 | 1
 }
 
 fn socket_token(space: SpaceId) -> u64 {
-    (u64::from(space) << 1) + 2
+    u64::from(space) << 2 | 2
+}
+
+fn program_token(space: SpaceId) -> u64 {
+    u64::from(space) << 2 | 3
 }
 
 impl Owner {
@@ -197,12 +201,12 @@ impl Owner {
             self.look_at_queue(device);
             return false;
         }
-        let space = ((event.token - 1) >> 1) as SpaceId;
-        if event.token & 1 == 1 {
-            self.with_space(space, |owner, space| owner.serve(space));
-        } else {
-            self.with_space(space, |owner, space| owner.agent_hung_up(space));
-        }
+        let space = (event.token >> 2) as SpaceId;
+        self.with_space(space, |owner, space| match event.token & 3 {
+            1 => owner.serve(space),
+            2 => owner.agent_hung_up(space),
+            _ => owner.dismiss(space),
+        });
         false
     }
 
@@ -240,9 +244,15 @@ impl Owner {
             Message::Scan(id) => {
                 during(Growth::AddressSpaces, || self.with_space(id, |owner, space| owner.scan(space)));
             }
+            Message::Dismiss { space, agent } => self.with_space(space, |owner, space| {
+                if space.reader == agent {
+                    owner.dismiss(space);
+                }
+            }),
             Message::ServeAtOnce { space, address } => {
                 self.with_space(space, |owner, space| owner.serve_at_once(space, address));
             }
+            Message::Pages(query) => self.receive_page_query(*query),
             Message::Balance | Message::Stop => {}
         }
     }
@@ -330,6 +340,7 @@ impl Owner {
         } else {
             self.with_space(id, |owner, space| {
                 owner.bind_account(space);
+                owner.see_off(space);
                 space.working_set.tidy(&mut space.table);
                 owner.look_whether_stopped(space);
                 if space.orphaned.is_some() {
@@ -468,9 +479,18 @@ impl Owner {
         self.next_space
     }
 
-    /// Watches the socket of a space's agent.
+    /// Watches the socket of a space's agent, and the program where that is another process.
     pub fn watch_agent(&self, space: &Space) -> bool {
-        space.agent.as_ref().is_some_and(|agent| self.poller.add(&agent.socket, socket_token(space.id)).is_ok())
+        let Some(agent) = &space.agent else { return false };
+        let program = agent.process.as_ref().map_or(Ok(()), |it| self.poller.add(&it.program, program_token(space.id)));
+        program.is_ok() && self.poller.add(&agent.socket, socket_token(space.id)).is_ok()
+    }
+
+    /// Watches the end of the program no more.
+    pub fn unwatch_program(&self, space: &Space) {
+        if let Some(process) = space.agent.as_ref().and_then(|agent| agent.process.as_ref()) {
+            self.poller.remove(&process.program);
+        }
     }
 
     /// Watches it no more.
@@ -492,6 +512,7 @@ impl Owner {
             _ => {}
         }
         self.poller.remove(&agent.socket);
+        self.unwatch_program(space);
         self.forget_agent(space);
         self.retry_soon();
     }
@@ -504,6 +525,7 @@ impl Owner {
         if let Some(agent) = &space.agent {
             self.poller.remove(&agent.socket);
         }
+        self.unwatch_program(&space);
         self.drop_ahead(&mut space);
         self.release_range(&mut space, 0, u64::MAX);
         if let Some(pid) = space.pid {

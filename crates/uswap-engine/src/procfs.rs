@@ -44,6 +44,13 @@ impl Statm {
     }
 }
 
+/// Bytes of shared memory that a process has mapped and that are resident (RssShmem).
+pub fn shared_memory(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("RssShmem:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
 /// Anonymous pages less their proportional share: what is counted in relatives as well. A page of two counts half in each.
 ///
 /// # Errors
@@ -155,9 +162,24 @@ pub fn parent(pid: u32) -> Option<u32> {
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether a thread is an agent, or one that waits to be fetched.
+/// Whether a thread of the process is an agent, or one that waits to be fetched.
 pub fn is_agent(pid: u32, tid: u32) -> bool {
-    name_of_thread(pid, tid).is_some_and(|name| name.as_bytes() == AGENT_NAME.to_bytes() || name.starts_with(CALL_NAME))
+    name_of_thread(pid, tid).is_some_and(|name| is_name_of_agent(&name))
+}
+
+/// The same for an agent that is a process of its own.
+pub fn is_agent_process(pid: u32) -> bool {
+    name(pid).is_some_and(|name| is_name_of_agent(&name))
+}
+
+fn is_name_of_agent(name: &str) -> bool {
+    name.as_bytes() == AGENT_NAME.to_bytes() || name.starts_with(CALL_NAME)
+}
+
+/// The process behind a pidfd; `None`: it has ended.
+pub fn process_of(pidfd: &impl std::os::fd::AsRawFd) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
 /// What tells the program that a process executes from one that it executes later: where code and stack begin (fields 26

@@ -1,5 +1,7 @@
 //! What a run tells: the figures as JSON, and the summary line for people.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use serde_json::{Map, Value, json};
 use uswap_core::growth;
 use uswap_core::size::human;
@@ -20,6 +22,7 @@ pub fn figures(shared: &Shared) -> Value {
     for (name, value) in [
         ("ram_bytes", (budget.usage().max(0) as u64) << 12),
         ("ram_peak_bytes", (budget.peak().max(0) as u64) << 12),
+        ("shared_memory_bytes", shared.shared_memory.load(Relaxed)),
         ("ram_limit_bytes", (budget.limit() as u64) << 12),
         ("pool_bytes", store.pool_bytes),
         ("pool_limit_bytes", store.pool_limit_bytes),
@@ -159,8 +162,8 @@ fn histogram(histogram: &uswap_core::Histogram) -> Value {
     })
 }
 
-/// One line for people.
-pub fn summary(shared: &Shared) -> String {
+/// One line for people. `end`: what is to be said of the command's end.
+pub fn summary(shared: &Shared, end: Option<String>) -> String {
     let budget = &shared.budget;
     let (peak, limit) = (budget.peak().max(0), budget.limit());
     let begin = format!("uswap: peak {} of {}", human((peak as u64) << 12), human((limit as u64) << 12));
@@ -172,7 +175,12 @@ pub fn summary(shared: &Shared) -> String {
         _ => traffic(shared),
     };
     let turns = shared.load.in_words().map(|words| format!("; {words}")).unwrap_or_default();
-    format!("{begin}; {middle}{turns}{unmanaged}")
+    let unevicted = match shared.shared_memory.load(Relaxed) {
+        0 => String::new(),
+        bytes => format!("; {} of shared memory, never evicted", human(bytes)),
+    };
+    let end = end.map(|words| format!("; {words}")).unwrap_or_default();
+    format!("{begin}; {middle}{turns}{unmanaged}{unevicted}{end}")
 }
 
 /// What went out and came back.

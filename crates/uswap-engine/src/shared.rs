@@ -19,6 +19,7 @@ use crate::jobs::Jobs;
 use crate::kin::KinSeen;
 use crate::latency::Latencies;
 use crate::lowered::Lowered;
+use crate::page_query::{Callers, PageQuery};
 use crate::reader::{Read, Readers};
 use crate::space::{AgentLink, SpaceId};
 use crate::still::Moves;
@@ -74,6 +75,8 @@ pub struct Shared {
     pub leaving: crate::leaving::Leaving,
     /// What was ordered while the tree runs.
     pub orders: crate::swaps::Orders,
+    /// Who asks for pages.
+    pub page_callers: Callers,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Memory may have to be managed soon: the threads that look after it are to begin (`threads.rs`).
@@ -84,6 +87,8 @@ pub struct Shared {
     pub pool_share: crate::share::ShareTold,
     /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
     pub zero_pages: crate::counters::Gauge,
+    /// Bytes of shared memory that one process had when the user was told of it; 0 until then.
+    pub shared_memory: std::sync::atomic::AtomicU64,
     /// Pages that each owner could reclaim, as of its last look.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// By owner: memory is short, and it has no evictions under way.
@@ -109,6 +114,8 @@ pub struct ManagedProcess {
     pub owner: usize,
     /// An agent speaks for it.
     pub agent: bool,
+    /// The agent is a process of its own, whose number is `reader`.
+    pub apart: bool,
     /// Its memory is registered.
     pub active: bool,
     /// Pages believed resident, as of the last sweep.
@@ -296,7 +303,7 @@ pub struct Attached {
 pub struct Greeting {
     /// Its process.
     pub pid: u32,
-    /// Its agent's thread.
+    /// Its agent: a thread of it, or a process of its own.
     pub thread: u32,
     /// The area in its memory.
     pub area: u64,
@@ -317,8 +324,11 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// Whether the agent still is in its process: it goes when that executes another program.
+    /// Whether the agent still has the memory of its program, which may have executed another one.
     pub fn is_current(&self) -> bool {
+        if self.link.process.is_some() {
+            return crate::agents::speaks_for(self.thread, self.pid);
+        }
         crate::procfs::process_of_thread(self.thread) == Some(self.pid)
     }
 }
@@ -352,6 +362,13 @@ pub enum Message {
     },
     /// The governor wants the space's mappings looked at; memory is to be registered from now on.
     Scan(SpaceId),
+    /// The agent process of a space has nobody left to speak for.
+    Dismiss {
+        /// Whose.
+        space: SpaceId,
+        /// The agent that is meant.
+        agent: u32,
+    },
     /// A fault that was put aside may not wait: its thread is in a system call.
     ServeAtOnce {
         /// Whose.
@@ -359,6 +376,8 @@ pub enum Message {
         /// Its page.
         address: u64,
     },
+    /// Somebody asks what pages hold.
+    Pages(Box<PageQuery>),
     /// Look at the budget, and at who is held.
     Balance,
     /// The run is over.

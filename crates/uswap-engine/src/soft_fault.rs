@@ -118,7 +118,7 @@ impl Owner {
     /// Reads the nonce and `pages` staged pages together: the nonce to the end of the buffer's first page, the pages behind it.
     /// The first lies at `from`. A fork child whose agent has not come yet has no nonce: it is read by way of the memory that was
     /// bound.
-    fn read_staged(&mut self, space: &Space, address: u64, from: u64, pages: u64) -> bool {
+    pub fn read_staged(&mut self, space: &Space, address: u64, from: u64, pages: u64) -> bool {
         let length = (pages * PAGE) as usize;
         let Some(nonce) = space.nonce else {
             let read = |memory: &Memory| memory.read(from, &mut self.buffer[PAGE_SIZE..][..length]).is_ok();

@@ -21,6 +21,7 @@ use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
+use crate::agents::AgentProcess;
 use crate::ahead::Ahead;
 use crate::bring_in::Search;
 use crate::expense::Expense;
@@ -62,8 +63,12 @@ pub struct AgentLink {
     pub ring: SharedValue<Ring>,
     /// What the nonce page of this image holds.
     pub nonce: [u64; 2],
-    /// The agent has it too. It ends the process with engine and keeper, also while the agent waits in the kernel.
+    /// The agent has it too. It ends the program with engine and keeper, also while the agent waits in the kernel.
     pub leash: Leash,
+    /// The same for the agent, which may be a process of its own.
+    pub own_leash: Leash,
+    /// The agent as a process of its own; `None`: it is a thread of the program.
+    pub process: Option<AgentProcess>,
 }
 
 impl AgentLink {
@@ -72,6 +77,7 @@ impl AgentLink {
         self.ring.active.store(1, SeqCst);
         if self.ring.careless.load(SeqCst) == 0 {
             self.leash.fasten();
+            self.own_leash.fasten();
         }
     }
 
@@ -79,6 +85,7 @@ impl AgentLink {
     pub fn let_go(&self) {
         self.ring.active.store(0, SeqCst);
         self.leash.loosen();
+        self.own_leash.loosen();
     }
 
     /// Wakes the agent.
@@ -119,8 +126,8 @@ pub struct Space {
     pub id: SpaceId,
     /// Its process, once known (a fork child is known by its memory first).
     pub pid: Option<u32>,
-    /// The thread by whose id its memory is read: the agent's, which ends with the image (a process whose first
-    /// thread has ended cannot be read by its own id).
+    /// The thread or process by whose id its memory is read: the agent's, which ends with the image (a process whose
+    /// first thread has ended cannot be read by its own id).
     pub reader: u32,
     /// Orders in a row whose system calls were refused altogether.
     pub refusals: u32,
@@ -236,6 +243,8 @@ pub struct Space {
     pub gate_pending: bool,
     /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it goes on.
     pub stopped: bool,
+    /// When its agent was sent away, because the program has ended or executes another one.
+    pub dismissed: Option<Instant>,
     /// When the agent hung up while the address space went on.
     pub orphaned: Option<Instant>,
     /// Resident pages in the table (words in that state).
@@ -320,6 +329,7 @@ impl Space {
             unparked: Instant::now(),
             gate_pending: false,
             stopped: false,
+            dismissed: None,
             orphaned: None,
             resident: 0,
             stored: 0,
@@ -347,6 +357,11 @@ impl Space {
         self.memory = memory.ok();
         self.reader = reader;
         true
+    }
+
+    /// Whether the agent is a process of its own.
+    pub fn has_agent_apart(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.process.is_some())
     }
 
     /// Whether the address space still exists. The area's first guard page is never registered.

@@ -2,7 +2,9 @@
 //! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket. What a swapoff
 //! does is told in `swapoff.rs`.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -71,6 +73,17 @@ fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn 
             Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
         }
     })
+}
+
+/// What a swap file in this directory may take when nobody says how much: half of what is free there now, and no more than
+/// files may have (`ulimit -f`).
+///
+/// # Errors
+/// The directory is missing, or its file system does not tell.
+pub fn half_of_free(directory: &Path) -> std::io::Result<u64> {
+    let free = uswap_sys::free_bytes(File::open(directory)?.as_fd())?;
+    let most = uswap_sys::process::file_size_limit().map_or(u64::MAX, |limit| limit.soft);
+    Ok((free / 2).min(most))
 }
 
 /// $TMPDIR; one that is empty is not set.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use uswap_core::size::human;
 
 use crate::config::RunConfig;
+use crate::heaps;
 use crate::shared::Shared;
 
 /// One line for the user. Nobody may be listening any more, which is no reason to end a tree.
@@ -28,6 +29,9 @@ pub struct Talk {
     verbosity: u8,
     managed: bool,
     unmanaged: HashSet<(u32, String)>,
+    /// Processes that were looked at for a heap limit of their own, and the programs that were spoken of.
+    looked_at: HashSet<u32>,
+    limited: HashSet<&'static str>,
     limit: i64,
     told: Instant,
     before: Rates,
@@ -50,6 +54,8 @@ impl Talk {
             verbosity: config.verbosity,
             managed: false,
             unmanaged: HashSet::new(),
+            looked_at: HashSet::new(),
+            limited: HashSet::new(),
             limit,
             told: Instant::now(),
             before: Rates::default(),
@@ -75,6 +81,7 @@ impl Talk {
         if elapsed >= PERIOD {
             self.told = Instant::now();
             self.tell_limit(shared);
+            self.tell_heaps(shared);
             if self.verbosity >= FIGURES {
                 self.tell_figures(shared, elapsed);
             }
@@ -111,6 +118,20 @@ impl Talk {
         if (limit - self.limit).abs() > self.limit / 64 {
             say!("uswap: the budget is {} now, {} before", pages(limit), pages(self.limit));
             self.limit = limit;
+        }
+    }
+
+    /// Once of each program that limits its own heap.
+    fn tell_heaps(&mut self, shared: &Shared) {
+        let processes = shared.managed.all();
+        self.looked_at.retain(|pid| processes.contains_key(pid));
+        for pid in processes.keys() {
+            if self.looked_at.insert(*pid)
+                && let Some(runtime) = heaps::by_process(*pid)
+                && self.limited.insert(runtime.program)
+            {
+                say!("uswap: {}", heaps::in_words(runtime, *pid));
+            }
         }
     }
 

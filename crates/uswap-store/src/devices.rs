@@ -16,7 +16,10 @@ use crate::extent::{Extent, SLOT_UNITS, UNIT};
 use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::packs::{Packed, Packs};
 use crate::put::IO_PAGES;
+use crate::squeeze::Taker;
 use crate::stats::DeviceStatus;
+
+mod room;
 
 /// Write errors in a row after which a device gets no more writes.
 const LATCH_AFTER: u32 = 3;
@@ -55,6 +58,8 @@ pub(crate) struct Rules {
     pub whole_pages: AtomicBool,
     /// Rule off: objects may touch two slots also where pages are the least that is read.
     pub crossing: AtomicBool,
+    /// Rule off: nothing is kept for who repacks.
+    pub no_reserve: AtomicBool,
 }
 
 /// Where a page was written: index of the device, slot.
@@ -193,13 +198,6 @@ impl Bay {
         }
     }
 
-    /// Whether slots are short and those with packs could do with half as many. Begins when less than a quarter of the
-    /// slots is left.
-    pub fn needs_repack(&self) -> bool {
-        let short = self.slots.is_frozen() || self.slots_free() < self.slots.total() / 4;
-        short && self.usable() && self.packs.figures().is_thin()
-    }
-
     /// Whether it holds compressed objects.
     pub fn has_packs(&self) -> bool {
         self.packs.figures().objects > 0
@@ -210,9 +208,10 @@ impl Bay {
         !extent.is_page()
     }
 
-    /// Whether moving the object helps to free a slot.
-    pub fn is_in_thin_slot(&self, extent: &Extent) -> bool {
-        !extent.is_page() && self.packs.is_in_thin_slot(extent)
+    /// Whether moving the object helps to free a slot; `squeezed`: not more alive than the mean is thin enough.
+    pub fn is_in_thin_slot(&self, extent: &Extent, squeezed: bool) -> bool {
+        let packs = &self.packs;
+        !extent.is_page() && if squeezed { packs.is_in_mean_slot(extent) } else { packs.is_in_thin_slot(extent) }
     }
 
     pub fn usable(&self) -> bool {
@@ -254,10 +253,7 @@ impl Bay {
     /// Writes pages from the start of `bytes` into slots of this device until all are written or one write failed;
     /// the slots are appended to `slots`.
     fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<Run>) {
-        runs.clear();
-        if self.usable() {
-            self.slots.allocate(worker_number(), (bytes.len() / PAGE_SIZE) as u32, runs);
-        }
+        self.take_slots((bytes.len() / PAGE_SIZE) as u32, runs, Taker::Anybody);
         let mut rest = bytes;
         let mut failed = false;
         for &run in runs.iter() {
@@ -275,13 +271,17 @@ impl Bay {
 
     /// Writes the objects of a batch from the one at `first` on into slots of this device until all are written, the slots
     /// had are full, or one write failed. Appends where each lies to `extents`.
-    fn write_objects(&self, index: u8, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
+    fn write_objects(
+        &self,
+        index: u8,
+        batch: &mut Outgoing,
+        extents: &mut Vec<Extent>,
+        lists: &mut WriteLists,
+        taker: Taker,
+    ) {
         let first = extents.len();
         batch.within = self.wants_within();
-        lists.runs.clear();
-        if self.usable() {
-            self.slots.allocate(worker_number(), batch.slots_from(first), &mut lists.runs);
-        }
+        self.take_slots(batch.slots_from(first), &mut lists.runs, taker);
         let mut failed = false;
         for &run in &lists.runs {
             if failed || extents.len() == batch.len() {
@@ -517,8 +517,8 @@ impl Devices {
     }
 
     /// Writes the objects of a batch in order to the first devices that take them, and appends where each went to
-    /// `extents`, which is empty: a prefix of the objects, all of them when there was room.
-    pub fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
+    /// `extents`, from the one on that it ends before: a prefix of the objects, all of them when there was room.
+    pub fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists, taker: Taker) {
         let mut turns = std::mem::take(&mut lists.turns);
         self.turns(&mut turns);
         for &index in &turns {
@@ -527,7 +527,7 @@ impl Devices {
             let mut idle = 0;
             while idle < 2 && extents.len() < batch.len() && bay.usable() {
                 let before = extents.len();
-                bay.write_objects(index, batch, extents, lists);
+                bay.write_objects(index, batch, extents, lists, taker);
                 idle += u32::from(extents.len() == before);
             }
         }
@@ -536,7 +536,7 @@ impl Devices {
 
     /// Whether a device might take a page.
     pub fn has_room(&self) -> bool {
-        self.open().any(|(_, bay)| bay.usable() && bay.slots.has_room())
+        self.open().any(|(_, bay)| bay.has_room())
     }
 
     pub fn thaw(&self) {

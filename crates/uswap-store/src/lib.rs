@@ -22,6 +22,8 @@
 //! | 21 | supply of the pool | the memory that classes are given |
 //! | 31 to 33 | lane, lists, cluster of a device | which slots are in use (`uswap_core::Slots`) |
 //!
+//! Beside these lies the place of the working memory of who squeezes: a single statement, nothing else is taken inside.
+//!
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
 
@@ -41,6 +43,7 @@ mod packs;
 mod put;
 mod queued;
 mod repack;
+mod squeeze;
 mod stats;
 mod store;
 mod table;

@@ -18,6 +18,7 @@ use crate::config::ObjectId;
 use crate::devices::{ReadPlan, WriteLists};
 use crate::extent::{Extent, unpack};
 use crate::outgoing::{BATCH_BYTES, Outgoing};
+use crate::squeeze::Taker;
 use crate::store::Store;
 use crate::table::Place;
 
@@ -49,6 +50,8 @@ pub(crate) struct Mover {
     plan: ReadPlan,
     extents: Vec<Extent>,
     lists: WriteLists,
+    /// For whom slots are taken.
+    taker: Taker,
 }
 
 /// What a step found, besides the pages that are to leave.
@@ -72,6 +75,11 @@ pub(crate) struct Moved {
 
 impl Mover {
     pub fn new() -> Self {
+        Self::for_whom(Taker::Anybody)
+    }
+
+    /// The same for one who may take other slots.
+    pub fn for_whom(taker: Taker) -> Self {
         Self {
             shard: 0,
             index: 0,
@@ -83,6 +91,7 @@ impl Mover {
             plan: ReadPlan::default(),
             extents: Vec::with_capacity(BATCH),
             lists: WriteLists::default(),
+            taker,
         }
     }
 }
@@ -181,7 +190,7 @@ impl Store {
 
     fn move_to_devices(&self, mover: &mut Mover, report: &mut Moved) {
         mover.extents.clear();
-        self.write_objects(&mut mover.batch, &mut mover.extents, &mut mover.lists);
+        self.write_objects(&mut mover.batch, &mut mover.extents, &mut mover.lists, mover.taker);
         for (page, extent) in mover.batched.iter().zip(&mover.extents) {
             self.note_whole(extent);
             self.settle_moved(page, Place::Device(*extent));

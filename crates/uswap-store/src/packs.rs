@@ -41,6 +41,16 @@ impl Packed {
     pub fn is_thin(&self) -> bool {
         self.units * 2 < self.slots * SLOT_UNITS as u64
     }
+
+    /// Slots' worth of room that is lost.
+    pub fn lost_slots(&self) -> u64 {
+        self.slots.saturating_sub(self.units / SLOT_UNITS as u64)
+    }
+
+    /// Whether more than an eighth of it is lost.
+    pub fn is_loose(&self) -> bool {
+        self.units * 8 < self.slots * (7 * SLOT_UNITS as u64)
+    }
 }
 
 impl Packs {
@@ -88,6 +98,12 @@ impl Packs {
     /// Whether a slot that the object touches is less than half alive.
     pub fn is_in_thin_slot(&self, extent: &Extent) -> bool {
         extent.parts().any(|(slot, _)| usize::from(self.slot(slot).get()) < SLOT_UNITS / 2)
+    }
+
+    /// Whether a slot that the object touches is not more alive than the mean.
+    pub fn is_in_mean_slot(&self, extent: &Extent) -> bool {
+        let Packed { units, slots, .. } = self.figures();
+        extent.parts().any(|(slot, _)| u64::from(self.slot(slot).get()) * slots <= units)
     }
 
     pub fn figures(&self) -> Packed {

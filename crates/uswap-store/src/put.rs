@@ -13,6 +13,7 @@ use crate::devices::{Spot, WriteLists};
 use crate::extent::Extent;
 use crate::load::LoadScratch;
 use crate::outgoing::{BATCH_OBJECTS, Outgoing};
+use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 use crate::table::{List, Place, Shard};
@@ -291,6 +292,10 @@ impl Store {
         let bytes = scratch.staged.len() * PAGE_SIZE;
         scratch.spots.clear();
         self.write_pages(&scratch.io[..bytes], &mut scratch.spots, &mut scratch.lists);
+        let written = scratch.spots.len() * PAGE_SIZE;
+        if written < bytes && self.squeeze() {
+            self.write_pages(&scratch.io[written..bytes], &mut scratch.spots, &mut scratch.lists);
+        }
         let staged = std::mem::take(&mut scratch.staged);
         let spots = std::mem::take(&mut scratch.spots);
         for (page, &(device, slot)) in staged.iter().zip(&spots) {
@@ -310,7 +315,10 @@ impl Store {
     /// forgets all.
     fn write_spilled(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         scratch.extents.clear();
-        self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists);
+        self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
+        if scratch.extents.len() < scratch.outgoing.len() && self.squeeze() {
+            self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
+        }
         scratch.outgoing.clear();
         let spilled = std::mem::take(&mut scratch.spilled);
         let extents = std::mem::take(&mut scratch.extents);
@@ -326,28 +334,38 @@ impl Store {
         scratch.spilled.clear();
     }
 
-    /// Writes a prefix of the objects of a batch to devices and appends where they lie to `extents`, which is empty; cached
-    /// copies there are given up before objects are left.
-    pub(crate) fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists) {
-        self.devices.write_objects(batch, extents, lists);
+    /// Writes a prefix of the objects of a batch, from the one on that `extents` ends before, to devices and appends where they lie;
+    /// cached copies there are given up before objects are left.
+    pub(crate) fn write_objects(
+        &self,
+        batch: &mut Outgoing,
+        extents: &mut Vec<Extent>,
+        lists: &mut WriteLists,
+        taker: Taker,
+    ) {
+        let before = extents.len();
+        self.devices.write_objects(batch, extents, lists, taker);
         let left = batch.len() - extents.len();
         if left > 0 && self.give_up_cached(List::DeviceCached, left as u32) > 0 {
-            self.devices.write_objects(batch, extents, lists);
+            self.devices.write_objects(batch, extents, lists, taker);
         }
-        add(&self.counters.pswpout, extents.len() as u64);
+        add(&self.counters.pswpout, (extents.len() - before) as u64);
         if !extents.is_empty() {
             self.unstall();
         }
     }
 
-    /// Writes a prefix of the pages of `bytes` to devices; cached copies there are given up before pages are left.
+    /// Writes a prefix of the pages of `bytes` to devices and appends where they lie to `spots`; cached copies there are given up
+    /// before pages are left.
     pub(crate) fn write_pages(&self, bytes: &[u8], spots: &mut Vec<Spot>, lists: &mut WriteLists) {
+        let before = spots.len();
         self.devices.write_pages(bytes, spots, lists);
-        let left = bytes.len() / PAGE_SIZE - spots.len();
+        let done = spots.len() - before;
+        let left = bytes.len() / PAGE_SIZE - done;
         if left > 0 && self.give_up_cached(List::DeviceCached, left as u32) > 0 {
-            self.devices.write_pages(&bytes[spots.len() * PAGE_SIZE..], spots, lists);
+            self.devices.write_pages(&bytes[done * PAGE_SIZE..], spots, lists);
         }
-        add(&self.counters.pswpout, spots.len() as u64);
+        add(&self.counters.pswpout, (spots.len() - before) as u64);
         if !spots.is_empty() {
             self.unstall();
         }

@@ -7,10 +7,14 @@
 //! Copies that are only cached are given up instead. Each object moved frees more room than it takes: a slot that is left
 //! was less than half alive, one that is written is full, or, on devices that read whole pages only, more than half full in the mean.
 //!
+//! When the last slots are in sight, less is enough ([`crate::squeeze`]): an eighth of the room must be lost, and slots that are
+//! not more alive than the mean are thin. A round that frees no slot counts as one that moved nothing then.
+//!
 //! The condition holds for averages, so as long as it holds there is something to move. A step is bounded in objects and in
 //! entries looked at; who calls waits a while after a round that freed nothing (what could not be read stays).
 
 use crate::moving::Mover;
+use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 
@@ -41,12 +45,19 @@ impl RepackReport {
 pub(crate) struct Repacker {
     /// In this round.
     moved: u32,
+    /// Slots with packs when it began, if it did.
+    slots: Option<u64>,
     mover: Mover,
 }
 
 impl Repacker {
     pub fn new() -> Self {
-        Self { moved: 0, mover: Mover::new() }
+        Self { moved: 0, slots: None, mover: Mover::for_whom(Taker::Repacker) }
+    }
+
+    /// A round begins.
+    pub fn begin(&mut self) {
+        (self.moved, self.slots) = (0, None);
     }
 }
 
@@ -61,18 +72,27 @@ impl Store {
         let eager = self.eager_repack();
         let wanted = |device: &u8| {
             let bay = self.devices.bay(*device);
-            bay.needs_repack() || eager && bay.usable() && bay.has_packs()
+            let is_nearly_full = !self.squeezes_not() && bay.is_nearly_full() && bay.is_squeezable();
+            bay.needs_repack() || is_nearly_full || eager && bay.usable() && bay.has_packs()
         };
         self.devices.open().map(|(device, _)| device).find(wanted)
     }
 
     /// One step of freeing thin slots. May wait for devices.
     pub fn repack(&self, scratch: &mut crate::WritebackScratch) -> RepackReport {
+        match self.device_to_repack() {
+            Some(device) => self.repack_on(device, &mut scratch.repacker),
+            None => RepackReport::default(),
+        }
+    }
+
+    /// The same on this device.
+    pub(crate) fn repack_on(&self, device: u8, repacker: &mut Repacker) -> RepackReport {
         let mut report = RepackReport::default();
-        let Some(device) = self.device_to_repack() else { return report };
-        let repacker = &mut scratch.repacker;
         let (bay, eager) = (self.devices.bay(device), self.eager_repack());
-        let thin = |extent: &_| if eager { bay.is_packed(extent) } else { bay.is_in_thin_slot(extent) };
+        let squeezed = !bay.needs_repack();
+        let slots = *repacker.slots.get_or_insert_with(|| bay.packed_slots());
+        let thin = |extent: &_| if eager { bay.is_packed(extent) } else { bay.is_in_thin_slot(extent, squeezed) };
         let next = self.find_next(device, &mut repacker.mover, LOOKS, thin);
         (report.given_up, report.round_done) = (next.given_up, next.round_done);
         if !repacker.mover.pages.is_empty() {
@@ -82,7 +102,9 @@ impl Store {
         add(&self.counters.repacked_pages, u64::from(moved));
         repacker.moved += moved;
         if report.round_done {
-            report.round_was_idle = std::mem::take(&mut repacker.moved) == 0;
+            let freed_nothing = squeezed && !eager && bay.packed_slots() >= slots;
+            report.round_was_idle = repacker.moved == 0 || freed_nothing;
+            repacker.begin();
         }
         report
     }

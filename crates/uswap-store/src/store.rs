@@ -1,6 +1,7 @@
 //! The store itself: what it is made of, references, and the pool's limit.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::config::{AllocatorKind, GROUP, ObjectId, StoreConfig, StoreError};
 use crate::devices::Devices;
 use crate::extent::Extent;
 use crate::faults::StoreFaults;
+use crate::repack::Repacker;
 use crate::stats::{Counters, StoreStats, add};
 use crate::table::{List, Place, Shard};
 
@@ -86,6 +88,8 @@ pub struct Store {
     pub(crate) writing_back: AtomicBool,
     /// Writeback found no device with room; cleared when something may have changed that.
     pub(crate) stalled: AtomicBool,
+    /// The working memory of who squeezes; taken by whoever does.
+    pub(crate) squeezer: Mutex<Option<Repacker>>,
     /// How it behaves where that can be chosen.
     tuning: AtomicU8,
     delay: AtomicU64,
@@ -108,6 +112,8 @@ pub struct Tuning {
     pub eager_writeback: bool,
     /// All packed objects are moved again and again.
     pub eager_repack: bool,
+    /// Rule off: pages are refused as soon as no slot is left, whatever is lost in packs.
+    pub no_squeeze: bool,
     /// Writeback waits so long before and after each write, with what it writes marked.
     pub delay: Duration,
 }
@@ -115,6 +121,7 @@ pub struct Tuning {
 const NO_PACKING: u8 = 1;
 const EAGER_WRITEBACK: u8 = 2;
 const EAGER_REPACK: u8 = 4;
+const NO_SQUEEZE: u8 = 8;
 
 impl Store {
     /// Changes how the store behaves, for tests and measurements.
@@ -122,7 +129,9 @@ impl Store {
         let bit = |on: bool, bit: u8| if on { bit } else { 0 };
         let bits = bit(tuning.no_packing, NO_PACKING)
             | bit(tuning.eager_writeback, EAGER_WRITEBACK)
-            | bit(tuning.eager_repack, EAGER_REPACK);
+            | bit(tuning.eager_repack, EAGER_REPACK)
+            | bit(tuning.no_squeeze, NO_SQUEEZE);
+        self.devices.rules.no_reserve.store(tuning.no_squeeze, Relaxed);
         self.tuning.store(bits, Relaxed);
         self.devices.rules.whole_pages.store(tuning.whole_pages, Relaxed);
         self.devices.rules.crossing.store(tuning.crossing, Relaxed);
@@ -139,6 +148,10 @@ impl Store {
 
     pub(crate) fn eager_repack(&self) -> bool {
         self.tuning.load(Relaxed) & EAGER_REPACK != 0
+    }
+
+    pub(crate) fn squeezes_not(&self) -> bool {
+        self.tuning.load(Relaxed) & NO_SQUEEZE != 0
     }
 
     /// Waits, if a test wants it.
@@ -172,6 +185,7 @@ impl Store {
             counters: Counters::default(),
             writing_back: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            squeezer: Mutex::new(Some(Repacker::new())),
             tuning: AtomicU8::new(0),
             delay: AtomicU64::new(0),
             next_shard: AtomicU32::new(0),

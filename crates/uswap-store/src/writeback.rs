@@ -20,6 +20,7 @@ use crate::devices::WriteLists;
 use crate::extent::Extent;
 use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::repack::Repacker;
+use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 use crate::table::{List, Place, Shard};
@@ -159,10 +160,10 @@ impl Store {
         scratch.extents.clear();
         scratch.batch.clear();
         scratch.batch.packing = self.packing();
-        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, GIVE_UP) > 0 {
+        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, GIVE_UP) > 0 || self.squeeze() {
             self.select(scratch);
             self.pause();
-            self.write_objects(&mut scratch.batch, &mut scratch.extents, &mut scratch.lists);
+            self.write_objects(&mut scratch.batch, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
             self.pause();
         } else {
             add(&self.counters.reject_reclaim_fail, 1);

@@ -91,7 +91,11 @@ impl Model {
                 let old = self.objects.insert(id, Object { page, authoritative: 1, cached: 0 });
                 assert!(old.is_none(), "{id:?} was given out while in use");
             }
-            Err(_) => assert_eq!(self.store.stats().devices[0].slots_used, SLOTS as u64, "full means full"),
+            // The last slots of a device with packs are for what moves.
+            Err(_) => {
+                let used = self.store.stats().devices[0].slots_used;
+                assert!(used >= (SLOTS - SLOTS / 16) as u64, "full means full, but for a sixteenth: {used}");
+            }
         }
     }
 

@@ -16,6 +16,17 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether programs may map `file` as code: not on a file system that is mounted with `noexec`.
+pub fn can_be_executed(file: &std::fs::File) -> bool {
+    const LENGTH: usize = 4096;
+    let (access, descriptor) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
+    // SAFETY: a fresh mapping where the kernel likes it, which nobody looks at and which is taken away again.
+    unsafe {
+        let address = libc::mmap(std::ptr::null_mut(), LENGTH, access, libc::MAP_PRIVATE, descriptor, 0);
+        address != libc::MAP_FAILED && libc::munmap(address, LENGTH) == 0
+    }
+}
+
 /// Whether `file` lies on a file system that keeps its content in memory (tmpfs or ramfs).
 ///
 /// # Errors

@@ -43,3 +43,49 @@ pub fn arrived() -> Option<i32> {
         signal => Some(signal),
     }
 }
+
+/// What this process ignores of SIGHUP, SIGINT and SIGQUIT (as shells have background jobs do, and nohup) the programs that
+/// it starts from now on do not: a signal that is ignored stays so in a new program, and one with a handler is given its
+/// default back. This process goes on as if it ignored them.
+///
+/// # Errors
+/// None on Linux.
+pub fn heed_in_children() -> io::Result<()> {
+    extern "C" fn ignore(_: libc::c_int) {}
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: both structures are valid and zero is a valid value of each field; the handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            crate::check_int(libc::sigaction(signal, std::ptr::null(), &raw mut action))?;
+            if action.sa_sigaction == libc::SIG_IGN {
+                action.sa_sigaction = ignore as *const () as usize;
+                action.sa_flags = libc::SA_RESTART;
+                crate::check_int(libc::sigaction(signal, &raw const action, std::ptr::null_mut()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// In a process of its own: what a signal does belongs to all threads of this one.
+    #[test]
+    fn who_is_started_by_one_that_ignores_interrupts_heeds_them() {
+        const INSIDE: &str = "USWAP_TEST_IGNORES_INTERRUPTS";
+        if std::env::var_os(INSIDE).is_some() {
+            super::heed_in_children().expect("signals");
+            let status = Command::new("sh").args(["-c", "kill -INT $$; exit 3"]).status().expect("a shell");
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(2), "{status}");
+            return;
+        }
+        let me = std::env::current_exe().expect("this test");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' INT; \"$0\" who_is_started; s=$?; kill -INT $$; exit $s"]).arg(me);
+        let output = shell.env(INSIDE, "1").output().expect("a shell");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    }
+}

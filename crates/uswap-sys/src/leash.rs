@@ -72,7 +72,11 @@ impl Leash {
         self.set(libc::O_NONBLOCK);
     }
 
-    fn belong_to(&self, pid: u32) -> io::Result<()> {
+    /// Whom it ends from now on.
+    ///
+    /// # Errors
+    /// ESRCH: the process is gone.
+    pub fn belong_to(&self, pid: u32) -> io::Result<()> {
         let owner = Owner { kind: F_OWNER_PID, pid: pid as libc::pid_t };
         // SAFETY: the structure lives during the call.
         check_int(unsafe { libc::fcntl(self.0.as_raw_fd(), F_SETOWN_EX, &raw const owner) })?;

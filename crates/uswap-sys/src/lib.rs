@@ -29,7 +29,7 @@ pub mod userfaultfd;
 pub mod vmread;
 
 pub use aligned::AlignedBuf;
-pub use file::{direct_alignment, free_bytes, is_memory_file_system, punch_hole};
+pub use file::{can_be_executed, direct_alignment, free_bytes, is_memory_file_system, punch_hole};
 pub use guard::GuardedAllocator;
 pub use read_ring::{FinishedRead, ReadRing};
 pub use reservation::Reservation;

@@ -185,6 +185,16 @@ pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// Sends a signal to the process behind a pidfd.
+///
+/// # Errors
+/// ESRCH: it has ended; EPERM.
+pub fn send_signal(pidfd: &OwnedFd, signal: i32) -> io::Result<()> {
+    let none = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor lives, and no further information goes with the signal.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0) }).map(drop)
+}
+
 /// A copy of a descriptor of another thread (which may have a table of its own), as ptrace permits.
 ///
 /// # Errors
@@ -264,6 +274,11 @@ pub fn open_files_limit() -> Option<Limit> {
 /// RLIMIT_MEMLOCK of this process; `u64::MAX` is no limit.
 pub fn locked_memory_limit() -> Option<Limit> {
     limit(libc::RLIMIT_MEMLOCK)
+}
+
+/// RLIMIT_FSIZE of this process; `u64::MAX` is no limit.
+pub fn file_size_limit() -> Option<Limit> {
+    limit(libc::RLIMIT_FSIZE)
 }
 
 fn limit(which: libc::__rlimit_resource_t) -> Option<Limit> {

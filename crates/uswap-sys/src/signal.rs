@@ -42,6 +42,17 @@ pub fn restore(mask: &Mask) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
 }
 
+/// The command begins with this mask, and not with that of the thread that starts it.
+pub fn begins_with(command: &mut std::process::Command, mask: Mask) {
+    // SAFETY: all that is done between fork and exec is one system call.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, move || {
+            restore(&mask);
+            Ok(())
+        });
+    }
+}
+
 /// Takes one pending signal, waiting at most so long.
 ///
 /// # Errors

@@ -98,6 +98,12 @@ impl MessageSocket {
         Ok((Self(fd), peer))
     }
 
+    /// Nothing more is sent: the other side reads the end, and can be heard until it closes.
+    pub fn end_sending(&self) {
+        // SAFETY: no pointers; a side that is gone already needs no telling.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
+    }
+
     /// Sends one message with up to four descriptors; does not wait.
     ///
     /// # Errors

@@ -188,6 +188,19 @@ impl Tracee {
         Ok(registers)
     }
 
+    /// A set of registers as a core file's notes hold it, by the type of its note (PTRACE_GETREGSET).
+    ///
+    /// # Errors
+    /// ESRCH: it is not stopped; EINVAL, ENODEV: the processor has no such registers.
+    pub fn register_set(&self, kind: u32) -> io::Result<Vec<u8>> {
+        // Larger than all that x86-64 has: AMX tiles are 8 KiB.
+        let mut bytes = vec![0u8; 32 << 10];
+        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        request(libc::PTRACE_GETREGSET, self.tid, kind as usize, &raw mut vector as usize)?;
+        bytes.truncate(vector.iov_len);
+        Ok(bytes)
+    }
+
     /// Sets them.
     ///
     /// # Errors
@@ -312,6 +325,10 @@ mod tests {
         tracee.interrupt().expect("alive");
         assert_eq!(tracee.wait_for_arrival(Duration::from_secs(5)), Some(Stop::Asked));
         let registers = tracee.registers().expect("stopped");
+        let general = tracee.register_set(1).expect("stopped");
+        assert_eq!(general.len(), size_of::<Registers>());
+        assert_eq!(general[16 * 8..17 * 8], registers.rip.to_ne_bytes());
+        assert!(tracee.register_set(0xffff).is_err(), "no such registers");
         let mask = tracee.signal_mask().expect("stopped");
         tracee.set_signal_mask(u64::MAX).expect("stopped");
         tracee.set_signal_mask(mask).expect("stopped");

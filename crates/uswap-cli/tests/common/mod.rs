@@ -10,6 +10,7 @@
 
 pub mod cgroup;
 pub mod disk;
+pub mod elf;
 pub mod nbd;
 pub mod places;
 pub mod procs;
@@ -171,7 +172,7 @@ impl Launch {
         }
         line.extend(words.into_iter().map(|word| word.as_ref().to_os_string()));
         let tag = format!("{}.{}", std::process::id(), scratch.number);
-        let mut command = Command::new(&line[0]);
+        let mut command = command(&line[0]);
         command.args(&line[1..]).envs(self.env).env(TAG, &tag).stdin(input(&scratch, self.stdin));
         command.stdout(scratch.file("stdout")).stderr(scratch.file("stderr"));
         // Not our own folder by default: a program may leave a core there.
@@ -239,6 +240,11 @@ impl Running {
     /// What was written to stdout so far.
     pub fn stdout(&self) -> String {
         self.scratch.text("stdout")
+    }
+
+    /// What was written to stderr so far.
+    pub fn stderr(&self) -> String {
+        self.scratch.text("stderr")
     }
 
     /// Waits until stdout holds this text.
@@ -409,6 +415,21 @@ fn short_figures(stats: &Value) -> String {
     numbers.collect::<Vec<_>>().join(" · ")
 }
 
+/// Where the tests keep a file or folder of their own. Its path has a blank in it and the word `uswap`, as the path of a checkout
+/// may have: a test that takes a path apart at blanks, or that finds us wherever that word stands, fails everywhere.
+pub fn place(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("of uswap");
+    fs::create_dir_all(&folder).expect("a folder");
+    folder.join(name)
+}
+
+/// A program about to be started directly. It heeds the signals that end programs, also where the tests ignore them because
+/// they run in the background of a shell, or under nohup.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    uswap_sys::interrupt::heed_in_children().expect("signals");
+    Command::new(program)
+}
+
 /// A folder for one run, removed unless the test fails.
 pub struct Scratch {
     folder: PathBuf,
@@ -419,7 +440,7 @@ impl Scratch {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{number}", std::process::id()));
+        let folder = place(&format!("run {}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("scratch folder");
         Self { folder, number }
     }

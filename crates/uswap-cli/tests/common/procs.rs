@@ -33,6 +33,33 @@ pub fn agent_thread(pid: u32) -> Option<String> {
     threads.into_iter().find(is_agent)?.file_name().into_string().ok()
 }
 
+/// The process that is the agent of a program: it has the same memory.
+pub fn agent(pid: u32) -> Option<u32> {
+    let speaks = |agent: &u32| matches!(uswap_sys::trace::share_memory(pid, *agent), Ok(true));
+    all().filter(|agent| name(*agent).is_some_and(|name| name == "uswap-agent")).find(speaks)
+}
+
+/// Mappings of a process that are ours, by the names and lengths that they have and nothing else has: image and ring of the agent,
+/// and the two halves of its area. (The path of a program may hold the word *uswap* too.)
+pub fn mappings_of_ours(pid: u32) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_memfd = |line: &str| line.split_once("/memfd:").is_some_and(|(_, name)| name.starts_with("uswap-"));
+    let mut ours: Vec<String> = maps.lines().filter(|line| is_memfd(line)).map(str::to_string).collect();
+    ours.extend(maps.lines().filter(|line| is_half_of_area(line)).map(|line| format!("area: {line}")));
+    ours
+}
+
+/// A staging half of 128 MiB, or both, with the few pages that lie beside them.
+fn is_half_of_area(line: &str) -> bool {
+    const HALF: u64 = 128 << 20;
+    let mut words = line.split_whitespace();
+    let range = words.next().and_then(|range| range.split_once('-'));
+    let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+    let length = range.map_or(0, |(start, end)| number(end) - number(start));
+    let is_nameless = words.nth(4).is_none();
+    is_nameless && [HALF, 2 * HALF].iter().any(|whole| (*whole..*whole + (1 << 20)).contains(&length))
+}
+
 /// Whether it runs (a zombie does not).
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')

@@ -47,7 +47,7 @@ sys.exit(os.waitstatus_to_exitcode(status) & 255)
 
 /// An interactive shell with the prompt `shell> ` and nobody's habits.
 pub fn shell() -> [String; 4] {
-    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("shell.rc");
+    let file = super::place("shell.rc");
     std::fs::write(&file, "PS1='shell> '\n").expect("rc file");
     ["bash".into(), "--rcfile".into(), file.display().to_string(), "-i".into()]
 }

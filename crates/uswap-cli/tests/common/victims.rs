@@ -20,7 +20,7 @@ pub fn victim(name: &str) -> PathBuf {
 pub fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    let folder = super::place("programs");
     fs::create_dir_all(&folder).expect("folder of programs");
     let program = folder.join(name);
     if modified(&program) > newest_input(source) {
@@ -37,11 +37,26 @@ pub fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
 
 /// A C program given as text.
 pub fn compile_text(name: &str, text: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.c"));
+    let source = super::place(&format!("{name}.c"));
     if fs::read_to_string(&source).unwrap_or_default() != text {
         fs::write(&source, text).expect("source");
     }
     compile(&source, name, &["-O1", "-g", "-pthread"])
+}
+
+/// The same with `-fsanitize=WHICH`; `None`: the compiler here cannot.
+pub fn compile_sanitized(name: &str, text: &str, which: &str) -> Option<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let source = super::place(&format!("{name}-{which}.c"));
+    fs::write(&source, text).expect("source");
+    let program = super::place(&format!("{name}-{which}"));
+    if program.is_file() {
+        return Some(program);
+    }
+    let how = [format!("-fsanitize={which}"), "-O1".into(), "-g".into(), "-pthread".into()];
+    let made = Command::new("cc").args(how).arg("-o").arg(&program).arg(&source).output().expect("cc");
+    made.status.success().then_some(program)
 }
 
 fn modified(path: &Path) -> SystemTime {

@@ -299,7 +299,9 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
     let statm = old.as_mut().and_then(|old| old.statm.take()).or_else(|| Statm::open(reader).ok());
     let anonymous = statm.as_ref().and_then(|statm| statm.read().ok()).map_or(0, |memory| memory.anonymous);
     let own = process::processor_time(pid).unwrap_or_default();
-    let agent = process::processor_time_of_thread(record.agent.load(Relaxed)).unwrap_or_default();
+    let is_within = record.within.load(Relaxed);
+    let within = is_within.then(|| process::processor_time_of_thread(record.agent.load(Relaxed)).ok()).flatten();
+    let agent = within.unwrap_or_default();
     Seen {
         pid,
         statm,

@@ -1,0 +1,156 @@
+//! Questions about pages and their answers, as they lie on the connection of a caller (`page_query.rs`): little arrays of 64-bit
+//! words, the lowest byte first.
+
+use uswap_core::PAGE_SIZE;
+
+/// Bytes of an agent's area.
+pub use uswap_abi::layout::AREA_BYTES;
+/// How an agent's thread is called, and while it waits to be fetched.
+pub use uswap_abi::message::{AGENT_NAME, CALL_NAME};
+
+/// Pages whose bytes fit into an answer.
+pub const MOST_BYTES: usize = 128;
+/// Pages that fit into an answer.
+pub const MOST_RECORDS: usize = 1024;
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What a caller asks: the pages from `start` to `end`, both multiples of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// First byte.
+    pub start: u64,
+    /// Byte behind the last.
+    pub end: u64,
+}
+
+impl Question {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// As sent.
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        words([self.start, self.end])
+    }
+
+    /// As received; `None`: no pages.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let [start, end] = from_words(bytes);
+        (start <= end && (start | end) % PAGE == 0).then_some(Self { start, end })
+    }
+}
+
+/// How an answer begins. Behind it lie `records` words, then the bytes of the pages that are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Whether there is an answer.
+    pub state: Answered,
+    /// It is about the pages from the question's start to here.
+    pub next: u64,
+    /// Where the agent's area lies (0: there is none).
+    pub area: u64,
+    /// Pages named.
+    pub records: u64,
+}
+
+impl Header {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 32;
+
+    /// As sent.
+    pub fn encode(self) -> [u8; Self::BYTES] {
+        words([self.state as u64, self.next, self.area, self.records])
+    }
+
+    /// As received; `None`: nonsense.
+    pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
+        let [state, next, area, records] = from_words(bytes);
+        let state = [Answered::Done, Answered::Later, Answered::Unknown].into_iter().find(|s| *s as u64 == state)?;
+        (records <= MOST_RECORDS as u64).then_some(Self { state, next, area, records })
+    }
+}
+
+/// Whether a question is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// It is.
+    Done,
+    /// Not now: the address space is changing.
+    Later,
+    /// No space is known to be this process's.
+    Unknown,
+}
+
+/// A page that is named in an answer: its address with what it is in the lowest bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// Evicted; its bytes are in the answer.
+    Given(u64),
+    /// The program has it, or will in a moment, or it is on its way out.
+    Moving(u64),
+    /// Its bytes cannot be had.
+    Lost(u64),
+}
+
+impl Named {
+    /// As sent.
+    pub fn encode(self) -> u64 {
+        match self {
+            Self::Moving(page) => page,
+            Self::Given(page) => page | 1,
+            Self::Lost(page) => page | 2,
+        }
+    }
+
+    /// As received.
+    pub fn decode(word: u64) -> Option<Self> {
+        let page = word & !(PAGE - 1);
+        match word % PAGE {
+            0 => Some(Self::Moving(page)),
+            1 => Some(Self::Given(page)),
+            2 => Some(Self::Lost(page)),
+            _ => None,
+        }
+    }
+}
+
+/// Eight bytes each, the lowest first.
+fn words<const WORDS: usize, const BYTES: usize>(from: [u64; WORDS]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(from) {
+        *place = word.to_le_bytes();
+    }
+    bytes
+}
+
+fn from_words<const WORDS: usize, const BYTES: usize>(bytes: &[u8; BYTES]) -> [u64; WORDS] {
+    let (from, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|n| u64::from_le_bytes(from[n]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_what_is_received() {
+        let question = Question { start: 0x7f00_0000_1000, end: 0x7f00_0000_3000 };
+        assert_eq!(Question::decode(&question.encode()), Some(question));
+        for state in [Answered::Done, Answered::Later, Answered::Unknown] {
+            let header = Header { state, next: 0x3000, area: 0x9000, records: 7 };
+            assert_eq!(Header::decode(&header.encode()), Some(header));
+        }
+        for named in [Named::Given(0x1000), Named::Moving(0x2000), Named::Lost(0)] {
+            assert_eq!(Named::decode(named.encode()), Some(named));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_nothing() {
+        for (start, end) in [(1, 4096), (0, 4097), (8192, 4096)] {
+            assert_eq!(Question::decode(&words([start, end])), None);
+        }
+        assert_eq!(Header::decode(&words([3, 0, 0, 0])), None);
+        assert_eq!(Header::decode(&words([0, 0, 0, MOST_RECORDS as u64 + 1])), None);
+        assert_eq!(Named::decode(0x1003), None);
+    }
+}
