@@ -26,7 +26,7 @@ unsafe extern "C" {
 }
 
 /// Turns a raw result into the libc's convention.
-fn finish(result: isize) -> isize {
+pub fn finish(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         // SAFETY: the libc of the program provides it.
         unsafe { *__errno_location() = -result as i32 };

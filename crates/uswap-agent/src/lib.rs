@@ -29,6 +29,7 @@ pub mod atomic {
 mod birth;
 mod hooks;
 mod link;
+mod locking;
 #[cfg(uswap_freestanding)]
 mod memory;
 mod orders;

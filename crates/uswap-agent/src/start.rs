@@ -12,6 +12,7 @@ use crate::syscall::{self, call};
 static AREA: Area =
     Area { marker: *b"uswap:area:uswap", address: AtomicU64::new(NO_AREA), brought: AtomicU64::new(NO_AREA) };
 const NO_AREA: u64 = 1;
+const MADV_DONTDUMP: usize = 16;
 
 /// The engine finds it by its marker.
 #[repr(C)]
@@ -146,6 +147,8 @@ fn reserve_area() -> Option<u64> {
         }
         let area = area as u64;
         let stack = call(syscall::MPROTECT, [(area + HEADER) as usize, STACK_BYTES as usize, 3, 0, 0, 0]);
+        // A core file would show all of it.
+        call(syscall::MADVISE, [area as usize, AREA_BYTES as usize, MADV_DONTDUMP, 0, 0, 0]);
         let halves = AREA_BYTES - SA - PAGE;
         let staging = call(syscall::MPROTECT, [(area + SA) as usize, halves as usize, 3, 0, 0, 0]);
         (stack == 0 && staging == 0).then_some(area)

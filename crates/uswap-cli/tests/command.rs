@@ -444,7 +444,7 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 /// Names that users' scripts may rely on.
-const FIGURES: [&str; 64] = [
+const FIGURES: [&str; 65] = [
     "pgfault",
     "pgmajfault",
     "soft_faults",
@@ -478,6 +478,7 @@ const FIGURES: [&str; 64] = [
     "remove_events",
     "remap_events",
     "registrations",
+    "unfounded_registrations",
     "agents",
     "managed_processes",
     "ram_bytes",

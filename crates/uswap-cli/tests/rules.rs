@@ -192,6 +192,21 @@ fn fresh_registrations() {
     .is_needed();
 }
 
+/// What a scan registers can be a hole by then, and what is mapped there later is not registered.
+#[test]
+fn scans_are_proven() {
+    need_userfaultfd!();
+    Rule {
+        off: "trust-scan",
+        always: "delay-register=2000",
+        victim: "late_maps",
+        arguments: "--memory 90 --seconds 3",
+        timeout: 30,
+        tries: 4,
+    }
+    .is_needed();
+}
+
 /// What is moved onto memory that was registered a moment ago may be evicted: a child has it all the same.
 #[test]
 fn fresh_is_not_what_was_moved_there() {

@@ -73,6 +73,8 @@ victims! {
     strides: "strides", "--memory 76";
     holes: "holes", "--memory 48 --seconds 3";
     holes_beside_forks: "holes", "--memory 48 --seconds 3 --forks 1";
+    late_maps: "late_maps", "--memory 66 --seconds 3";
+    sparse_blocks: "sparse_blocks", "--memory 66";
     mremap_cases: "mremap_cases", "--memory 76 --rounds 1";
     hugepage_advice: "hugepage_advice", "--memory 76 --rounds 2";
     brk_heap: "brk_heap", "--memory 76 --rounds 2";
@@ -248,6 +250,13 @@ fn cold_exit_in_a_pid_namespace() {
     let namespace = ["unshare", "-p", "-f"].map(OsString::from).into_iter();
     let outcome = launch("44M").run(namespace.chain(words("cold_exit", "--memory 76 --stacks heap")));
     outcome.expect(0).paged();
+}
+
+/// What mlockall locks must fit; what lay beside it was evicted before.
+#[test]
+fn lock_all() {
+    need_userfaultfd!();
+    launch("96M").run(words("lock_all", "--memory 64")).expect(0).paged();
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn a_clean_sweep_writes_nothing_after_the_first_round() {
     let (one, five) = (of("1"), of("5"));
     let written = |outcome: &Outcome| outcome.stat("pswpout");
     assert!(written(&one) > 40 * PAGES && five.stat("pswpin") > 160 * PAGES, "{}", five.account());
-    assert!(written(&five) * 100 < written(&one) * 105, "{} and {} pages", written(&one), written(&five));
+    assert!(written(&five) * 100 < written(&one) * 120, "{} and {} pages", written(&one), written(&five));
 }
 
 /// The same in the pool: nothing is compressed twice.
@@ -148,6 +148,6 @@ fn a_clean_sweep_compresses_nothing_after_the_first_round() {
     let (one, five) = (of("1"), of("5"));
     let stored = |outcome: &Outcome| outcome.stat("zswpout");
     let reused = five.stat("swap_cache_reused");
-    assert!(stored(&five) * 100 < stored(&one) * 105, "{} and {} pages", stored(&one), stored(&five));
+    assert!(stored(&five) * 100 < stored(&one) * 120, "{} and {} pages", stored(&one), stored(&five));
     assert!(reused > 100 * PAGES, "{reused} copies were used again");
 }

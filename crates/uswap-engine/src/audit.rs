@@ -8,7 +8,7 @@ use uswap_core::word::{PageWord, State};
 use crate::owner::Owner;
 use crate::shared::Verdict;
 use crate::space::Space;
-use crate::tray::{Phase, bits};
+use crate::tray::{PageRun, Phase, bits};
 
 impl Owner {
     /// Ends the run with a sentence if the books of a space are wrong.
@@ -31,6 +31,16 @@ impl Owner {
     /// The same for memory that is about to be registered: its words are going to be forgotten.
     pub fn audit_unknown(&self, space: &Space, start: u64, end: u64) {
         self.audit_evicted(space, "memory not registered", |address| (start..end).contains(&address));
+    }
+
+    /// The same if pages are about to be evicted from memory that is not registered: no fault would tell that they are wanted.
+    pub fn audit_runs(&self, space: &Space, runs: &[PageRun]) {
+        if let Some(run) = runs.iter().find(|run| space.events.is_registered(run.address) == Some(false)) {
+            let text =
+                format!("audit of {}: page {:#x} is not registered and to be evicted", space.process_name, run.address);
+            self.shared.alarm(text.clone());
+            self.shared.condemn(Verdict::Broken(text));
+        }
     }
 
     fn audit_evicted(&self, space: &Space, what: &str, is_meant: impl Fn(u64) -> bool) {

@@ -157,6 +157,8 @@ counters! {
     gate_deferred,
     /// A mapping was registered.
     registrations,
+    /// Parts of what was registered proved not to be: the program had mapped something else there meanwhile (see `settle.rs`).
+    unfounded_registrations,
     /// A process's agent arrived.
     agents,
     /// An agent was brought to a process that had not loaded it.

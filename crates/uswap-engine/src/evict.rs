@@ -83,6 +83,10 @@ impl Owner {
         let tray = space.trays.get_mut(number);
         let mut runs = std::mem::take(&mut tray.runs);
         group_runs(candidates, &space.shared_pages, &space.alone, &mut runs);
+        if self.shared.faults.audit {
+            self.audit_runs(space, &runs);
+        }
+        let tray = space.trays.get_mut(number);
         (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
         for run in &runs {
             tray.ordered |= run.slots();

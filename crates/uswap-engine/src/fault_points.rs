@@ -23,6 +23,10 @@ pub struct FaultPoints {
     pub delay_apply: u64,
     /// Microseconds between activating a space and registering its memory.
     pub delay_scan: u64,
+    /// Microseconds before and after a mapping that a scan has found is registered.
+    pub delay_register: u64,
+    /// Rule off: what a scan registered is taken for registered as a whole.
+    pub trust_scan: bool,
     /// Microseconds an agent waits before it executes an order.
     pub delay_order: u64,
     /// Microseconds an agent stays inside the gate before it moves pages.
@@ -220,6 +224,8 @@ impl FaultPoints {
                 "delay-gate" => points.delay_gate = number,
                 "delay-apply" => points.delay_apply = number,
                 "delay-scan" => points.delay_scan = number,
+                "delay-register" => points.delay_register = number,
+                "trust-scan" => points.trust_scan = true,
                 "delay-order" => points.delay_order = number,
                 "delay-move" => points.delay_move = number,
                 "delay-dirty" => points.delay_dirty = number,

@@ -33,13 +33,19 @@ impl Fresh {
         self.ranges = self.ranges.iter().flat_map(pieces).filter(|(s, e)| s < e).collect();
     }
 
-    /// Whether nothing is fresh any more. `is_quiet`: no event is pending now. Not before it is as old as `least` (for tests).
-    pub fn settle(&mut self, is_quiet: impl FnOnce() -> bool, least: Duration) -> bool {
-        let is_old = self.since.is_none_or(|since| since.elapsed() >= least);
-        if !self.ranges.is_empty() && is_old && is_quiet() {
-            self.ranges.clear();
-        }
+    /// Whether nothing is fresh.
+    pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// Whether something is fresh that may be settled: not before it is as old as `least` (for tests).
+    pub fn is_due(&self, least: Duration) -> bool {
+        !self.ranges.is_empty() && self.since.is_none_or(|since| since.elapsed() >= least)
+    }
+
+    /// Everything was registered before every fork child to come.
+    pub fn settle(&mut self) {
+        self.ranges.clear();
     }
 
     /// What a child forked now may not have registered.
@@ -59,13 +65,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn it_is_settled_when_nothing_is_pending() {
+    fn it_is_due_when_it_is_old_enough_until_it_is_settled() {
         let mut fresh = Fresh::default();
-        assert!(fresh.settle(|| false, Duration::ZERO));
+        assert!(fresh.is_empty() && !fresh.is_due(Duration::ZERO));
         fresh.add(&[(4, 8)]);
-        assert!(!fresh.settle(|| false, Duration::ZERO) && !fresh.settle(|| true, Duration::from_secs(60)));
+        assert!(fresh.is_due(Duration::ZERO) && !fresh.is_due(Duration::from_secs(60)));
         assert!(fresh.contains(4) && !fresh.contains(8));
-        assert!(fresh.settle(|| true, Duration::ZERO) && !fresh.contains(4));
+        fresh.settle();
+        assert!(fresh.is_empty() && !fresh.contains(4) && !fresh.is_due(Duration::ZERO));
     }
 
     proptest! {

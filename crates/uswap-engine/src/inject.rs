@@ -41,6 +41,7 @@ mod number {
     pub const MMAP: u64 = 9;
     pub const MPROTECT: u64 = 10;
     pub const MUNMAP: u64 = 11;
+    pub const MADVISE: u64 = 28;
     pub const RECVMSG: u64 = 47;
     pub const SOCKETPAIR: u64 = 53;
     pub const CLONE: u64 = 56;
@@ -424,7 +425,10 @@ impl Remote<'_> {
     /// As the agent's constructor does it (`start.rs`).
     fn reserve_area(&self) -> Result<u64, Failure> {
         const RESERVED: u64 = 0x4022;
+        const DONT_DUMP: u64 = 16;
         let area = self.call("mmap", number::MMAP, [0, AREA_BYTES, 0, RESERVED, u64::MAX, 0])?;
+        // What fails here only makes core files larger.
+        let _ = self.call("madvise", number::MADVISE, [area, AREA_BYTES, DONT_DUMP, 0, 0, 0]);
         let open = |from: u64, length: u64| self.call("mprotect", number::MPROTECT, [area + from, length, 3, 0, 0, 0]);
         let opened = open(HEADER, STACK_BYTES).and_then(|_| open(SA, AREA_BYTES - SA - PAGE));
         if opened.is_err() {

@@ -63,6 +63,7 @@ pub mod record;
 pub mod report;
 mod scan;
 mod servers;
+mod settle;
 mod share;
 pub mod shared;
 mod shared_memory;

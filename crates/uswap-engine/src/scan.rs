@@ -4,7 +4,7 @@
 //! and the agent's own. A thread stack is recognised by its guard (a small mapping without access directly below)
 //! or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::word::State;
@@ -94,12 +94,6 @@ impl Owner {
         true
     }
 
-    /// Whether every fork child to come has all that is registered here registered too.
-    pub fn is_settled(&self, space: &mut Space) -> bool {
-        let (events, area) = (&space.events, space.area);
-        space.fresh.settle(|| events.is_quiet(area), Duration::from_micros(self.shared.faults.delay_settle))
-    }
-
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
         mapping.end - mapping.start >= LEAST_MAPPING && self.is_ours_to_manage(space, maps, mapping)
     }
@@ -130,9 +124,11 @@ impl Owner {
             }
             self.release_pages(space, *start, *end);
         }
+        self.shared.faults.pause(self.shared.faults.delay_register);
         if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {
             return false;
         }
+        self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
         // Only these: from the rest of the mapping pages may have been evicted.
@@ -162,11 +158,8 @@ impl Owner {
             self.take_present(space, range.start, range.end);
         }
         for range in new.iter().filter(|range| !range.heap).rev() {
-            let mut end = range.end;
-            while end > range.start {
-                let start = ((end - 1) & !(AGE_BLOCK - 1)).max(range.start);
-                self.take_present(space, start, end);
-                end = start;
+            for start in space.blocks_with_pages(range.start, range.end).into_iter().rev() {
+                self.take_present(space, start.max(range.start), (start + AGE_BLOCK).min(range.end));
             }
         }
     }
@@ -249,12 +242,34 @@ impl Space {
         self.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
     }
 
+    /// The blocks of a range in which there is a page, by their first bytes. The kernel passes over what was never touched at
+    /// once, however large it is.
+    fn blocks_with_pages(&self, start: u64, end: u64) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        let mut runs = [PresentRun::default(); 256];
+        let mut at = start;
+        while let Some(pagemap) = self.pagemap.as_ref().filter(|_| at < end) {
+            let Ok((count, walked)) = pagemap.present(at, end, &mut runs) else { break };
+            for run in &runs[..count] {
+                let known = blocks.last().map_or(0, |last| last + AGE_BLOCK);
+                blocks.extend(((run.start & !(AGE_BLOCK - 1)).max(known)..run.end).step_by(AGE_BLOCK as usize));
+            }
+            if walked <= at {
+                break;
+            }
+            at = walked;
+        }
+        blocks
+    }
+
     /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells no event for
-    /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true.
+    /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true. That holds for the
+    /// mapping that lies there now only if no event is pending; else only for the page.
     pub fn learn_registered(&mut self, address: u64) {
         let mapping = self.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
         let found = mapping.filter(|mapping| mapping.start <= address);
-        let (start, end) = found.map_or((address, address + PAGE), |mapping| (mapping.start, mapping.end));
+        let proven = found.filter(|mapping| self.events.is_registered(mapping.start) == Some(true));
+        let (start, end) = proven.map_or((address, address + PAGE), |mapping| (mapping.start, mapping.end));
         self.add_registered(start, end);
     }
 
@@ -285,6 +300,24 @@ impl Space {
 mod tests {
     use super::*;
     use uswap_sys::userfaultfd::Userfaultfd;
+
+    #[test]
+    fn what_was_never_touched_is_passed_over() {
+        let Ok(events) = Userfaultfd::for_this_process() else { return };
+        let mut space = Space::new(1, events);
+        space.pagemap = uswap_sys::pagemap::Pagemap::open(std::process::id()).ok();
+        let mut sparse = uswap_sys::Reservation::new(64 << 30).expect("address space");
+        let touched = [0, 5 << 30, (5 << 30) + (1 << 20), 63 << 30];
+        touched.iter().for_each(|at| sparse.bytes_mut()[*at] = 1);
+        let start = sparse.bytes().as_ptr() as u64;
+        let block = |at: usize| (start + at as u64) & !(AGE_BLOCK - 1);
+        let mut expected = touched.map(block).to_vec();
+        expected.dedup();
+        let found = space.blocks_with_pages(start, start + (64 << 30));
+        assert_eq!(found, expected);
+        let (from, to) = (start + (5 << 30), start + (6 << 30));
+        assert_eq!(space.blocks_with_pages(from, to), expected[1..expected.len() - 1]);
+    }
 
     #[test]
     fn registered_ranges_merge_and_are_cut() {

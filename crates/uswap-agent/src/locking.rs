@@ -1,0 +1,135 @@
+//! `mlockall(2)` for the program's own mappings.
+//!
+//! The kernel would lock, count and fill the agent's area too, which is a hundred times as large as a small program, and would
+//! refuse the call to who may lock only a little. So the mappings that are there are locked one by one, all but the area; the
+//! kernel is asked itself for those to come. Where the list of mappings cannot be read, and for whoever makes the bare
+//! system call, it stays as the kernel does it.
+
+use crate::hooks::finish;
+use crate::layout::AREA_BYTES;
+use crate::start;
+use crate::syscall::{self, ENOMEM, call};
+
+const CURRENT: i32 = 1;
+const FUTURE: i32 = 2;
+const ON_FAULT: i32 = 4;
+/// Flag of mlock2(2).
+const LOCK_ON_FAULT: usize = 1;
+/// What lies above is the kernel's (`[vsyscall]`).
+const USER_END: u64 = 1 << 47;
+const RLIMIT_MEMLOCK: usize = 8;
+
+/// `mlockall(2)`.
+///
+/// # Safety
+/// As the system call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: i32) -> i32 {
+    let is_known = flags & CURRENT != 0 && flags & !(CURRENT | FUTURE | ON_FAULT) == 0;
+    let result = match start::area().filter(|_| is_known) {
+        Some(area) => lock_all(area, flags),
+        None => mlockall_itself(flags),
+    };
+    finish(result) as i32
+}
+
+fn mlockall_itself(flags: i32) -> isize {
+    // SAFETY: no pointers.
+    unsafe { call(syscall::MLOCKALL, [flags as usize, 0, 0, 0, 0, 0]) }
+}
+
+fn lock_all(area: u64, flags: i32) -> isize {
+    let mut total = 0;
+    let Some(()) = each_mapping(area, |start, end| total += end - start) else { return mlockall_itself(flags) };
+    // Who may lock nothing is told so by this call as by the other.
+    if flags & FUTURE != 0 {
+        let result = mlockall_itself(flags & !CURRENT);
+        if result < 0 {
+            return result;
+        }
+    }
+    let mut refused = 0;
+    let _ = each_mapping(area, |start, end| {
+        let result = lock(start, end, LOCK_ON_FAULT);
+        // Without limit it can only have been unmapped meanwhile, or be of a kind that is never locked.
+        if result == -syscall::EPERM || (result == -ENOMEM && total > limit()) {
+            refused = result;
+        }
+    });
+    if refused != 0 {
+        // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails does not do otherwise.
+        unsafe { call(syscall::MUNLOCKALL, [0; 6]) };
+        return refused;
+    }
+    if flags & ON_FAULT == 0 {
+        let _ = each_mapping(area, |start, end| _ = lock(start, end, 0));
+    }
+    0
+}
+
+fn lock(start: u64, end: u64, flags: usize) -> isize {
+    // SAFETY: the program asks for all of its mappings to be locked.
+    unsafe { call(syscall::MLOCK2, [start as usize, (end - start) as usize, flags, 0, 0, 0]) }
+}
+
+/// How much may be locked without a privilege, in bytes.
+fn limit() -> u64 {
+    let mut limits = [0u64; 2];
+    // SAFETY: struct rlimit64 has two words; 0 means this process.
+    unsafe { call(syscall::PRLIMIT64, [0, RLIMIT_MEMLOCK, 0, limits.as_mut_ptr() as usize, 0, 0]) };
+    limits[0]
+}
+
+/// Tells of each mapping of the program, without the area and what belongs to the kernel. `None` if the list cannot be read.
+fn each_mapping(area: u64, mut tell: impl FnMut(u64, u64)) -> Option<()> {
+    let fd = syscall::open(b"/proc/self/maps\0", 0);
+    if fd < 0 {
+        return None;
+    }
+    let mut line = Line::default();
+    let mut buffer = [0u8; 2048];
+    loop {
+        let length = syscall::read(fd as i32, &mut buffer);
+        if length == -syscall::EINTR {
+            continue;
+        }
+        if length <= 0 {
+            syscall::close(fd as i32);
+            return (length == 0).then_some(());
+        }
+        for byte in &buffer[..length as usize] {
+            if let Some((start, end)) = line.next(*byte)
+                && end <= USER_END
+                && !(start < area + AREA_BYTES && area < end)
+            {
+                tell(start, end);
+            }
+        }
+    }
+}
+
+/// Reads lines like `7f00-8f00 rw-p ...`, byte by byte.
+#[derive(Default)]
+struct Line {
+    numbers: [u64; 2],
+    which: usize,
+}
+
+impl Line {
+    /// A line's range, when its last byte comes.
+    fn next(&mut self, byte: u8) -> Option<(u64, u64)> {
+        match (byte, self.which) {
+            (b'\n', _) => {
+                let [start, end] = core::mem::take(self).numbers;
+                return Some((start, end));
+            }
+            (b'-' | b' ', 0 | 1) => self.which += 1,
+            (_, which @ (0 | 1)) => {
+                let digit = (byte as char).to_digit(16).unwrap_or(0);
+                self.numbers[which] = self.numbers[which] << 4 | u64::from(digit);
+            }
+            _ => {}
+        }
+        None
+    }
+}
