@@ -3,8 +3,8 @@
 //! It is a process of its own that shares the program's memory (clone with CLONE_VM, without CLONE_THREAD): the program
 //! sees no further thread, may leave its user namespace, may be stopped, traced or put under a filter, and the agent
 //! goes on. Its exit signal is 0 and it is cloned by a short-lived process in between, so that it is no child of the
-//! program but of the nearest reaper, which is the engine. Its session is its own: signals to the program's process group
-//! and terminal do not reach it. CLONE_UNTRACED hides it from whoever traces the program.
+//! program but of the nearest reaper, which is the engine. Its process group is its own: signals to the program's group
+//! and from the terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside the engine's.) CLONE_UNTRACED hides it from whoever traces the program.
 //!
 //! It is a thread as before where a process would be worse: where the engine brings it (one system call of a stopped
 //! thread makes it), where children of the program are born into another pid namespace, whose first process it would
@@ -208,12 +208,12 @@ extern "C" fn agent_main(argument: u64, program: u64) -> ! {
     serve(argument, None, program)
 }
 
-/// A session of its own; a descriptor of the program, by which the engine sees its end.
+/// A process group of its own; a descriptor of the program, by which the engine sees its end.
 fn become_process(program: u64) -> i32 {
     syscall::name_thread(crate::message::AGENT_NAME);
     // SAFETY: no pointers.
     let pidfd = unsafe {
-        call(syscall::SETSID, [0; 6]);
+        call(syscall::SETPGID, [0; 6]);
         call(syscall::PIDFD_OPEN, [program as usize, 0, 0, 0, 0, 0])
     };
     if pidfd < 0 {

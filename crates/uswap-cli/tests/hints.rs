@@ -4,6 +4,7 @@ mod common;
 
 use std::process::Command;
 
+use common::victims::victim;
 use common::{USWAP, installed, plain, skip, under};
 
 /// Of the summary's and doctor's words on heap limits.
@@ -20,6 +21,23 @@ fn an_abort_while_memory_was_never_short_is_spoken_of() {
     }
     let outcome = under("256M").flag("-q").run(["sh", "-c", "kill -ABRT $$"]);
     assert_eq!(outcome.expect(134).stderr, "");
+}
+
+/// Faults are not held up for room that cannot come. What can be evicted goes all the same.
+#[test]
+fn memory_that_cannot_be_evicted_and_is_more_than_the_budget_is_named() {
+    need_userfaultfd!();
+    let run = |total: &str, kib: &str| {
+        let words = ["--memory", "8", "--guards", "1", "--timeout", "60", "--total", total, "--kib", kib];
+        let mut all = vec![victim("small_mappings").into_os_string()];
+        all.extend(words.map(std::ffi::OsString::from));
+        under("40M").deadline(90).run(all)
+    };
+    let (said, outgrown) = ("cannot be evicted", run("56", "32"));
+    outgrown.expect(0).paged().complains(said);
+    assert_eq!(outgrown.stderr.matches(said).count(), 1, "{}", outgrown.account());
+    let fits = run("20", "32");
+    assert!(!fits.expect(0).stderr.contains(said), "{}", fits.account());
 }
 
 /// It aborts with a part of its memory evicted: the budget was short, whatever else was.

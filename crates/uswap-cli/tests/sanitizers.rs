@@ -37,3 +37,16 @@ fn leak_sanitizer_finds_the_leak_and_no_other() {
     outcome.expect(1).paged();
     outcome.complains("SUMMARY: AddressSanitizer: 65536 byte(s) leaked in 1 allocation(s)");
 }
+
+/// Its shadow is mapped anew piece by piece: most of the program's memory lies in mappings of 128 KiB.
+#[test]
+fn thread_sanitizer_keeps_to_the_budget() {
+    need_userfaultfd!();
+    for ram in ["100M", "300M"] {
+        let Some(outcome) = run("thread", ram, &[]) else { return not_here("no -fsanitize=thread") };
+        outcome.expect(0).paged();
+        assert!(outcome.stdout.contains("sum 375876"), "{}", outcome.account());
+        let (peak, limit) = (outcome.stat("ram_peak_bytes"), outcome.stat("ram_limit_bytes"));
+        assert!(peak < limit + limit / 16, "{}", outcome.account());
+    }
+}

@@ -75,6 +75,7 @@ victims! {
     holes_beside_forks: "holes", "--memory 48 --seconds 3 --forks 1";
     late_maps: "late_maps", "--memory 66 --seconds 3";
     sparse_blocks: "sparse_blocks", "--memory 66";
+    small_mappings: "small_mappings", "--memory 16 --total 64 --kib 96";
     mremap_cases: "mremap_cases", "--memory 76 --rounds 1";
     hugepage_advice: "hugepage_advice", "--memory 76 --rounds 2";
     brk_heap: "brk_heap", "--memory 76 --rounds 2";

@@ -140,6 +140,8 @@ pub struct Budget {
     pub exhausted: AtomicBool,
     /// How often it took nothing more.
     pub refusals: AtomicU64,
+    /// What cannot be evicted alone is more than the limit (see `outgrown.rs`).
+    pub outgrown: AtomicBool,
 }
 
 impl Budget {
@@ -167,6 +169,7 @@ impl Budget {
             no_slack: false,
             exhausted: AtomicBool::new(false),
             refusals: AtomicU64::new(0),
+            outgrown: AtomicBool::new(false),
         };
         budget.set_limit(limit);
         budget.slack.store(budget.most_slack(), Relaxed);

@@ -93,7 +93,8 @@ impl Owner {
 
     /// Whether nothing is under way that would make room for the space, where there is none.
     pub fn is_helpless(&self, space: &Space) -> bool {
-        let run = self.shared.budget.has_room(1) || self.is_run_helpless();
+        let budget = &self.shared.budget;
+        let run = budget.has_room(1) || budget.outgrown.load(Relaxed) || self.is_run_helpless();
         run && (self.groups_have_room(space, 1) || self.are_groups_helpless(space))
     }
 

@@ -10,6 +10,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use uswap_core::size::human;
+
 use crate::agents;
 use crate::attacher::Silent;
 use crate::callers::Callers;
@@ -20,6 +22,7 @@ use crate::group::Account;
 use crate::hurry::Hurry;
 use crate::image::Shortage;
 use crate::latency::Tier;
+use crate::outgrown::Outgrown;
 use crate::procfs::{self, Memory, Statm};
 use crate::share::{Figures, Share};
 use crate::shared::{ManagedProcess, Message, Shared};
@@ -101,6 +104,7 @@ pub struct Governor {
     shortage: Shortage,
     hurry: Hurry,
     shared_memory: SharedMemory,
+    outgrown: Outgrown,
 }
 
 impl Governor {
@@ -141,6 +145,7 @@ impl Governor {
             shortage,
             hurry,
             shared_memory,
+            outgrown: Outgrown::default(),
         })
     }
 
@@ -255,6 +260,7 @@ impl Governor {
             self.shared.budget.set_limit(limit);
         }
         self.hurry.follow(&self.shared, &managed);
+        self.judge_fixed(pages);
         self.limit_pool(pages);
         self.expect_work();
         self.scan_grown(&managed);
@@ -283,6 +289,28 @@ impl Governor {
         });
     }
 
+    /// Pages in use that can be neither evicted nor dropped.
+    fn fixed(&self, used: i64) -> i64 {
+        let pool = (self.shared.store.pool_bytes() >> 12) as i64;
+        let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
+        (used - pool - manageable).max(0)
+    }
+
+    /// Whether the budget can be kept at all.
+    fn judge_fixed(&mut self, used: i64) {
+        let (budget, fixed) = (&self.shared.budget, self.fixed(used));
+        let outgrown = self.outgrown.look(fixed, budget.limit(), Instant::now());
+        budget.outgrown.store(outgrown, SeqCst);
+        if outgrown && self.outgrown.is_news() {
+            let limit = human((budget.limit() as u64) << 12);
+            self.shared.notice(format!(
+                "{} of the programs' memory cannot be evicted (mappings below 64 KiB, stacks, locked memory), more than the budget \
+                 of {limit}: it is passed, and faults are not held up for it; with a larger --ram they need not be",
+                human((fixed as u64) << 12)
+            ));
+        }
+    }
+
     /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
     fn limit_pool(&mut self, used: i64) {
         if used <= self.shared.budget.activation() {
@@ -292,9 +320,7 @@ impl Governor {
             self.judge_share();
         }
         let budget = &self.shared.budget;
-        let pool = (self.shared.store.pool_bytes() >> 12) as i64;
-        let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
-        let fixed = (used - pool - manageable).max(0);
+        let fixed = self.fixed(used);
         self.shared.pool_share.tell(self.share.percent());
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
@@ -334,6 +360,7 @@ impl Governor {
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {
+            self.forget_former_image(pid, reader);
             if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)
                 && let Ok(statm) = Statm::open(reader)
             {
@@ -357,6 +384,16 @@ impl Governor {
                     begun,
                 });
             }
+        }
+    }
+
+    /// What is read of a process that has executed another image is the memory of the former one while its agent is still there;
+    /// the new one grows meanwhile.
+    fn forget_former_image(&mut self, pid: u32, reader: u32) {
+        let is_former = |watched: &&Watched| watched.reader != reader && reader != pid;
+        if let Some(watched) = self.watched.get(&pid).filter(is_former) {
+            self.leaving.push((Instant::now(), watched.memory.anonymous));
+            self.watched.remove(&pid);
         }
     }
 

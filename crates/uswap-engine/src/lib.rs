@@ -51,6 +51,7 @@ mod lobby;
 pub mod lowered;
 mod matcher;
 mod notes;
+mod outgrown;
 mod owner;
 pub mod page_answer;
 mod page_query;

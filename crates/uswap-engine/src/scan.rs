@@ -1,6 +1,6 @@
 //! Scanning a space's mappings: which of them become managed, and which pages are there already.
 //!
-//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB, the main stack, thread stacks,
+//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where there is no room), the main stack, thread stacks,
 //! and the agent's own. A thread stack is recognised by its guard (a small mapping without access directly below)
 //! or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
 
@@ -16,6 +16,9 @@ use crate::space::Space;
 
 /// Mappings smaller than this are left alone.
 const LEAST_MAPPING: u64 = 256 << 10;
+/// The same where there is no room left: a program can have most of its memory in small ones (the shadow of ThreadSanitizer is
+/// mapped anew piece by piece).
+const LEAST_WHEN_SHORT: u64 = 64 << 10;
 /// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of another directly.
 const ARENA: u64 = 64 << 20;
 const MOST_GUARD: u64 = 1 << 20;
@@ -95,7 +98,8 @@ impl Owner {
     }
 
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
-        mapping.end - mapping.start >= LEAST_MAPPING && self.is_ours_to_manage(space, maps, mapping)
+        let least = if self.shared.budget.has_room(0) { LEAST_MAPPING } else { LEAST_WHEN_SHORT };
+        mapping.end - mapping.start >= least && self.is_ours_to_manage(space, maps, mapping)
     }
 
     /// Whether the mapping may be managed, whatever its size.
