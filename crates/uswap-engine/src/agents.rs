@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::thread_list::ThreadList;
 use uswap_core::growth::{Growth, during};
-use uswap_sys::process::send_signal;
+use uswap_sys::process::{kill, send_signal};
 use uswap_sys::trace::{robust_list, share_memory};
 
 use crate::owner::Owner;
@@ -64,6 +64,17 @@ pub fn programs(shared: &Shared) -> Vec<u32> {
 pub fn has_anothers_memory(pid: u32) -> bool {
     procfs::is_agent_process(pid)
         || procfs::parent(pid).is_some_and(|parent| matches!(share_memory(pid, parent), Ok(true)))
+}
+
+/// Ends the agents if nobody but agents is left of a run: nobody's memory is with them. `children`: the engine's own. Whether that
+/// was so.
+pub fn end_those_left(children: &[u32]) -> bool {
+    let are_agents = children.iter().all(|pid| procfs::is_agent_process(*pid));
+    if are_agents {
+        // Whoever has ended meanwhile is still there until it is reaped, by nobody else.
+        children.iter().for_each(|pid| _ = kill(*pid, SIGKILL));
+    }
+    are_agents
 }
 
 /// Programs that have executed another one, which has not said hello: their agents have nobody left to speak for.

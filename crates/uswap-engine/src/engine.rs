@@ -21,6 +21,7 @@ use uswap_sys::shared::ControlPage;
 use uswap_sys::signal::{self, Mask};
 use uswap_sys::socket::Listener;
 
+use crate::agents;
 use crate::attached::Attached;
 use crate::budget::Budget;
 use crate::config::{RunConfig, exit};
@@ -376,6 +377,9 @@ pub fn serve_without_growth(shared: &Shared) {
     }
 }
 
+/// Agents that are killed have gone by then, mostly at once: that is not waited for asleep.
+const AGENTS_END: Duration = Duration::from_millis(10);
+
 impl Engine {
     /// Until the command and everything it left behind has ended. Returns the user's exit status.
     fn supervise(&mut self, control: &ControlPage) -> i32 {
@@ -383,10 +387,15 @@ impl Engine {
         let mut ended: Option<(i32, Instant)> = None;
         let mut told = false;
         let mut exhaustion: Option<Exhaustion> = None;
+        let mut seen_off: Option<Instant> = None;
         loop {
             ready.clear();
             let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
-            let patience = if soon { 5 } else { 50 };
+            let patience = match seen_off {
+                Some(at) if at.elapsed() < AGENTS_END => 0,
+                _ if soon => 5,
+                _ => 50,
+            };
             if self.poller.wait(patience, &mut ready).is_err() {
                 return exit::ENGINE_DIED;
             }
@@ -439,6 +448,9 @@ impl Engine {
                 let Ok(left) = procfs::children_seen(std::process::id()) else { continue };
                 if left.is_empty() {
                     return status;
+                }
+                if seen_off.is_none() && agents::end_those_left(&left) {
+                    seen_off = Some(Instant::now());
                 }
                 self.wait_for_rest(control, &left, at, &mut told);
             }
