@@ -72,7 +72,7 @@ fn agents_end_with_their_programs() {
     let run = under("64M").waits().deadline(50).start([
         "sh",
         "-c",
-        "for i in $(seq 200); do /bin/true; done; echo done; sleep 20",
+        "for i in $(seq 200); do /bin/true; done; echo done; exec sleep 20",
     ]);
     run.says("done");
     let engine = run.engine();

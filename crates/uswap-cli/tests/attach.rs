@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::torture_cases::torture_cases;
+use common::torture_cases::{more_torture_cases, torture_cases};
 use common::victims::compile;
 use common::{Launch, Outcome, installed, is_root, not_here, skip, under};
 
@@ -62,10 +62,19 @@ macro_rules! static_torture {
             torture($faults, $arguments);
         })*
     };
+    (ignored: $($test:ident: $faults:literal, $arguments:literal;)*) => {
+        $(#[test]
+        #[ignore = "its parts stand in others: make soak"]
+        fn $test() {
+            need_userfaultfd!();
+            torture($faults, $arguments);
+        })*
+    };
 }
 
 // The torture program without a C library that loads anything, with all its cases.
 torture_cases!(static_torture);
+more_torture_cases!(static_torture);
 
 fn attached(launch: Launch, arguments: [&str; 3]) -> Outcome {
     let mut words = vec![fixed("attached").into_os_string()];

@@ -8,7 +8,7 @@ mod common;
 use std::ffi::OsString;
 
 use common::disk::BlockDevice;
-use common::torture_cases::torture_cases;
+use common::torture_cases::{more_torture_cases, torture_cases};
 use common::victims::victim;
 use common::{Launch, Outcome, not_here, notice, under};
 
@@ -41,9 +41,18 @@ macro_rules! torture {
             survives(launch().faults(concat!("audit,", $faults)), $arguments);
         })*
     };
+    (ignored: $($test:ident: $faults:literal, $arguments:literal;)*) => {
+        $(#[test]
+        #[ignore = "its parts stand in others: make soak"]
+        fn $test() {
+            need_userfaultfd!();
+            survives(launch().faults(concat!("audit,", $faults)), $arguments);
+        })*
+    };
 }
 
 torture_cases!(torture);
+more_torture_cases!(torture);
 
 /// Reads that owners ask for themselves, every third of which fails and goes on to a reader; and without such.
 #[test]
