@@ -118,14 +118,14 @@ impl Door {
     }
 
     fn introduce(&mut self, mut visitor: Visitor, hello: &[u64], mut fds: Vec<OwnedFd>) {
-        let mut thread = procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32);
-        if hello[HELLO_PROCESS_AT] != 0 {
-            thread = visitor.pid;
+        let thread = if hello[HELLO_PROCESS_AT] == 0 {
+            procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32)
+        } else {
             // A program that has ended, or executes another one by now, needs no agent: this one goes with its socket.
             let Some(program) = fds.pop().and_then(|program| pair(&mut visitor, program)) else { return };
-            agents::replace(&self.shared, program, thread);
-            visitor.pid = program;
-        }
+            agents::replace(&self.shared, program, visitor.pid);
+            std::mem::replace(&mut visitor.pid, program)
+        };
         let identity = hello[HELLO_IDENTITY_AT];
         let mut fds = fds.into_iter().map(Userfaultfd::from);
         let events = if identity == 0 { fds.next() } else { None };
@@ -181,6 +181,6 @@ fn pair(visitor: &mut Visitor, program: OwnedFd) -> Option<u32> {
         return None;
     }
     visitor.link.leash.belong_to(pid).ok()?;
-    visitor.link.process = Some(AgentProcess { agent, program });
+    visitor.link.process = Some(AgentProcess { agent, program, ours: agents::is_ours(visitor.pid) });
     Some(pid)
 }

@@ -304,8 +304,9 @@ impl Governor {
         if outgrown && self.outgrown.is_news() {
             let limit = human((budget.limit() as u64) << 12);
             self.shared.notice(format!(
-                "{} of the programs' memory cannot be evicted (mappings below 64 KiB, stacks, locked memory), more than the budget \
-                 of {limit}: it is passed, and faults are not held up for it; with a larger --ram they need not be",
+                "{} of the programs' memory cannot be evicted (mappings below 64 KiB, stacks, locked memory, programs \
+                 without an agent), more than the budget of {limit}: the budget is passed, and faults are not held up for it; \
+                 with a larger --ram it need not be",
                 human((fixed as u64) << 12)
             ));
         }

@@ -12,6 +12,8 @@
 
 use std::time::Duration;
 
+use uswap_core::growth::{Growth, during};
+
 use crate::owner::Owner;
 use crate::space::Space;
 
@@ -31,12 +33,17 @@ impl Owner {
         let Some(unfounded) = unfounded else { return false };
         space.fresh.settle();
         for (start, end) in unfounded {
-            self.shared.counters.unfounded_registrations.add(1);
-            self.release_pages(space, start, end);
-            space.unregister_range(start, end);
-            space.needs_scan = true;
+            during(Growth::AddressSpaces, || self.disown(space, start, end));
         }
         true
+    }
+
+    /// A part of what was registered turns out not to be.
+    fn disown(&mut self, space: &mut Space, start: u64, end: u64) {
+        self.shared.counters.unfounded_registrations.add(1);
+        self.release_pages(space, start, end);
+        space.unregister_range(start, end);
+        space.needs_scan = true;
     }
 }
 
@@ -44,7 +51,7 @@ impl Space {
     /// The parts of what is fresh that are not registered; `None` if an event is pending or the address space is gone.
     fn unfounded(&self) -> Option<Vec<Range>> {
         let maps = self.maps.as_ref()?;
-        let next = |at| maps.covering_or_next(at).ok().map(|found| found.map(|mapping| (mapping.start, mapping.end)));
+        let next = |at| maps.extent_covering_or_next(at).ok();
         let found = unfounded(self.fresh.ranges(), next, |address| self.events.is_registered(address))?;
         self.events.is_quiet(self.area).then_some(found)
     }
@@ -63,10 +70,10 @@ fn unfounded(
         while at < *end {
             let (from, to) = next(at)?.map_or((*end, *end), |(from, to)| (from.clamp(at, *end), to.min(*end)));
             if from > at {
-                unfounded.push((at, from));
+                during(Growth::AddressSpaces, || unfounded.push((at, from)));
             }
             if from < *end && !is_registered(from)? {
-                unfounded.push((from, to));
+                during(Growth::AddressSpaces, || unfounded.push((from, to)));
             }
             at = to.max(from);
         }

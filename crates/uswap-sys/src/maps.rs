@@ -75,6 +75,19 @@ impl Maps {
         self.query(address, COVERING_OR_NEXT | READABLE | WRITABLE)
     }
 
+    /// Where the mapping lies that covers `address` or is the next one above: first byte, and byte behind the last. Nothing is
+    /// allocated for that.
+    ///
+    /// # Errors
+    /// ESRCH: the address space is gone.
+    pub fn extent_covering_or_next(&self, address: u64) -> io::Result<Option<(u64, u64)>> {
+        match self.ask_without_name(address, COVERING_OR_NEXT) {
+            Ok(found) => Ok(Some((found.start, found.end))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn query(&self, address: u64, flags: u64) -> io::Result<Option<Mapping>> {
         let mut name = [0u8; 256];
         let mut query = Query {
@@ -92,18 +105,20 @@ impl Maps {
             return match error.raw_os_error() {
                 Some(libc::ENOENT) => Ok(None),
                 // A name longer than the buffer: certainly a file.
-                Some(libc::ENAMETOOLONG) => self.query_unnamed(address, flags).map(Some),
+                Some(libc::ENAMETOOLONG) => {
+                    self.ask_without_name(address, flags).map(|found| Some(found.mapping("(long name)".into())))
+                }
                 _ => Err(error),
             };
         }
         Ok(Some(query.mapping(String::from_utf8_lossy(&name[..query.name_length()]).into_owned())))
     }
 
-    fn query_unnamed(&self, address: u64, flags: u64) -> io::Result<Mapping> {
+    fn ask_without_name(&self, address: u64, flags: u64) -> io::Result<Query> {
         let mut query = Query { size: size_of::<Query>() as u64, flags, address, ..Query::default() };
         // SAFETY: struct procmap_query without buffers.
         crate::check_int(unsafe { libc::ioctl(self.0.as_raw_fd(), PROCMAP_QUERY, &raw mut query) })?;
-        Ok(query.mapping("(long name)".into()))
+        Ok(query)
     }
 }
 
@@ -141,6 +156,7 @@ mod tests {
         let mut count = 0;
         while let Some(mapping) = maps.covering_or_next(at).expect("query") {
             assert!(mapping.start >= at && mapping.end > mapping.start);
+            assert_eq!(maps.extent_covering_or_next(at).expect("query"), Some((mapping.start, mapping.end)));
             at = mapping.end;
             count += 1;
         }
