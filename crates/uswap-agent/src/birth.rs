@@ -4,7 +4,8 @@
 //! sees no further thread, may leave its user namespace, may be stopped, traced or put under a filter, and the agent
 //! goes on. Its exit signal is 0 and it is cloned by a short-lived process in between, so that it is no child of the
 //! program but of the nearest reaper, which is the engine. Its process group is its own: signals to the program's group
-//! and from the terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside the engine's.) CLONE_UNTRACED hides it from whoever traces the program.
+//! and from the terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside the
+//! engine's.) CLONE_UNTRACED hides it from whoever traces the program.
 //!
 //! It is a thread as before where a process would be worse: where the engine brings it (one system call of a stopped
 //! thread makes it), where children of the program are born into another pid namespace, whose first process it would

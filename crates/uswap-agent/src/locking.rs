@@ -17,7 +17,6 @@ const ON_FAULT: i32 = 4;
 const LOCK_ON_FAULT: usize = 1;
 /// What lies above is the kernel's (`[vsyscall]`).
 const USER_END: u64 = 1 << 47;
-const RLIMIT_MEMLOCK: usize = 8;
 
 /// `mlockall(2)`.
 ///
@@ -39,23 +38,20 @@ fn mlockall_itself(flags: i32) -> isize {
 }
 
 fn lock_all(area: u64, flags: i32) -> isize {
-    let mut total = 0;
-    let Some(()) = each_mapping(area, |start, end| total += end - start) else { return mlockall_itself(flags) };
-    // Who may lock nothing is told so by this call as by the other.
-    if flags & FUTURE != 0 {
-        let result = mlockall_itself(flags & !CURRENT);
-        if result < 0 {
-            return result;
-        }
-    }
     let mut refused = 0;
-    let _ = each_mapping(area, |start, end| {
+    let locked = each_mapping(area, |start, end| {
         let result = lock(start, end, LOCK_ON_FAULT);
-        // Without limit it can only have been unmapped meanwhile, or be of a kind that is never locked.
-        if result == -syscall::EPERM || (result == -ENOMEM && total > limit()) {
+        // Another thread can have unmapped it meanwhile: that answers ENOMEM too.
+        if result == -syscall::EPERM || (result == -ENOMEM && is_mapped(start, end)) {
             refused = result;
         }
     });
+    if locked.is_none() {
+        return mlockall_itself(flags);
+    }
+    if flags & FUTURE != 0 && refused == 0 {
+        refused = mlockall_itself(flags & !CURRENT);
+    }
     if refused != 0 {
         // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails does not do otherwise.
         unsafe { call(syscall::MUNLOCKALL, [0; 6]) };
@@ -72,12 +68,11 @@ fn lock(start: u64, end: u64, flags: usize) -> isize {
     unsafe { call(syscall::MLOCK2, [start as usize, (end - start) as usize, flags, 0, 0, 0]) }
 }
 
-/// How much may be locked without a privilege, in bytes.
-fn limit() -> u64 {
-    let mut limits = [0u64; 2];
-    // SAFETY: struct rlimit64 has two words; 0 means this process.
-    unsafe { call(syscall::PRLIMIT64, [0, RLIMIT_MEMLOCK, 0, limits.as_mut_ptr() as usize, 0, 0]) };
-    limits[0]
+/// Whether all of a range is mapped: msync(2) with MS_ASYNC does nothing but look.
+fn is_mapped(start: u64, end: u64) -> bool {
+    const MS_ASYNC: usize = 1;
+    // SAFETY: changes nothing.
+    unsafe { call(syscall::MSYNC, [start as usize, (end - start) as usize, MS_ASYNC, 0, 0, 0]) == 0 }
 }
 
 /// Tells of each mapping of the program, without the area and what belongs to the kernel. `None` if the list cannot be read.

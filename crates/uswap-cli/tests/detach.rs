@@ -357,9 +357,12 @@ fn who_cannot_be_attached_to_is_told_why() {
 fn threads_stopped_programs_and_traced_ones_are_left_alone() {
     need_userfaultfd!();
     let program = watchful(["16", LONG, "2", "0"]);
-    let tasks = fs::read_dir(format!("/proc/{}/task", program.pid())).expect("tasks").flatten();
-    let mut threads = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
-    let thread = threads.find(|tid: &u32| *tid != program.pid()).expect("a thread");
+    let pid = program.pid();
+    let thread = program.until("a thread", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("tasks").flatten();
+        let mut threads = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+        threads.find(|tid: &u32| *tid != pid)
+    });
     is_refused(thread, "is a thread of process");
     program.signal(19);
     program.until("a stop", || (procs::state(program.pid()) == Some('T')).then_some(()));

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::victims::victim;
-use common::{Launch, Outcome, Running, Scratch, alone, is_root, not_here, plain, procs, skip, under};
+use common::{Launch, Outcome, Running, Scratch, alone, figures, is_root, not_here, plain, procs, skip, under};
 
 const ENGINE_DIED: i32 = 70;
 const EXHAUSTED: i32 = 71;
@@ -91,9 +91,12 @@ fn keeper_and_engine_are_killed() {
     }
 }
 
-/// The engine first stands still for some milliseconds.
+/// So long after memory is managed: a program none of whose memory was may live on. The engine first stands still for some
+/// milliseconds.
 fn kill_both(run: &Running, moment: u64, pause: u64) {
-    let engine = run.engine();
+    let (engine, name) = (run.engine(), run.pid().to_string());
+    let managed = || figures(&name)["managed_processes"].as_u64().filter(|managed| *managed > 0);
+    run.until("managed memory", managed);
     std::thread::sleep(Duration::from_millis(moment));
     procs::kill(engine, 19);
     std::thread::sleep(Duration::from_millis(pause));

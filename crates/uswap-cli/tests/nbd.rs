@@ -121,13 +121,19 @@ fn modest_servers_serve() {
 
 fn start_torture(server: &Server, options: &str, seconds: u32) -> Running {
     let spec = format!("{}{options}", server.uri());
-    over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 88")))
+    begun(over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 88"))))
+}
+
+/// A run whose devices are open.
+fn begun(running: Running) -> Running {
+    running.command();
+    running
 }
 
 /// Killed and started again every second and a half, its file kept: nobody notices but by waiting.
 fn survives_restarts(kind: Kind) {
     let mut server = Server::tcp(kind);
-    let running = over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 66 --processes 1"));
+    let running = begun(over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 66 --processes 1")));
     std::thread::sleep(Duration::from_secs(2));
     for _ in 0..4 {
         server.kill();

@@ -1,8 +1,9 @@
 //! Scanning a space's mappings: which of them become managed, and which pages are there already.
 //!
-//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where there is no room), the main stack, thread stacks,
-//! and the agent's own. A thread stack is recognised by its guard (a small mapping without access directly below)
-//! or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
+//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where there is no room), the
+//! main stack, thread stacks, and the agent's own. A thread stack is recognised by its guard (a small mapping without access
+//! directly below) or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page
+//! by page.
 
 use std::time::Instant;
 
