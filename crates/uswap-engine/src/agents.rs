@@ -2,8 +2,8 @@
 //!
 //! Such an agent shares the memory of its program. So that memory lives on when the program ends or executes another one,
 //! until the agent has gone too: the owner sees the end by a pidfd, an exec by the hello of the new image or, where that
-//! has no agent, at the next census (kcmp), and ends the agent: our own children are killed, which is quickest; one that a subreaper
-//! between engine and program will reap ends by itself, with status 0, and is killed if it does not. In the tree it is told by its name; in sums
+//! has no agent, at the next census (kcmp), and sends the agent away: it ends by itself, with status 0, since a subreaper
+//! between engine and program sees its end. One that does not is killed. In the tree it is told by its name; in sums
 //! over processes it must not count beside its program.
 
 use std::collections::{BTreeMap, HashSet};
@@ -31,8 +31,6 @@ pub struct AgentProcess {
     pub agent: OwnedFd,
     /// Its program.
     pub program: OwnedFd,
-    /// We reap it, nobody else.
-    pub ours: bool,
 }
 
 impl AgentProcess {
@@ -88,11 +86,6 @@ pub fn look_for_execs(shared: &Shared, managed: &BTreeMap<u32, ManagedProcess>) 
     }
 }
 
-/// Whether a process is a child of this one.
-pub fn is_ours(agent: u32) -> bool {
-    procfs::parent(agent) == Some(std::process::id())
-}
-
 /// Another agent has said hello for the program of `pid`: it has executed another image.
 pub fn replace(shared: &Shared, pid: u32, agent: u32) {
     if let Some(process) = shared.managed.all().get(&pid)
@@ -100,10 +93,6 @@ pub fn replace(shared: &Shared, pid: u32, agent: u32) {
         && process.agent
         && process.reader != agent
     {
-        // This is the thread that reaps: the number is still its own.
-        if is_ours(process.reader) {
-            let _ = kill(process.reader, SIGKILL);
-        }
         dismiss(shared, process);
     }
 }
@@ -127,7 +116,6 @@ impl Owner {
             && let Some(agent) = &space.agent
         {
             agent.let_go();
-            agent.process.iter().filter(|process| process.ours).for_each(AgentProcess::kill);
             agent.socket.end_sending();
             space.dismissed = space.dismissed.or_else(|| Some(Instant::now()));
         }

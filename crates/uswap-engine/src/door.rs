@@ -181,6 +181,6 @@ fn pair(visitor: &mut Visitor, program: OwnedFd) -> Option<u32> {
         return None;
     }
     visitor.link.leash.belong_to(pid).ok()?;
-    visitor.link.process = Some(AgentProcess { agent, program, ours: agents::is_ours(visitor.pid) });
+    visitor.link.process = Some(AgentProcess { agent, program });
     Some(pid)
 }
