@@ -8,6 +8,7 @@ use crate::message::*;
 use crate::orders::Agent;
 use crate::ring::Ring;
 use crate::syscall::{self, call};
+use crate::threads::read_and_close;
 
 /// Path of the engine's socket, NUL-terminated. The engine writes it over this marker in the copy that it hands out.
 #[used]
@@ -137,14 +138,10 @@ fn open_tasks(pidfd: i32) -> isize {
     path[..INFO.len()].copy_from_slice(INFO);
     let mut end = INFO.len();
     end += decimal(pidfd as u32, &mut path[end..]);
-    let file = syscall::open(&path[..=end], 0);
-    let mut text = [0u8; 512];
-    let length = if file < 0 { 0 } else { syscall::read(file as i32, &mut text).max(0) as usize };
-    if file >= 0 {
-        syscall::close(file as i32);
-    }
-    let Some(at) = text[..length].windows(FIELD.len()).position(|window| window == FIELD) else { return -1 };
-    let digits = text[at + FIELD.len()..length].iter().take_while(|c| c.is_ascii_digit()).count();
+    let mut buffer = [0u8; 512];
+    let text = read_and_close(syscall::open(&path[..=end], 0), &mut buffer).unwrap_or_default();
+    let Some(at) = text.windows(FIELD.len()).position(|window| window == FIELD) else { return -1 };
+    let digits = text[at + FIELD.len()..].iter().take_while(|c| c.is_ascii_digit()).count();
     let number = &text[at + FIELD.len()..at + FIELD.len() + digits];
     let mut path = [0u8; 32];
     if digits == 0 || digits > 10 {

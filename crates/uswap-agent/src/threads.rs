@@ -227,7 +227,8 @@ fn namespace_ids(status: isize) -> Option<(usize, u32)> {
     Some((numbers().count(), number(numbers().next_back()?)))
 }
 
-fn read_and_close(fd: isize, buffer: &mut [u8]) -> Option<&[u8]> {
+/// What one reading of a file brings; `None` if it could not be opened or read.
+pub fn read_and_close(fd: isize, buffer: &mut [u8]) -> Option<&[u8]> {
     if fd < 0 {
         return None;
     }

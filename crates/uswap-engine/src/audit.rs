@@ -15,9 +15,7 @@ impl Owner {
     pub fn audit(&self, space: &mut Space) {
         if let Err(finding) = space.audit() {
             let (name, pid) = (&space.process_name, space.pid.unwrap_or(0));
-            let text = format!("audit of {name} (process {pid}): {finding}");
-            self.shared.alarm(text.clone());
-            self.shared.condemn(Verdict::Broken(text));
+            self.condemn_by_audit(format!("audit of {name} (process {pid}): {finding}"));
         }
     }
 }
@@ -40,11 +38,14 @@ impl Owner {
             return;
         }
         if let Some(run) = runs.iter().find(|run| space.events.is_registered(run.address) == Some(false)) {
-            let text =
-                format!("audit of {}: page {:#x} is not registered and to be evicted", space.process_name, run.address);
-            self.shared.alarm(text.clone());
-            self.shared.condemn(Verdict::Broken(text));
+            let (name, address) = (&space.process_name, run.address);
+            self.condemn_by_audit(format!("audit of {name}: page {address:#x} is not registered and to be evicted"));
         }
+    }
+
+    fn condemn_by_audit(&self, text: String) {
+        self.shared.alarm(text.clone());
+        self.shared.condemn(Verdict::Broken(text));
     }
 
     fn audit_evicted(&self, space: &Space, what: &str, is_meant: impl Fn(u64) -> bool) {
@@ -52,9 +53,7 @@ impl Owner {
         let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && is_meant(*address));
         if let Some((address, word)) = found.next() {
             let name = &space.process_name;
-            let text = format!("audit of {name}: page {address:#x} of {what} is evicted: {word:?}");
-            self.shared.alarm(text.clone());
-            self.shared.condemn(Verdict::Broken(text));
+            self.condemn_by_audit(format!("audit of {name}: page {address:#x} of {what} is evicted: {word:?}"));
         }
     }
 }

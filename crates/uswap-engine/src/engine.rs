@@ -229,17 +229,13 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
     let mut all: Vec<CString> = kept
         .filter_map(|(name, value)| CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok())
         .collect();
-    let preload = match std::env::var("LD_PRELOAD") {
-        Ok(others) if !others.is_empty() => format!("LD_PRELOAD={agent}:{others}"),
-        _ => format!("LD_PRELOAD={agent}"),
+    let before_others = |name: &str, ours: &str| match std::env::var(name) {
+        Ok(others) if !others.is_empty() => CString::new(format!("{name}={ours}:{others}")),
+        _ => CString::new(format!("{name}={ours}")),
     };
-    all.extend(CString::new(preload));
+    all.extend(before_others("LD_PRELOAD", agent));
     // AddressSanitizer refuses to start where another library is loaded before its own; ours replaces nothing of its.
-    let sanitizer = match std::env::var("ASAN_OPTIONS") {
-        Ok(others) if !others.is_empty() => format!("ASAN_OPTIONS=verify_asan_link_order=0:{others}"),
-        _ => "ASAN_OPTIONS=verify_asan_link_order=0".into(),
-    };
-    all.extend(CString::new(sanitizer));
+    all.extend(before_others("ASAN_OPTIONS", "verify_asan_link_order=0"));
     all.extend(CString::new(format!("USWAP_NAME={}", config.name)));
     all
 }

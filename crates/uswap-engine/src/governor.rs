@@ -260,8 +260,9 @@ impl Governor {
             self.shared.budget.set_limit(limit);
         }
         self.hurry.follow(&self.shared, &managed);
-        self.judge_fixed(pages);
-        self.limit_pool(pages);
+        let fixed = self.fixed(pages);
+        self.judge_fixed(fixed);
+        self.limit_pool(pages, fixed);
         self.expect_work();
         self.scan_grown(&managed);
     }
@@ -297,8 +298,8 @@ impl Governor {
     }
 
     /// Whether the budget can be kept at all.
-    fn judge_fixed(&mut self, used: i64) {
-        let (budget, fixed) = (&self.shared.budget, self.fixed(used));
+    fn judge_fixed(&mut self, fixed: i64) {
+        let budget = &self.shared.budget;
         let outgrown = self.outgrown.look(fixed, budget.limit(), Instant::now());
         budget.outgrown.store(outgrown, SeqCst);
         if outgrown && self.outgrown.is_news() {
@@ -313,7 +314,7 @@ impl Governor {
     }
 
     /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
-    fn limit_pool(&mut self, used: i64) {
+    fn limit_pool(&mut self, used: i64, fixed: i64) {
         if used <= self.shared.budget.activation() {
             return;
         }
@@ -321,7 +322,6 @@ impl Governor {
             self.judge_share();
         }
         let budget = &self.shared.budget;
-        let fixed = self.fixed(used);
         self.shared.pool_share.tell(self.share.percent());
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
