@@ -272,6 +272,12 @@ impl Groups {
         tree.deepest_first().into_iter().map(wants).filter(|short| short.wanted > 0).collect()
     }
 
+    /// Whether a group has no room for a page more: those who want one wait, or it outgrows its limit.
+    pub fn lack_room(&self) -> bool {
+        let tree = self.read();
+        tree.deepest_first().iter().any(|number| !tree.group(*number).has_room(1, self.threads))
+    }
+
     /// Whether the process is charged to the group.
     pub fn is_within(&self, account: &Account, group: usize) -> bool {
         self.read().is_within(account, group)

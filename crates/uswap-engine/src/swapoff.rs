@@ -228,10 +228,10 @@ impl Progress {
     }
 
     /// Whether faults have waited for some time for room that nothing makes, or a group outgrows its limit: what evicts finds
-    /// everything full.
+    /// everything full. A group between its high mark and its hard one wants pages evicted, and nobody waits for that.
     fn is_starved(&mut self, shared: &Shared) -> bool {
         let budget = &shared.budget;
-        let is_short = || !budget.has_room(1) || shared.groups.in_use() && !shared.groups.short().is_empty();
+        let is_short = || !budget.has_room(1) || shared.groups.in_use() && shared.groups.lack_room();
         if !budget.exhausted.load(SeqCst) || !is_short() {
             self.starved_since = None;
             return false;
