@@ -8,6 +8,7 @@ use crate::syscall::{self, call};
 use crate::threads::ThreadPages;
 
 const UFFDIO_MOVE: usize = 0xc028_aa05;
+const UFFDIO_WRITEPROTECT: usize = 0xc018_aa06;
 const ALLOW_SRC_HOLES: u64 = 2;
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 8;
@@ -30,6 +31,13 @@ struct Move {
     length: u64,
     mode: u64,
     moved: i64,
+}
+
+#[repr(C)]
+struct Protect {
+    start: u64,
+    length: u64,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -172,7 +180,7 @@ impl Agent {
                 publish(tray, index, RunResult::ThreadPage);
                 continue;
             }
-            if unshare && !tray.hand_over.is_cancelled(index as u32) {
+            if unshare && !tray.hand_over.is_cancelled(index as u32) && self.unprotect(address, pages) {
                 self.populate_write(address, pages);
             }
             self.move_run(tray, number, index, (address, slot, pages, unshare));
@@ -189,6 +197,14 @@ impl Agent {
         // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst is a page made
         // present.
         unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
+    }
+
+    /// Writes to these pages are not asked for any more: the agent's own would wait for the room that only it can make. `false`:
+    /// an event is pending.
+    fn unprotect(&self, address: u64, pages: u32) -> bool {
+        let mut argument = Protect { start: address, length: u64::from(pages) * PAGE, mode: 0 };
+        // SAFETY: struct uffdio_writeprotect; changes no page.
+        unsafe { syscall::ioctl(self.events, UFFDIO_WRITEPROTECT, &mut argument) != -syscall::EAGAIN }
     }
 
     /// Moves one run into its slots and publishes what became of it, all of it inside the gate.

@@ -285,6 +285,25 @@ fn a_crowd_of_fork_children_waits_for_its_agents() {
     assert!(with.iter().all(|over| *over < 12) && without.len() < 12, "{with:?}, in haste {without:?}");
 }
 
+/// Children that write to all their parent has left them need many times the budget, and no event tells of a copy unless
+/// their writes are watched, which is not done by itself yet.
+#[test]
+fn copies_after_a_fork_are_seen_where_writes_are_watched() {
+    need_userfaultfd!();
+    let _alone = alone();
+    let passed_by = |faults: &str| {
+        let arguments = "--memory 40 --children 6 --timeout 80".split(' ').map(std::ffi::OsString::from);
+        let words = std::iter::once(victim("copying_forks").into()).chain(arguments);
+        let outcome = under("64M").swap_file("1G").deadline(90).faults(faults).run(words);
+        outcome.expect(0).paged();
+        (outcome.stat("ram_peak_bytes").saturating_sub(64 * MIB) >> 20, outcome.stat("pages_copied"))
+    };
+    let (with, copied) = passed_by("watch-copies");
+    let (without, unseen) = passed_by("");
+    notice(&format!("MiB over the budget: {with}, with nobody watching {without}; {copied} pages copied"));
+    assert!(copied > 6 * 40 * 256 / 4 && unseen == 0, "{copied} pages were seen to be copied, and {unseen}");
+}
+
 /// How often the threads of a process have been given a processor (`schedstat` of each).
 fn turns_of_threads(pid: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

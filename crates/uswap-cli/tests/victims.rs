@@ -60,6 +60,7 @@ victims! {
     fork_cow_parent_exits_first: "fork_cow", "--memory 66 --scene parent_exits_first";
     fork_cow_parent_execs: "fork_cow", "--memory 66 --scene parent_execs";
     fork_cow_daemon: "fork_cow", "--memory 66 --scene daemon";
+    copying_forks: "copying_forks", "--memory 30 --children 5";
     fork_at_start: "fork_at_start", "--memory 66";
     busy_child: "busy_child", "--memory 56 --rounds 2";
     fork_after_move: "fork_after_move", "--memory 66 --rounds 5";

@@ -77,6 +77,10 @@ counters! {
     left_pages,
     /// The kernel took a page that the program had freed (MADV_FREE) out of its staging slot: it is zeros from then on.
     freed_in_staging,
+    /// A write to a page that a fork may have left shared waited for leave to copy it.
+    copy_faults,
+    /// Of `pgfault`'s pages: one that relatives share was given free to be copied by a write.
+    pages_copied,
     /// A page was installed as zeros (first touch, or evicted zeros).
     zero_fills,
     /// A page of zeros was evicted: it is stored nowhere.

@@ -118,6 +118,7 @@ impl Owner {
     }
 
     fn wake_waiters(&mut self, space: &mut Space, start: u64, end: u64) {
+        space.copies.wake(&space.events, start, end);
         while let Some((address, _)) = space.waiters.next_from(start).filter(|(address, _)| *address < end) {
             space.waiters.remove(address);
             space.events.wake(address, PAGE);
@@ -175,6 +176,7 @@ impl Owner {
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
         child.kin = parent.kin.child();
+        child.copies = parent.copies.inherited();
         child.process_name = parent.process_name.clone();
         child.attached = parent.attached;
         child.account = parent.account.clone();
@@ -193,6 +195,8 @@ impl Owner {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
+        self.copies_begin(parent);
+        self.copies_begin(&mut child);
         self.shared.counters.managed_processes.add(1);
         // What fails here is tried again when the agent touches the page.
         let _ = install_identity(&child);

@@ -26,6 +26,8 @@ const PAGE: u64 = 4096;
 const MOST_FILLING: usize = 32;
 /// How long a page that cannot be moved is left alone.
 const PARKING: Duration = Duration::from_secs(1);
+/// And to look which of those that were shared still are takes one part in so many of the time.
+const UNPARKING_COST: u32 = 50;
 /// Pages that lie staged at least, unless soft faults cost too much, and at most.
 const LEAST_STAGED: u64 = 128;
 const MOST_STAGED: u64 = 8192;
@@ -90,6 +92,7 @@ impl Owner {
         (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
         for run in &runs {
             tray.ordered |= run.slots();
+            space.copies.unshared(if run.unshare { run.pages.into() } else { 0 });
             for index in 0..run.pages {
                 let address = run.address + u64::from(index) * PAGE;
                 tray.addresses[(run.slot + index) as usize] = address;
@@ -147,7 +150,8 @@ impl Owner {
         while count < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
             let Some(address) = space.working_set.next_victim(&mut space.table) else { break };
-            if !space.shared_pages.contains(&address) && space.is_shared(address) {
+            let is_known = space.copies.are_known() || space.shared_pages.contains(&address);
+            if !is_known && space.is_shared(address) {
                 during(Growth::Lists, || space.shared_parked.push_back(address));
             } else {
                 self.shared.counters.pgdeactivate.add(u64::from(space.table.get(address).active()));
@@ -161,17 +165,18 @@ impl Owner {
     /// Once a second the parked pages are tried again.
     fn unpark(&mut self, space: &mut Space) {
         let none = space.parked.is_empty() && space.shared_parked.is_empty();
-        if none || space.unparked.elapsed() < PARKING {
+        if none || Instant::now() < space.unpark_at {
             return;
         }
-        space.unparked = Instant::now();
-        let shared = std::mem::take(&mut space.shared_parked);
-        for address in std::mem::take(&mut space.parked).into_iter().chain(shared) {
-            let word = space.table.get(address);
-            if word.state() == State::Resident && !word.queued() && !word.in_flight() {
+        let begun = Instant::now();
+        let own = space.take_unshared();
+        for address in std::mem::take(&mut space.parked).into_iter().chain(own) {
+            if space.is_on_no_list(address) {
+                let word = space.table.get(address);
                 space.working_set.join(&mut space.table, address, word.set_active(false));
             }
         }
+        space.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
     }
 
     /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
@@ -179,8 +184,8 @@ impl Owner {
         let mut pressed = 0;
         while pressed < most {
             let Some(address) = space.shared_parked.pop_front() else { break };
-            let word = space.table.get(address);
-            if word.state() == State::Resident && !word.queued() && !word.in_flight() {
+            if space.is_on_no_list(address) {
+                let word = space.table.get(address);
                 during(Growth::Lists, || space.shared_pages.insert(address));
                 space.working_set.rejoin(&mut space.table, address, word);
                 pressed += 1;

@@ -60,7 +60,11 @@ impl Owner {
         } else {
             self.retry_soon();
         }
-        for Fault { address, write, thread } in faults.drain(..) {
+        for Fault { address, write, protected, thread } in faults.drain(..) {
+            if protected {
+                self.serve_copy(space, address, since);
+                continue;
+            }
             let held = self.shared.load.is_holding() && self.put_aside(space, address, write, thread);
             if !held {
                 self.serve_fault(space, address, write, since);
@@ -74,7 +78,8 @@ impl Owner {
     /// (it touches shared pages before it moves them).
     fn rescue(&mut self, space: &mut Space, faults: &[Fault]) {
         let held = space.held.iter().map(|fault| fault.address);
-        let waiting = faults.iter().map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
+        let missing = faults.iter().filter(|fault| !fault.protected);
+        let waiting = missing.map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
         let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
         let mut stray = Vec::new();
         let found = waiting.filter(|address| ordered(space.table.get(*address)));
@@ -110,14 +115,14 @@ impl Owner {
             Err(error) => self.events_were_refused(space, &error),
         };
         for event in events.drain(..) {
-            if let Event::Fault { address, write, thread } = event {
+            if let Event::Fault { address, write, protected, thread } = event {
                 self.shared.counters.pgfault.add(1);
                 let agent = space.agent.as_ref().map_or(0, |_| space.reader);
                 during(Growth::AddressSpaces, || {
                     self.find_process(space, Some(thread));
                     self.placement.fault(thread, space.pid.unwrap_or(0), agent);
                     space.throttle.note(address & !(PAGE - 1), thread);
-                    faults.push(Fault { address: address & !(PAGE - 1), write, thread });
+                    faults.push(Fault { address: address & !(PAGE - 1), write, protected, thread });
                 });
             } else {
                 if matches!(event, Event::Fork(_)) {

@@ -18,14 +18,25 @@ const REST: u32 = 4;
 /// But no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// A process, and a thread of it that is alive: where the main thread has ended, its number tells nothing.
-pub type Asked = (u32, u32);
+/// A process that is asked for, and what was known of it then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    pub pid: u32,
+    /// A thread of it that is alive: where the main thread has ended, its number tells nothing.
+    pub thread: u32,
+    /// What tells its image from others.
+    pub family: usize,
+    /// How many of its image had been born.
+    pub births: u32,
+    /// How many pages its writes had copied.
+    pub copied: u64,
+}
 
 /// The governor's end.
 #[derive(Debug)]
 pub struct ForkShares {
     questions: SyncSender<Vec<Asked>>,
-    answers: Receiver<Vec<(u32, i64)>>,
+    answers: Receiver<Vec<(Asked, i64)>>,
 }
 
 impl ForkShares {
@@ -49,17 +60,17 @@ impl ForkShares {
 
     /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
     /// together: what one has less of its relative has more of.
-    pub fn answers(&self) -> impl Iterator<Item = (u32, i64)> {
-        self.answers.try_iter().flatten()
+    pub fn answers(&self) -> impl Iterator<Item = Vec<(Asked, i64)>> {
+        self.answers.try_iter()
     }
 }
 
 /// Holds a descriptor for the time when there are no others.
-fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<Vec<(u32, i64)>>) {
+fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<Vec<(Asked, i64)>>) {
     let spare = Spares::hold(1).ok();
     while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
-        let read = |(pid, thread)| Some((pid, shared_pages(thread, spare.as_ref())?));
+        let read = |asked: Asked| Some((asked, shared_pages(asked.thread, spare.as_ref())?));
         if told.send(processes.into_iter().filter_map(read).collect()).is_err() {
             return;
         }
@@ -93,16 +104,17 @@ mod tests {
         let shares = ForkShares::start().expect("a thread");
         assert!(shares.ask(Vec::new()));
         let own = std::process::id();
-        assert!(shares.ask(vec![(u32::MAX, u32::MAX), (own, own)]));
+        let asked = |pid| Asked { pid, thread: pid, ..Asked::default() };
+        assert!(shares.ask(vec![asked(u32::MAX), asked(own)]));
         let mut answers = Vec::new();
         for _ in 0..5000 {
-            answers.extend(shares.answers());
+            answers.extend(shares.answers().flatten());
             if !answers.is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(answers.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [own]);
+        assert_eq!(answers.iter().map(|(asked, _)| asked.pid).collect::<Vec<_>>(), [own]);
         assert!(answers[0].1 >= 0, "{answers:?}");
     }
 }

@@ -21,6 +21,7 @@ use crate::fork_shares::{Asked, ForkShares};
 use crate::group::Account;
 use crate::hurry::Hurry;
 use crate::image::Shortage;
+use crate::kin::KinSeen;
 use crate::latency::Tier;
 use crate::outgrown::Outgrown;
 use crate::procfs::{self, Memory, Statm};
@@ -29,6 +30,7 @@ use crate::shared::{ManagedProcess, Message, Shared};
 use crate::shared_memory::SharedMemory;
 use crate::still::Stillness;
 use crate::swap_in::NEAR;
+use crate::told_shares::ToldShares;
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.
@@ -72,11 +74,30 @@ struct Watched {
     /// Pages shared with relatives, and when that was asked for.
     shared: i64,
     shares_asked: Option<Instant>,
+    /// How many pages its writes had copied when that was asked for which was told last.
+    copied: u64,
     /// Its parent, if that had to be known.
     parent: Option<Option<u32>>,
     /// What it is charged with, once there are groups, and how much that was when it was measured.
     account: Option<Arc<Account>>,
     begun: i64,
+}
+
+/// Whether a process holds about as much as its parent, which is managed: it was forked just now, and nobody has read of it yet.
+fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>) -> bool {
+    let parent = procfs::parent(pid).and_then(|parent| managed.get(&parent)).filter(|parent| parent.active);
+    let held = |statm: &Statm| statm.read().map_or(0, |memory| memory.anonymous);
+    let parents = parent.and_then(|parent| Statm::open(parent.reader).ok()).map_or(i64::MAX, |statm| held(&statm));
+    held(statm) >= parents / 2
+}
+
+impl Watched {
+    /// Pages that it shares with relatives, as far as its writes have not copied them since. Less than none where it was
+    /// not read since it was forked: what it has copied stays in the hands of the others.
+    fn shares(&self, process: Option<&ManagedProcess>) -> i64 {
+        let copied = process.map_or(0, |process| process.copied.pages().saturating_sub(self.copied));
+        self.shared.clamp(0, self.memory.anonymous) - copied as i64
+    }
 }
 
 /// State of the governor's thread.
@@ -87,6 +108,7 @@ pub struct Governor {
     census_at: Instant,
     census_took: Duration,
     shares: ForkShares,
+    told_shares: ToldShares,
     shared_pages: i64,
     automatic: Option<crate::cgroup::Balance>,
     census: Census,
@@ -132,6 +154,7 @@ impl Governor {
             census_at: long_ago,
             census_took: Duration::ZERO,
             shares: ForkShares::start()?,
+            told_shares: ToldShares::default(),
             shared_pages: 0,
             automatic,
             census: Census::default(),
@@ -227,6 +250,9 @@ impl Governor {
             }
             watched.stillness.was_read(memory == watched.memory);
             watched.memory = memory;
+            if watched.shared == i64::MAX && memory.anonymous > 0 {
+                watched.shared = memory.anonymous;
+            }
             if memory.size <= 0
                 && let Some(account) = &watched.account
             {
@@ -242,7 +268,7 @@ impl Governor {
         let tree: i64 = self.watched.values().map(|watched| watched.memory.anonymous).sum();
         self.measure_shares(&managed, engine + tree);
         if round.is_some() {
-            self.measure_groups();
+            self.measure_groups(&managed);
         }
         let pages = engine + tree - self.shared_pages;
         self.shared.budget.set_processes(self.watched.len());
@@ -368,7 +394,8 @@ impl Governor {
                 let memory = Memory::default();
                 // Whoever has not said hello may be a fork child; counted twice, its pages would be taken from others.
                 let forks = self.shared.counters.fork_events.get() > 0;
-                let forked = managed.get(&pid).map_or(forks, |process| process.forked);
+                let forked =
+                    managed.get(&pid).map_or_else(|| forks || looks_forked(pid, &statm, managed), |it| it.forked);
                 let shared = if forked { i64::MAX } else { 0 };
                 let (scanned, scanned_at, shares_asked, account, begun) = (memory, None, None, None, 0);
                 entry.insert(Watched {
@@ -380,6 +407,7 @@ impl Governor {
                     stillness: Stillness::default(),
                     shared,
                     shares_asked,
+                    copied: 0,
                     parent: None,
                     account,
                     begun,
@@ -424,8 +452,14 @@ impl Governor {
     /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
     /// is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>, counted: i64) {
-        for (pid, pages) in self.shares.answers() {
-            self.watched.get_mut(&pid).into_iter().for_each(|watched| watched.shared = pages);
+        self.shares.answers().for_each(|answers| self.told_shares.hear(answers));
+        let watched = &self.watched;
+        let known = |pid: u32| watched.get(&pid).map_or(0, |watched| watched.shares(managed.get(&pid)));
+        for (asked, pages) in self.told_shares.believed(managed, known) {
+            if let Some(watched) = self.watched.get_mut(&asked.pid) {
+                // What was copied until it was read is counted twice.
+                (watched.shared, watched.copied) = (pages, asked.copied);
+            }
         }
         let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
         let near = counted > self.shared.budget.activation() || self.is_group_near();
@@ -435,15 +469,18 @@ impl Governor {
             return;
         }
         self.ask_for_shares(managed);
-        self.shared_pages =
-            self.watched.values().map(|watched| watched.shared.clamp(0, watched.memory.anonymous)).sum();
+        self.shared_pages = self.watched.iter().map(|(pid, watched)| watched.shares(managed.get(pid))).sum();
     }
 
     /// Parents of those whose kin is not known: a parent shares what such a child shares.
     fn doubtful_parents(&mut self, managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
         let is_doubtful = |pid: &u32| managed.get(pid).is_none_or(|process| process.kin.is_uncertain);
         let doubtful = self.watched.iter_mut().filter(|(pid, _)| is_doubtful(pid));
-        doubtful.filter_map(|(pid, watched)| *watched.parent.get_or_insert_with(|| procfs::parent(*pid))).collect()
+        let parents: HashSet<u32> =
+            doubtful.filter_map(|(pid, watched)| *watched.parent.get_or_insert_with(|| procfs::parent(*pid))).collect();
+        let managed_ones = parents.iter().filter_map(|pid| managed.get(pid));
+        managed_ones.for_each(|process| process.kin.doubt_children());
+        parents
     }
 
     /// Those first that were asked for longest ago; small ones are not worth it, and who has no kin shares nothing.
@@ -454,19 +491,46 @@ impl Governor {
         let mut due = Vec::new();
         for (pid, watched) in &mut self.watched {
             if watched.memory.anonymous < least || !may_share(pid) {
-                watched.shared = 0;
+                (watched.shared, watched.copied) = (0, managed.get(pid).map_or(0, |process| process.copied.pages()));
             } else if watched.shares_asked.is_none_or(|at| at.elapsed() >= SHARES) {
-                due.push((watched.shares_asked, (*pid, watched.reader)));
+                due.push((watched.shares_asked, *pid));
             }
         }
         due.sort_unstable();
-        let due: Vec<Asked> = due.into_iter().take(MOST_SHARES).map(|(_, asked)| asked).collect();
-        if self.shares.ask(due.clone()) {
-            self.shared.counters.shares_asked.add(due.len() as u64);
-            let asked =
-                |(pid, _)| self.watched.get_mut(&pid).map(|watched| watched.shares_asked = Some(Instant::now()));
-            due.into_iter().filter_map(asked).for_each(drop);
+        let due: Vec<u32> = due.into_iter().take(MOST_SHARES).map(|(_, pid)| pid).collect();
+        let asked = self.with_relatives(&due, managed);
+        let (count, pids) = (asked.len(), asked.iter().map(|asked| asked.pid).collect::<Vec<_>>());
+        if self.shares.ask(asked) {
+            self.shared.counters.shares_asked.add(count as u64);
+            // Who is of a family that cannot be asked yet must not keep others from being asked.
+            for pid in pids.into_iter().chain(due) {
+                self.watched.entry(pid).and_modify(|watched| watched.shares_asked = Some(Instant::now()));
+            }
         }
+    }
+
+    /// Relatives are asked together: what one has less of a page that all share the others have more. A family of which
+    /// one is not known yet is not asked.
+    fn with_relatives(&self, due: &[u32], managed: &BTreeMap<u32, ManagedProcess>) -> Vec<Asked> {
+        let asked = |pid: u32, watched: &Watched| {
+            // A child that nobody has heard of yet is of its parent's.
+            let parent = || watched.parent.flatten().and_then(|parent| managed.get(&parent));
+            let kin = managed.get(&pid).or_else(parent).map(|process| &process.kin);
+            let (family, births) = kin.map_or((pid as usize, 0), |kin| (kin.image(), kin.births()));
+            let copied = managed.get(&pid).map_or(0, |process| process.copied.pages());
+            (Asked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, KinSeen::living))
+        };
+        let mut families: HashMap<usize, (u32, Vec<Asked>)> = HashMap::new();
+        for (pid, watched) in &self.watched {
+            let (asked, living) = asked(*pid, watched);
+            let (all, members) = families.entry(asked.family).or_default();
+            *all = living;
+            members.push(asked);
+        }
+        let is_whole = |(living, members): &(u32, Vec<Asked>)| members.len() >= *living as usize;
+        let is_due = |members: &[Asked]| members.iter().any(|asked| due.contains(&asked.pid));
+        let asked = families.into_values().filter(|family| is_whole(family) && is_due(&family.1));
+        asked.flat_map(|(_, members)| members).collect()
     }
 
     /// Whoever is seen for the first time is in its parent's group.
@@ -480,12 +544,11 @@ impl Governor {
     }
 
     /// Charges each process with what it was found to hold, without what it shares with relatives.
-    fn measure_groups(&self) {
-        for watched in self.watched.values() {
+    fn measure_groups(&self, managed: &BTreeMap<u32, ManagedProcess>) {
+        for (pid, watched) in &self.watched {
             let Some(account) = &watched.account else { continue };
-            let anonymous = watched.memory.anonymous;
-            let shared = if self.shares_known { watched.shared.clamp(0, anonymous) } else { 0 };
-            self.shared.groups.measure(account, watched.begun, anonymous - shared);
+            let shared = if self.shares_known { watched.shares(managed.get(pid)) } else { 0 };
+            self.shared.groups.measure(account, watched.begun, watched.memory.anonymous - shared);
         }
         self.shared.groups.end_round();
     }

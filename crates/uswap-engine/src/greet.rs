@@ -45,10 +45,14 @@ impl Owner {
     }
 
     fn greet_image(&mut self, greeting: Greeting, events: uffd::Userfaultfd) {
-        if let Err(error) = events.handshake(EVENT_FEATURES) {
+        // A kernel for a processor whose page tables have no mark for it refuses write protection.
+        let wanted = self.shared.faults.watch_copies;
+        let protects = wanted && events.handshake(EVENT_FEATURES | uffd::FEATURE_WRITE_PROTECT).is_ok();
+        if !protects && let Err(error) = events.handshake(EVENT_FEATURES) {
             return self.refuse(&greeting, &format!("its userfaultfd is refused: {error}"));
         }
         let mut space = Space::new(self.new_id(), events);
+        space.copies.can_be_watched(protects);
         (space.area, space.attached) = (greeting.area, greeting.attached);
         if self.shared.faults.fifo {
             space.working_set = WorkingSet::plain();
@@ -98,11 +102,12 @@ impl Owner {
             queues: [
                 space.working_set.lists().len(),
                 space.trays.filling.len(),
-                space.waiters.len() + space.stalled.len(),
+                space.waiters.len() + space.stalled.len() + space.copies.waiting(),
             ],
             set_aside: [space.parked.len(), space.shared_parked.len()],
             forked: space.parent.is_some(),
             moves: space.moves.clone(),
+            copied: space.copies.made(),
             kin: space.kin.seen(),
         };
         self.shared.managed.insert(pid, process);

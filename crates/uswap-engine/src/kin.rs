@@ -9,26 +9,37 @@
 //! program that an agent was brought to. Those ([`Kin::doubt`]), those without an agent and the parents of both are always asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// What all of an image have in common.
+#[derive(Debug, Default)]
+struct Family {
+    living: AtomicU32,
+    births: AtomicU32,
+}
 
 /// Of one space: its image. Counted as long as it lives.
 #[derive(Debug)]
 pub struct Kin {
-    living: Arc<AtomicU32>,
+    family: Arc<Family>,
     uncertain: bool,
+    /// It has children that are not known to be its kin.
+    is_doubted: Arc<AtomicBool>,
 }
 
 /// What others see of a space's kin.
 #[derive(Clone, Debug, Default)]
 pub struct KinSeen {
-    living: Arc<AtomicU32>,
+    family: Arc<Family>,
     /// It may share pages with processes that are not known to be its kin.
     pub is_uncertain: bool,
+    is_doubted: Arc<AtomicBool>,
 }
 
 impl Default for Kin {
     fn default() -> Self {
-        Self { living: Arc::new(AtomicU32::new(1)), uncertain: false }
+        let family = Family { living: AtomicU32::new(1), births: AtomicU32::new(0) };
+        Self { family: Arc::new(family), uncertain: false, is_doubted: Arc::default() }
     }
 }
 
@@ -36,8 +47,9 @@ impl Kin {
     /// Of a fork child.
     #[must_use]
     pub fn child(&self) -> Self {
-        self.living.fetch_add(1, Relaxed);
-        Self { living: self.living.clone(), uncertain: self.uncertain }
+        self.family.living.fetch_add(1, Relaxed);
+        self.family.births.fetch_add(1, Relaxed);
+        Self { family: self.family.clone(), uncertain: self.uncertain, is_doubted: Arc::default() }
     }
 
     /// It was forked, or may have been, while nobody looked.
@@ -45,22 +57,52 @@ impl Kin {
         self.uncertain = true;
     }
 
+    /// How many others there are of its image.
+    pub fn relatives(&self) -> u32 {
+        self.family.living.load(Relaxed).saturating_sub(1)
+    }
+
+    /// Whether it may share pages now.
+    pub fn may_share(&self) -> bool {
+        self.uncertain || self.relatives() > 0 || self.is_doubted.load(Relaxed)
+    }
+
     /// For whoever counts what it shares.
     pub fn seen(&self) -> KinSeen {
-        KinSeen { living: self.living.clone(), is_uncertain: self.uncertain }
+        KinSeen { family: self.family.clone(), is_uncertain: self.uncertain, is_doubted: self.is_doubted.clone() }
     }
 }
 
 impl Drop for Kin {
     fn drop(&mut self) {
-        self.living.fetch_sub(1, Relaxed);
+        self.family.living.fetch_sub(1, Relaxed);
     }
 }
 
 impl KinSeen {
+    /// What tells its image from others.
+    pub fn image(&self) -> usize {
+        Arc::as_ptr(&self.family) as usize
+    }
+
+    /// How many of its image live.
+    pub fn living(&self) -> u32 {
+        self.family.living.load(Relaxed)
+    }
+
+    /// How many of its image were born so far.
+    pub fn births(&self) -> u32 {
+        self.family.births.load(Relaxed)
+    }
+
+    /// A child of it was found whose kin is not known: they may share pages.
+    pub fn doubt_children(&self) {
+        self.is_doubted.store(true, Relaxed);
+    }
+
     /// Whether it may share pages now.
     pub fn may_share(&self) -> bool {
-        self.is_uncertain || self.living.load(Relaxed) > 1
+        self.is_uncertain || self.family.living.load(Relaxed) > 1
     }
 }
 

@@ -299,7 +299,10 @@ impl Owner {
     /// Whether nothing of the space is under way: its events are read and applied, nobody waits, and no order is out.
     fn is_clear(&mut self, space: &mut Space) -> bool {
         self.serve(space);
-        let waits = !space.waiters.is_empty() || !space.stalled.is_empty() || !space.held.is_empty();
+        let waits = !space.waiters.is_empty()
+            || !space.stalled.is_empty()
+            || !space.held.is_empty()
+            || space.copies.waiting() > 0;
         let orders = !space.trays.filling.is_empty();
         let changes = space.gate_pending || !space.window.is_empty() || !space.events.is_quiet(space.area);
         let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));

@@ -362,6 +362,6 @@ impl Space {
         record.active.store(self.active && self.can_evict() && !limited, Relaxed);
         record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
         record.stored.store(self.stored, Relaxed);
-        record.pending.store((self.waiters.len() + self.stalled.len()) as u64, Relaxed);
+        record.pending.store((self.waiters.len() + self.stalled.len() + self.copies.waiting()) as u64, Relaxed);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
@@ -84,6 +85,8 @@ pub struct Fault {
     pub address: u64,
     /// The access was a write.
     pub write: bool,
+    /// The page is there, and was write-protected.
+    pub protected: bool,
     /// Who waits, as its pid namespace counts.
     pub thread: u32,
 }
@@ -302,14 +305,16 @@ impl Owner {
             let stalled = !space.stalled.is_empty();
             let pending = space.gate_pending || !space.window.is_empty() || !space.waiters.is_empty();
             let held = !space.held.is_empty();
+            let copies = space.copies.waiting() > 0 || due && space.copies.is_wanted();
             let turn = space.returning.is_due(space.record.is_held());
-            if stalled || held || turn || (due && pending) {
+            if stalled || held || turn || copies || (due && pending) {
                 owner.with_space(id, |owner, space| {
                     if due {
                         owner.serve(space);
                         owner.serve_waiters(space);
                     }
                     owner.serve_stalled(space);
+                    owner.serve_copies(space);
                     owner.serve_held(space);
                     if turn {
                         owner.go_on_with_turn(space);
@@ -377,6 +382,9 @@ impl Owner {
         }
         let asked = self.balance_groups();
         let wanted = self.shared.budget.wanted();
+        if wanted > 0 || !asked.is_empty() {
+            self.watch_relatives();
+        }
         if wanted <= 0 {
             return self.set_helpless(false);
         }
@@ -450,7 +458,8 @@ impl Owner {
         if sharing == 0 {
             return;
         }
-        let share = wanted.div_ceil(sharing);
+        // Each is copied before it goes, and frees nothing until all relatives have given it up.
+        let share = wanted.div_ceil(sharing).min(TRAY_PAGES as usize);
         self.for_each_id(|owner, id| {
             if shares(&owner.spaces[&id]) {
                 owner.with_space(id, |owner, space| {

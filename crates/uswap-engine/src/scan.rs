@@ -63,6 +63,7 @@ impl Owner {
         }
         // Mostly no event is pending, and the list stays short.
         self.is_settled(space);
+        self.expect_copies(space);
     }
 
     /// Registers the staging halves, once.
@@ -130,12 +131,13 @@ impl Owner {
             self.release_pages(space, *start, *end);
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
-        if space.events.register(mapping.start, mapping.end - mapping.start).is_err() {
+        if !space.copies.register(&space.events, mapping.start, mapping.end) {
             return false;
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
+        missing.iter().for_each(|(start, end)| space.copies.watch_also(&space.events, *start, *end));
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));

@@ -13,6 +13,7 @@ use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::bring_in::BringIn;
 use crate::budget::Budget;
+use crate::copies::Copied;
 use crate::counters::Counters;
 use crate::fault_points::FaultPoints;
 use crate::jobs::Jobs;
@@ -132,6 +133,8 @@ pub struct ManagedProcess {
     pub forked: bool,
     /// How often its pages were installed or dropped.
     pub moves: Moves,
+    /// Pages that its writes may have copied since it was forked, or a child from it.
+    pub copied: Copied,
     /// Whom it may share pages with.
     pub kin: KinSeen,
 }

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::check_int;
 
+/// UFFD_FEATURE_PAGEFAULT_FLAG_WP: pages can be write-protected, where they were registered for it.
+pub const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 /// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE in the caller of [`Userfaultfd::handshake`].
 pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
 /// UFFD_FEATURE_EVENT_REMAP.
@@ -29,20 +31,27 @@ const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_WAKE: u64 = 0x8010_aa02;
 const UFFDIO_COPY: u64 = 0xc028_aa03;
 const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
+const UFFDIO_WRITEPROTECT: u64 = 0xc018_aa06;
 const UFFDIO_POISON: u64 = 0xc020_aa08;
 const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_WRITE_PROTECT: u64 = 2;
+const WRITE_PROTECT: u64 = 1;
+const PAGEFAULT_WRITE: u64 = 1;
+const PAGEFAULT_WRITE_PROTECTED: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
 /// A message of the kernel.
 #[derive(Debug)]
 pub enum Event {
-    /// A thread touched a missing page and waits.
+    /// A thread touched a missing page, or wrote to a protected one, and waits.
     Fault {
         /// The faulting address (not rounded).
         address: u64,
         /// The access was a write.
         write: bool,
+        /// The page is there and write-protected.
+        protected: bool,
         /// Thread id, with [`FEATURE_THREAD_ID`], in the thread's own pid namespace.
         thread: u32,
     },
@@ -111,6 +120,13 @@ struct Register {
 struct Range {
     start: u64,
     length: u64,
+}
+
+#[repr(C)]
+struct Protect {
+    start: u64,
+    length: u64,
+    mode: u64,
 }
 
 #[repr(C)]
@@ -191,8 +207,37 @@ impl Userfaultfd {
     /// # Errors
     /// ENOMEM: address space gone or a hole; EINVAL: not a mapping that can be registered; EBUSY: another's.
     pub fn register(&self, start: u64, length: u64) -> io::Result<()> {
-        let mut argument = Register { start, length, mode: REGISTER_MODE_MISSING, ioctls: 0 };
-        self.ioctl(UFFDIO_REGISTER, &mut argument)
+        self.register_by(start, length, REGISTER_MODE_MISSING)
+    }
+
+    /// Registers a range for missing pages, and for pages that [`Userfaultfd::protect`] names; needs
+    /// [`FEATURE_WRITE_PROTECT`].
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::register`].
+    pub fn register_to_protect(&self, start: u64, length: u64) -> io::Result<()> {
+        self.register_by(start, length, REGISTER_MODE_MISSING | REGISTER_MODE_WRITE_PROTECT)
+    }
+
+    fn register_by(&self, start: u64, length: u64, mode: u64) -> io::Result<()> {
+        self.ioctl(UFFDIO_REGISTER, &mut Register { start, length, mode, ioctls: 0 })
+    }
+
+    /// UFFDIO_WRITEPROTECT: a write to pages of the range that are there raises a fault, and the thread waits. Pages that are
+    /// not there are passed over. A fork child inherits the protection.
+    ///
+    /// # Errors
+    /// EAGAIN: an event is pending; ENOENT: not registered for it (any more); ESRCH: the address space is gone.
+    pub fn protect(&self, start: u64, length: u64) -> io::Result<()> {
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut Protect { start, length, mode: WRITE_PROTECT })
+    }
+
+    /// Takes the protection of a range back, and wakes who waits there.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::protect`].
+    pub fn unprotect(&self, start: u64, length: u64) -> io::Result<()> {
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut Protect { start, length, mode: 0 })
     }
 
     /// Takes the registration back and wakes who waits.
@@ -322,7 +367,12 @@ const MOST_MESSAGES: usize = 16;
 fn decode(message: Message) -> Event {
     let [a, b, c] = message.words;
     match message.kind {
-        0x12 => Event::Fault { address: b, write: a & 1 != 0, thread: c as u32 },
+        0x12 => Event::Fault {
+            address: b,
+            write: a & PAGEFAULT_WRITE != 0,
+            protected: a & PAGEFAULT_WRITE_PROTECTED != 0,
+            thread: c as u32,
+        },
         // SAFETY: the kernel just installed this fd for the reader of the event; nobody else knows it.
         0x13 => Event::Fork(Userfaultfd(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
         0x14 => Event::Remap { from: a, to: b, length: c },
@@ -371,6 +421,7 @@ mod tests {
             (UFFDIO_API, size_of::<Api>()),
             (UFFDIO_REGISTER, size_of::<Register>()),
             (UFFDIO_WAKE, size_of::<Range>()),
+            (UFFDIO_WRITEPROTECT, size_of::<Protect>()),
             (UFFDIO_COPY, size_of::<Copy>()),
             (UFFDIO_ZEROPAGE, size_of::<Zero>()),
         ] {
