@@ -136,10 +136,12 @@ victims! {
     alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
 }
 
-/// One test for each line, as above, with load control forced on: one process at a time, in turns of 200 ms.
+/// One test for each line, as above, with load control forced on: one process at a time, in turns of 200 ms. Those whose
+/// waits stand in others too are for `make soak`.
 macro_rules! in_turns {
-    ($($test:ident: $name:literal, $arguments:literal;)*) => {
-        $(#[test]
+    ($($(#[$attribute:meta])* $test:ident: $name:literal, $arguments:literal;)*) => {
+        $($(#[$attribute])*
+        #[test]
         fn $test() {
             need_userfaultfd!();
             let outcome = launch("44M").faults("crowd").run(words($name, $arguments));
@@ -153,11 +155,15 @@ macro_rules! in_turns {
 in_turns! {
     sigstop_tree_in_turns: "sigstop_tree", "--memory 62 --processes 2";
     shared_log_in_turns: "shared_log", "--memory 200 --rounds 1";
+    #[ignore = "make soak"]
     robust_mutex_in_turns: "robust_mutex", "--memory 62 --rounds 1 --pi 0";
     signals_in_turns: "signals", "--memory 62 --seconds 2";
+    #[ignore = "make soak"]
     vfork_spawn_in_turns: "vfork_spawn", "--memory 62 --rounds 1";
+    #[ignore = "make soak"]
     shared_vm_in_turns: "shared_vm", "--memory 56 --scene parent_exits";
     fork_cow_in_turns: "fork_cow", "--memory 56 --scene both_write";
+    #[ignore = "make soak"]
     fork_storm_in_turns: "fork_storm", "--memory 50 --processes 4 --waves 1";
 }
 
