@@ -469,7 +469,7 @@ impl Space {
     }
 
     /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in the order of their
-    /// addresses, which costs a hundredth of looking at each alone; the others stay in theirs.
+    /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.kin.may_share()) else {
             return std::mem::take(&mut self.shared_parked).into();
