@@ -54,6 +54,9 @@ pub const AREA_BYTES: u64 = NONCE + 2 * PAGE;
 /// that is known), in the header page. For programs that the agent was brought to.
 pub const TID_WORD: u64 = HEADER + 32;
 
+/// Bytes before and after the head of a thread's robust list that belong to its control block, generously for glibc and musl.
+pub const CONTROL_BLOCK: (u64, u64) = (1024, 3072);
+
 /// Offset of a word of the header page, for tests: not 0 where hooks announce nothing.
 pub const SILENT_HOOKS: u64 = HEADER + 40;
 

@@ -5,16 +5,13 @@
 //! ever. Stacks are never managed, but a program may put stacks and mutexes where it likes: so before each round of
 //! orders the agent asks every thread for its robust list head, which lies in the control block.
 
-use crate::layout::TID_WORD;
+use crate::layout::{CONTROL_BLOCK, TID_WORD};
 use crate::syscall::{self, call};
 use crate::thread_list::ThreadList;
 
 const MOST_PAGES: usize = 2048;
 const MOST_FUTEXES: usize = 64;
 const RECENT: usize = 128;
-/// Bytes before and after the robust list head that belong to the control block, generously for glibc and musl.
-const BEFORE: u64 = 1024;
-const AFTER: u64 = 3072;
 const PROCESS_VM_READV: usize = 310;
 
 /// The pages to leave alone in this round.
@@ -145,8 +142,8 @@ impl ThreadPages {
     }
 
     fn collect_list(&mut self, head: u64) {
-        self.add(head.saturating_sub(BEFORE));
-        self.add(head + AFTER);
+        self.add(head.saturating_sub(CONTROL_BLOCK.0));
+        self.add(head + CONTROL_BLOCK.1);
         self.collect_futexes(head);
     }
 

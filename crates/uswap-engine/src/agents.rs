@@ -99,8 +99,13 @@ pub fn replace(shared: &Shared, pid: u32, agent: u32) {
 
 /// Asks for the agent, which may not, where the robust list of each thread is.
 pub fn tell_of_threads(program: u32, list: &ThreadList) {
+    list.write(robust_lists(program));
+}
+
+/// The heads of the robust lists of a process's threads. Each lies in its thread's control block.
+pub fn robust_lists(program: u32) -> impl Iterator<Item = u64> {
     let threads = during(Growth::Telling, || procfs::threads(program));
-    list.write(threads.into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0)));
+    threads.into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0))
 }
 
 fn dismiss(shared: &Shared, process: &ManagedProcess) {

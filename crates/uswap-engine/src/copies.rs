@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use uswap_abi::layout::CONTROL_BLOCK;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
-use uswap_sys::trace::robust_list;
 use uswap_sys::userfaultfd::Userfaultfd;
 
+use crate::agents::robust_lists;
 use crate::owner::Owner;
-use crate::procfs;
 use crate::space::{Exclusive, Space};
 
 const PAGE: u64 = 4096;
@@ -49,9 +49,6 @@ const MOST_EXCLUSIVE: u64 = 512;
 /// Who has fewer pages resident is not watched: one part in so many of the budget, within these bounds.
 const LEAST_PART: i64 = 64;
 const LEAST_WATCHED: (i64, i64) = (256, 1024);
-/// Bytes before and after the head of a robust list that belong to the control block, generously for glibc and musl.
-const BEFORE: u64 = 1024;
-const AFTER: u64 = 3072;
 
 /// How many pages of a space were let be copied, for whoever counts what it shares. One thread writes it: the space's owner.
 #[derive(Clone, Debug, Default)]
@@ -322,8 +319,9 @@ fn copy_run(space: &mut Space, address: u64) -> Run {
 
 /// The pages of the control blocks of a process's threads.
 fn control_blocks(pid: u32) -> Vec<u64> {
-    let heads = procfs::threads(pid).into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0));
-    let mut pages: Vec<u64> = heads.flat_map(|head| [head.saturating_sub(BEFORE), head, head + AFTER]).collect();
+    let mut pages: Vec<u64> = robust_lists(pid)
+        .flat_map(|head| [head.saturating_sub(CONTROL_BLOCK.0), head, head + CONTROL_BLOCK.1])
+        .collect();
     pages.iter_mut().for_each(|page| *page &= !(PAGE - 1));
     pages.sort_unstable();
     pages.dedup();

@@ -19,7 +19,7 @@ const REST: u32 = 4;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// A process that is asked for, and what was known of it then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     pub pid: u32,
     /// A thread of it that is alive: where the main thread has ended, its number tells nothing.

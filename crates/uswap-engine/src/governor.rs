@@ -91,11 +91,16 @@ fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>
     held(statm) >= parents / 2
 }
 
+/// Pages that the writes of a process have copied so far, as far as they were seen.
+fn copied_pages(process: Option<&ManagedProcess>) -> u64 {
+    process.map_or(0, |process| process.copied.pages())
+}
+
 impl Watched {
     /// Pages that it shares with relatives, as far as its writes have not copied them since. Less than none where it was
     /// not read since it was forked: what it has copied stays in the hands of the others.
     fn shares(&self, process: Option<&ManagedProcess>) -> i64 {
-        let copied = process.map_or(0, |process| process.copied.pages().saturating_sub(self.copied));
+        let copied = copied_pages(process).saturating_sub(self.copied);
         self.shared.clamp(0, self.memory.anonymous) - copied as i64
     }
 }
@@ -491,10 +496,14 @@ impl Governor {
         let mut due = Vec::new();
         for (pid, watched) in &mut self.watched {
             if watched.memory.anonymous < least || !may_share(pid) {
-                (watched.shared, watched.copied) = (0, managed.get(pid).map_or(0, |process| process.copied.pages()));
+                (watched.shared, watched.copied) = (0, copied_pages(managed.get(pid)));
             } else if watched.shares_asked.is_none_or(|at| at.elapsed() >= SHARES) {
                 due.push((watched.shares_asked, *pid));
             }
+        }
+        // Mostly: this is looked at each millisecond, and a process is asked for each 20.
+        if due.is_empty() {
+            return;
         }
         due.sort_unstable();
         let due: Vec<u32> = due.into_iter().take(MOST_SHARES).map(|(_, pid)| pid).collect();
@@ -517,7 +526,7 @@ impl Governor {
             let parent = || watched.parent.flatten().and_then(|parent| managed.get(&parent));
             let kin = managed.get(&pid).or_else(parent).map(|process| &process.kin);
             let (family, births) = kin.map_or((pid as usize, 0), |kin| (kin.image(), kin.births()));
-            let copied = managed.get(&pid).map_or(0, |process| process.copied.pages());
+            let copied = copied_pages(managed.get(&pid));
             (Asked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, KinSeen::living))
         };
         let mut families: HashMap<usize, (u32, Vec<Asked>)> = HashMap::new();
