@@ -31,6 +31,8 @@ const UNPARKING_COST: u32 = 50;
 /// Pages that lie staged at least, unless soft faults cost too much, and at most.
 const LEAST_STAGED: u64 = 128;
 const MOST_STAGED: u64 = 8192;
+/// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when there was room, asks for none.
+const MOST_OWED: u64 = 256;
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MOST_STORING: usize = 64;
 
@@ -38,10 +40,25 @@ impl Owner {
     /// Sets evictions under way so that `wanted` pages get free.
     pub fn reclaim(&mut self, space: &mut Space, wanted: u64) {
         if space.refaults > 0 {
-            let pressed = self.press_shared(space, space.refaults.min(wanted) as usize) as u64;
-            space.refaults = if space.shared_parked.is_empty() { 0 } else { space.refaults - pressed };
+            let most = space.refaults.min(wanted).min(TRAY_PAGES.into());
+            let pressed = self.press_shared(space, most as usize) as u64;
+            let left = (space.refaults - pressed).min(MOST_OWED);
+            space.refaults = if space.shared_parked.is_empty() { 0 } else { left };
         }
         let keep = staging_target(space);
+        let (stored, staged) = self.store_staged(space, wanted, keep);
+        let filling = space.trays.filling.len() as u64 * u64::from(TRAY_PAGES);
+        let short = (wanted - stored.min(wanted)) + keep;
+        let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
+        for _ in 0..trays.min(8) {
+            if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
+                break;
+            }
+        }
+    }
+
+    /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged. How many go, and how many lie.
+    pub fn store_staged(&mut self, space: &mut Space, wanted: u64, keep: u64) -> (u64, u64) {
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
         while stored < wanted && staged > keep {
@@ -53,14 +70,7 @@ impl Owner {
             stored += live;
             staged -= live;
         }
-        let filling = space.trays.filling.len() as u64 * u64::from(TRAY_PAGES);
-        let short = (wanted - stored.min(wanted)) + keep;
-        let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
-        for _ in 0..trays.min(8) {
-            if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
-                break;
-            }
-        }
+        (stored, staged)
     }
 
     /// Orders the next pages of the inactive list into a free tray.
@@ -91,17 +101,19 @@ impl Owner {
         let tray = space.trays.get_mut(number);
         (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
         for run in &runs {
-            tray.ordered |= run.slots();
-            space.copies.unshared(if run.unshare { run.pages.into() } else { 0 });
+            space.trays.get_mut(number).ordered |= run.slots();
             for index in 0..run.pages {
                 let address = run.address + u64::from(index) * PAGE;
-                tray.addresses[(run.slot + index) as usize] = address;
+                let copied = run.unshare && space.is_mapped_elsewhere(address);
+                space.copies.unshared(copied.into());
+                space.trays.get_mut(number).addresses[(run.slot + index) as usize] = address;
                 let word = space.table.get(address);
                 space.table.set(address, word.set_in_flight(true).set_queued(false));
                 space.shared_pages.remove(&address);
                 space.alone.remove(&address);
             }
         }
+        let tray = space.trays.get_mut(number);
         tray.runs = runs;
         tray.phase = Phase::Filling;
         space.trays.filling.push(number);

@@ -458,11 +458,12 @@ impl Owner {
         if sharing == 0 {
             return;
         }
-        // Each is copied before it goes, and frees nothing until all relatives have given it up.
+        // Each is copied before it goes, and frees nothing until all relatives have given it up: none lies staged meanwhile.
         let share = wanted.div_ceil(sharing).min(TRAY_PAGES as usize);
         self.for_each_id(|owner, id| {
             if shares(&owner.spaces[&id]) {
                 owner.with_space(id, |owner, space| {
+                    owner.store_staged(space, wanted as u64, 0);
                     let pressed = owner.press_shared(space, share);
                     owner.reclaim(space, pressed as u64);
                 });

@@ -462,6 +462,12 @@ impl Space {
         shared
     }
 
+    /// The same of a page that was shared lately.
+    pub fn is_mapped_elsewhere(&mut self, address: u64) -> bool {
+        let seen = &mut self.sharing_seen;
+        self.pagemap.as_ref().is_some_and(|pagemap| !seen.is_exclusive(pagemap, address))
+    }
+
     /// Whether the page is resident, on no list, and not ordered.
     pub fn is_on_no_list(&self, address: u64) -> bool {
         let word = self.table.get(address);
