@@ -151,6 +151,8 @@ pub struct Ring {
     pub gate: Gate,
     /// 1 once the space has registered memory: from then on the program must not outlive its engine.
     pub active: AtomicU32,
+    /// 1 where the program's pages may be write-protected.
+    pub protects: AtomicU32,
     /// Fault point of tests: microseconds that the agent waits before it executes an order.
     pub order_delay: AtomicU32,
     /// Fault point of tests: microseconds that the agent stays inside the gate before a MOVE.

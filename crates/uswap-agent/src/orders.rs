@@ -202,6 +202,9 @@ impl Agent {
     /// Writes to these pages are not asked for any more: the agent's own would wait for the room that only it can make. `false`:
     /// an event is pending.
     fn unprotect(&self, address: u64, pages: u32) -> bool {
+        if self.ring.protects.load(Relaxed) == 0 {
+            return true;
+        }
         let mut argument = Protect { start: address, length: u64::from(pages) * PAGE, mode: 0 };
         // SAFETY: struct uffdio_writeprotect; changes no page.
         unsafe { syscall::ioctl(self.events, UFFDIO_WRITEPROTECT, &mut argument) != -syscall::EAGAIN }

@@ -48,7 +48,7 @@ fn nbdkit_serves() {
     need_userfaultfd!();
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
-    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 3 --memory 88"));
+    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 3 --memory 66"));
     survived(&outcome);
     let all = connections(&outcome);
     assert!(all.len() == 4 && all.iter().all(|one| one["state"] == "up" && one["reconnects"] == 0), "{all:?}");
@@ -60,14 +60,14 @@ fn nbdkit_serves() {
 fn nbd_server_serves() {
     need_userfaultfd!();
     need_server!(Kind::NbdServer);
-    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 3 --memory 88");
+    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 3 --memory 66");
 }
 
 #[test]
 fn qemu_nbd_serves() {
     need_userfaultfd!();
     need_server!(Kind::Qemu);
-    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 3 --memory 66 --processes 1");
+    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 3 --memory 56 --processes 1");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn unix_sockets_serve() {
     need_userfaultfd!();
     for kind in Kind::ALL {
         need_server!(kind);
-        serves(&Server::unix(kind), "--seed 54 --seconds 3 --memory 88 --processes 1");
+        serves(&Server::unix(kind), "--seed 54 --seconds 3 --memory 66 --processes 1");
     }
 }
 
@@ -87,7 +87,7 @@ fn one_connection_with_delays() {
     let server = Server::tcp(Kind::Nbdkit);
     let launch = over(&format!("{},connections=1", server.uri()));
     let launch = launch.faults("audit,delay-install=100,delay-gate=100,delay-store=500");
-    let outcome = launch.run(torture("--seed 55 --seconds 3 --memory 88 --threads 4"));
+    let outcome = launch.run(torture("--seed 55 --seconds 3 --memory 66 --threads 4"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
@@ -100,7 +100,7 @@ fn slow_servers_serve() {
     for (options, parameters) in
         [(&["--filter=delay"][..], &["rdelay=5ms", "wdelay=5ms"][..]), (&["--filter=rate"], &["rate=80M"])]
     {
-        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 3 --memory 66 --processes 0");
+        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 3 --memory 56 --processes 0");
     }
 }
 
@@ -114,14 +114,14 @@ fn modest_servers_serve() {
     let options =
         ["--no-sr", "--filter=blocksize-policy", "--filter=multi-conn", "--filter=nozero", "--filter=noparallel"];
     let server = Server::nbdkit(&options, &policy);
-    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 3 --memory 88"));
+    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 3 --memory 66"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
 
 fn start_torture(server: &Server, options: &str, seconds: u32) -> Running {
     let spec = format!("{}{options}", server.uri());
-    begun(over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 88"))))
+    begun(over(&spec).start(torture(&format!("--seed 58 --seconds {seconds} --memory 66"))))
 }
 
 /// A run whose devices are open.
@@ -133,7 +133,7 @@ fn begun(running: Running) -> Running {
 /// Killed and started again every second and a half, its file kept: nobody notices but by waiting.
 fn survives_restarts(kind: Kind) {
     let mut server = Server::tcp(kind);
-    let running = begun(over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 66 --processes 1")));
+    let running = begun(over(&server.uri()).start(torture("--seed 58 --seconds 9 --memory 56 --processes 1")));
     std::thread::sleep(Duration::from_secs(2));
     for _ in 0..4 {
         server.kill();
@@ -199,7 +199,7 @@ fn stalled_twice(server: &Server) -> Outcome {
 }
 
 fn sigbus_report(launch: Launch) -> Running {
-    let arguments = "--memory 96 --rounds 3 --timeout 100".split(' ').map(Into::into);
+    let arguments = "--memory 72 --rounds 3 --timeout 100".split(' ').map(Into::into);
     launch.start([victim("sigbus_report").into_os_string()].into_iter().chain(arguments))
 }
 
@@ -259,7 +259,7 @@ fn a_run_ends_though_its_server_is_stopped() {
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
     let spec = format!("{},timeout=600", server.uri());
-    let mut running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 88 --processes 0"));
+    let mut running = over(&spec).start(torture("--seed 58 --seconds 60 --memory 66 --processes 0"));
     std::thread::sleep(Duration::from_secs(2));
     server.signal(19);
     std::thread::sleep(Duration::from_millis(500));
@@ -286,7 +286,7 @@ fn errors_of_the_server_cost_no_wrong_page() {
     let launch = over(&format!("{},prio=1", server.uri()));
     let running = launch
         .option("--swap", format!("{},size=1G", other.path("swap").display()))
-        .start(torture("--seed 60 --seconds 3 --memory 88"));
+        .start(torture("--seed 60 --seconds 3 --memory 66"));
     running.command();
     std::fs::write(&errors, "").expect("errors");
     let outcome = running.wait();
@@ -341,7 +341,7 @@ fn a_mirror_goes_on_with_one_half() {
         let (mut server, mut other, scratch) = (Server::tcp(Kind::Nbdkit), Server::tcp(Kind::Nbdkit), Scratch::new());
         let half = if with_file { scratch.path("half").display().to_string() } else { other.uri() };
         let spec = format!("{},mirror={half},timeout=1,size=1G", server.uri());
-        let running = over(&spec).start(torture("--seed 61 --seconds 8 --memory 88"));
+        let running = over(&spec).start(torture("--seed 61 --seconds 8 --memory 66"));
         std::thread::sleep(Duration::from_secs(3));
         if with_file {
             server.kill()
@@ -373,7 +373,7 @@ fn a_server_comes_and_goes() {
     let name = format!("nbd-comes-{}", std::process::id());
     let file = format!("{},size=1G", scratch.path("swap").display());
     let launch = over(&file).option("--name", &name);
-    let running = launch.start(torture("--seed 62 --seconds 12 --memory 88"));
+    let running = launch.start(torture("--seed 62 --seconds 12 --memory 66"));
     running.engine();
     std::thread::sleep(Duration::from_secs(1));
     let ordered = uswap(&["swapon", &name, &format!("{},prio=5", server.uri())]);
@@ -473,7 +473,7 @@ fn tls_serves_with_certificates_and_is_refused_with_wrong_ones() {
     };
     let query = |folder: &Path| format!("tls-certificates={}", folder.display());
     let server = serve(&good, "--tls-verify-peer");
-    let outcome = over(&server.uri_of("nbds", &query(&good))).run(torture("--seed 63 --seconds 3 --memory 88"));
+    let outcome = over(&server.uri_of("nbds", &query(&good))).run(torture("--seed 63 --seconds 3 --memory 66"));
     survived(&outcome);
     let away = serve(&elsewhere, "-v");
     let named = format!("{}&tls-hostname=elsewhere.example", query(&elsewhere));

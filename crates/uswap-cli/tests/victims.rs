@@ -49,63 +49,63 @@ macro_rules! victims {
 
 // Silent corruption.
 victims! {
-    remap_same_address: "remap_same_address", "--memory 76 --seconds 3";
-    dontneed_stale: "dontneed_stale", "--memory 76 --rounds 4";
+    remap_same_address: "remap_same_address", "--memory 60 --seconds 3";
+    dontneed_stale: "dontneed_stale", "--memory 60 --rounds 4";
     drop_beside_touch: "drop_beside_touch", "--memory 64 --rounds 4";
     free_and_rewrite: "free_and_rewrite", "--memory 56 --fork 1";
-    madv_free: "madv_free", "--memory 76 --rounds 2";
-    fork_cow_both_write: "fork_cow", "--memory 66 --scene both_write";
-    fork_cow_from_a_thread: "fork_cow", "--memory 66 --scene from_a_thread";
-    fork_cow_fork_of_fork: "fork_cow", "--memory 66 --scene fork_of_fork";
-    fork_cow_parent_exits_first: "fork_cow", "--memory 66 --scene parent_exits_first";
-    fork_cow_parent_execs: "fork_cow", "--memory 66 --scene parent_execs";
-    fork_cow_daemon: "fork_cow", "--memory 66 --scene daemon";
+    madv_free: "madv_free", "--memory 60 --rounds 2";
+    fork_cow_both_write: "fork_cow", "--memory 54 --scene both_write";
+    fork_cow_from_a_thread: "fork_cow", "--memory 54 --scene from_a_thread";
+    fork_cow_fork_of_fork: "fork_cow", "--memory 54 --scene fork_of_fork";
+    fork_cow_parent_exits_first: "fork_cow", "--memory 54 --scene parent_exits_first";
+    fork_cow_parent_execs: "fork_cow", "--memory 54 --scene parent_execs";
+    fork_cow_daemon: "fork_cow", "--memory 54 --scene daemon";
     copying_forks: "copying_forks", "--memory 30 --children 5";
-    fork_at_start: "fork_at_start", "--memory 66";
+    fork_at_start: "fork_at_start", "--memory 54";
     busy_child: "busy_child", "--memory 56 --rounds 2";
-    fork_after_move: "fork_after_move", "--memory 66 --rounds 5";
-    raw_forks: "raw_forks", "--memory 66 --rounds 2";
-    wipeonfork: "wipeonfork", "--memory 76";
-    wipe_and_move: "wipe_and_move", "--memory 76 --rounds 8";
-    wipe_and_grow: "wipe_and_grow", "--memory 76 --rounds 4";
-    dontfork_and_unmap: "dontfork_and_unmap", "--memory 76 --rounds 4";
-    guard_pages: "guard_pages", "--memory 76";
-    shmat_remap: "shmat_remap", "--memory 76";
-    strides: "strides", "--memory 76";
+    fork_after_move: "fork_after_move", "--memory 54 --rounds 5";
+    raw_forks: "raw_forks", "--memory 54 --rounds 2";
+    wipeonfork: "wipeonfork", "--memory 60";
+    wipe_and_move: "wipe_and_move", "--memory 60 --rounds 8";
+    wipe_and_grow: "wipe_and_grow", "--memory 60 --rounds 4";
+    dontfork_and_unmap: "dontfork_and_unmap", "--memory 60 --rounds 4";
+    guard_pages: "guard_pages", "--memory 60";
+    shmat_remap: "shmat_remap", "--memory 60";
+    strides: "strides", "--memory 60";
     holes: "holes", "--memory 48 --seconds 3";
     holes_beside_forks: "holes", "--memory 48 --seconds 3 --forks 1";
-    late_maps: "late_maps", "--memory 66 --seconds 3";
-    sparse_blocks: "sparse_blocks", "--memory 66";
+    late_maps: "late_maps", "--memory 54 --seconds 3";
+    sparse_blocks: "sparse_blocks", "--memory 54";
     small_mappings: "small_mappings", "--memory 16 --total 64 --kib 96";
-    mremap_cases: "mremap_cases", "--memory 76 --rounds 1";
-    hugepage_advice: "hugepage_advice", "--memory 76 --rounds 2";
-    brk_heap: "brk_heap", "--memory 76 --rounds 2";
-    mprotect_cases: "mprotect_cases", "--memory 76 --rounds 1";
-    write_barrier: "write_barrier", "--memory 76 --rounds 2";
-    shared_memory: "shared_memory", "--memory 76";
-    foreign_reads: "foreign_reads", "--memory 76";
+    mremap_cases: "mremap_cases", "--memory 60 --rounds 1";
+    hugepage_advice: "hugepage_advice", "--memory 60 --rounds 2";
+    brk_heap: "brk_heap", "--memory 60 --rounds 2";
+    mprotect_cases: "mprotect_cases", "--memory 60 --rounds 1";
+    write_barrier: "write_barrier", "--memory 60 --rounds 2";
+    shared_memory: "shared_memory", "--memory 60";
+    foreign_reads: "foreign_reads", "--memory 60";
 }
 
 // Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence `--pi 0`.
 victims! {
-    thread_storm: "thread_storm", "--memory 76 --threads 2000";
-    cold_exit: "cold_exit", "--memory 76 --stacks own";
-    cold_exit_of_heap_stacks: "cold_exit", "--memory 76 --stacks heap";
-    robust_mutex: "robust_mutex", "--memory 76 --rounds 2 --pi 0";
-    syscall_read_write: "syscall_buffers", "--memory 76 --call read_write";
-    syscall_direct: "syscall_buffers", "--memory 76 --call direct";
-    syscall_vectors: "syscall_buffers", "--memory 76 --call vectors";
-    syscall_sockets: "syscall_buffers", "--memory 76 --call sockets";
-    syscall_pipe: "syscall_buffers", "--memory 76 --call pipe";
-    syscall_vmsplice: "syscall_buffers", "--memory 76 --call vmsplice";
-    syscall_getdents: "syscall_buffers", "--memory 76 --call getdents";
-    syscall_poll: "syscall_buffers", "--memory 76 --call poll";
-    syscall_other_process: "syscall_buffers", "--memory 76 --call other_process";
-    io_uring_buffers: "io_uring_buffers", "--memory 76 --rounds 1";
-    shared_log: "shared_log", "--memory 76 --rounds 1";
-    signals: "signals", "--memory 76 --seconds 2";
-    last_thread_exits: "last_thread_exits", "--memory 76";
-    last_thread_exits_in_child: "last_thread_exits", "--memory 76 --in-child-only";
+    thread_storm: "thread_storm", "--memory 60 --threads 2000";
+    cold_exit: "cold_exit", "--memory 60 --stacks own";
+    cold_exit_of_heap_stacks: "cold_exit", "--memory 60 --stacks heap";
+    robust_mutex: "robust_mutex", "--memory 60 --rounds 2 --pi 0";
+    syscall_read_write: "syscall_buffers", "--memory 60 --call read_write";
+    syscall_direct: "syscall_buffers", "--memory 60 --call direct";
+    syscall_vectors: "syscall_buffers", "--memory 60 --call vectors";
+    syscall_sockets: "syscall_buffers", "--memory 60 --call sockets";
+    syscall_pipe: "syscall_buffers", "--memory 60 --call pipe";
+    syscall_vmsplice: "syscall_buffers", "--memory 60 --call vmsplice";
+    syscall_getdents: "syscall_buffers", "--memory 60 --call getdents";
+    syscall_poll: "syscall_buffers", "--memory 60 --call poll";
+    syscall_other_process: "syscall_buffers", "--memory 60 --call other_process";
+    io_uring_buffers: "io_uring_buffers", "--memory 60 --rounds 1";
+    shared_log: "shared_log", "--memory 60 --rounds 1";
+    signals: "signals", "--memory 60 --seconds 2";
+    last_thread_exits: "last_thread_exits", "--memory 60";
+    last_thread_exits_in_child: "last_thread_exits", "--memory 60 --in-child-only";
     fork_storm: "fork_storm", "--memory 56 --processes 20 --waves 2";
 }
 
@@ -114,23 +114,23 @@ victims! {
     exec_from_thread: "exec_from_thread", "--generations 3";
     shared_vm_parent_exits: "shared_vm", "--memory 56 --scene parent_exits";
     shared_vm_parent_execs: "shared_vm", "--memory 56 --scene parent_execs";
-    vfork_spawn: "vfork_spawn", "--memory 76 --rounds 2";
-    close_all_fds: "close_all_fds", "--memory 76";
-    env_clear: "env_clear", "--memory 76";
+    vfork_spawn: "vfork_spawn", "--memory 60 --rounds 2";
+    close_all_fds: "close_all_fds", "--memory 60";
+    env_clear: "env_clear", "--memory 60";
     privileges: "privileges", "--memory 50 --evicted 1";
     privileges_given_up_while_small: "privileges", "--memory 50 --evicted 1 --small-parent 1";
-    scheduling: "scheduling", "--memory 76 --rounds 4";
-    scheduling_beside_hogs: "scheduling", "--memory 66 --rounds 1 --hogs 4";
-    mlock_left_alone: "mlock_left_alone", "--memory 76";
-    deep_stack: "deep_stack", "--memory 76";
+    scheduling: "scheduling", "--memory 60 --rounds 4";
+    scheduling_beside_hogs: "scheduling", "--memory 54 --rounds 1 --hogs 4";
+    mlock_left_alone: "mlock_left_alone", "--memory 60";
+    deep_stack: "deep_stack", "--memory 60";
 }
 
 // Endings, budget, speed.
 victims! {
-    core_dump: "core_dump", "--memory 66";
-    reads_null_deref: "reads_null_deref", "--memory 76";
-    sigbus_report: "sigbus_report", "--memory 76";
-    reserve_terabytes: "reserve_terabytes", "--memory 76";
+    core_dump: "core_dump", "--memory 54";
+    reads_null_deref: "reads_null_deref", "--memory 60";
+    sigbus_report: "sigbus_report", "--memory 60";
+    reserve_terabytes: "reserve_terabytes", "--memory 60";
     alloc_fast_mmap: "alloc_fast", "--memory 192 --how mmap";
     alloc_fast_malloc: "alloc_fast", "--memory 192 --how malloc";
     alloc_fast_brk: "alloc_fast", "--memory 192 --how brk";
@@ -193,8 +193,8 @@ fn who_listens_for_connections_takes_no_turns() {
 #[test]
 fn without_a_need_or_switched_off_nobody_takes_turns() {
     need_userfaultfd!();
-    let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 76 --rounds 1"));
-    for outcome in [alone, sigstop_tree("", "--memory 76")] {
+    let alone = launch("44M").option("--load-control", "on").run(words("mremap_cases", "--memory 60 --rounds 1"));
+    for outcome in [alone, sigstop_tree("", "--memory 60")] {
         assert_eq!(outcome.expect(0).paged().stat("held_faults"), 0, "{}", outcome.account());
     }
 }
@@ -243,7 +243,7 @@ fn traced(tracer: &str, options: &[&str]) {
         return skip(&format!("{tracer} is not installed"));
     }
     let tracer = std::iter::once(tracer).chain(options.iter().copied()).map(OsString::from);
-    let outcome = launch("44M").run(tracer.chain(words("fork_cow", "--memory 66 --scene both_write")));
+    let outcome = launch("44M").run(tracer.chain(words("fork_cow", "--memory 54 --scene both_write")));
     outcome.expect(0).paged();
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
 }
@@ -256,7 +256,7 @@ fn cold_exit_in_a_pid_namespace() {
         return not_here("pid namespaces are not permitted here");
     }
     let namespace = ["unshare", "-p", "-f"].map(OsString::from).into_iter();
-    let outcome = launch("44M").run(namespace.chain(words("cold_exit", "--memory 76 --stacks heap")));
+    let outcome = launch("44M").run(namespace.chain(words("cold_exit", "--memory 60 --stacks heap")));
     outcome.expect(0).paged();
 }
 
@@ -282,7 +282,7 @@ fn fill_twice() {
 fn the_agent_is_unseen() {
     need_userfaultfd!();
     for scene in ["threads", "filter", "privileges", "reaper"] {
-        passes("agent_unseen", &format!("--memory 76 --scene {scene}"));
+        passes("agent_unseen", &format!("--memory 60 --scene {scene}"));
     }
     // While memory may soon be short, fork waits for the agent of the child.
     launch("64M").run(words("agent_unseen", "--memory 1 --scene sleep_of_children")).expect(0);
@@ -297,7 +297,7 @@ fn the_agent_is_unseen_in_a_pid_namespace() {
     }
     for scene in ["reaper", "everybody"] {
         let namespace = ["unshare", "-p", "-f"].map(OsString::from).into_iter();
-        let scene = words("agent_unseen", &format!("--memory 76 --scene {scene}"));
+        let scene = words("agent_unseen", &format!("--memory 60 --scene {scene}"));
         launch("44M").run(namespace.chain(scene)).expect(0).paged();
     }
 }
@@ -328,8 +328,8 @@ fn small_processes() {
 #[test]
 fn bare_endings() {
     need_userfaultfd!();
-    launch("44M").run(words("core_dump", "--memory 66 --bare")).expect(128 + 6).paged();
-    launch("44M").run(words("reads_null_deref", "--memory 76 --bare")).expect(128 + 11).paged();
+    launch("44M").run(words("core_dump", "--memory 54 --bare")).expect(128 + 6).paged();
+    launch("44M").run(words("reads_null_deref", "--memory 60 --bare")).expect(128 + 11).paged();
 }
 
 /// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented limit. It either
@@ -337,7 +337,7 @@ fn bare_endings() {
 #[test]
 fn own_userfaultfd_is_a_documented_limit() {
     need_userfaultfd!();
-    let outcome = launch("44M").run(words("own_userfaultfd", "--memory 76"));
+    let outcome = launch("44M").run(words("own_userfaultfd", "--memory 60"));
     assert!(outcome.hung.is_none(), "{}", outcome.account());
     if outcome.code() != 0 {
         outcome.expect(1).complains("Device or resource busy");
@@ -349,7 +349,7 @@ fn own_userfaultfd_is_a_documented_limit() {
 #[test]
 fn pi_mutexes_are_a_documented_limit() {
     need_userfaultfd!();
-    let outcome = launch("44M").run(words("robust_mutex", "--memory 76 --rounds 1 --pi 1"));
+    let outcome = launch("44M").run(words("robust_mutex", "--memory 60 --rounds 1 --pi 1"));
     assert!(outcome.hung.is_none(), "{}", outcome.account());
     if outcome.code() != 0 {
         outcome.expect(1).complains("Bad address");

@@ -257,7 +257,7 @@ impl Owner {
         for number in std::mem::take(&mut space.trays.dropping) {
             let charged = space.trays.get(number).charged;
             self.under_way(space, -i64::from(charged));
-            space.trays.put_free(number);
+            space.trays.put_free_unclean(number);
         }
         self.lose_process(space);
     }

@@ -479,7 +479,7 @@ impl Owner {
         let Some(agent) = &space.agent else {
             let charged = space.trays.get(number).charged;
             self.under_way(space, -i64::from(charged));
-            return space.trays.put_free(number);
+            return space.trays.put_free_unclean(number);
         };
         let tray = space.trays.get_mut(number);
         let operation = if tray.inherited { Operation::DropInherited } else { Operation::Drop };

@@ -457,7 +457,7 @@ impl Governor {
     /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
     /// is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>, counted: i64) {
-        self.shares.answers().for_each(|answers| self.told_shares.hear(answers));
+        self.shares.answers().for_each(|answers| self.told_shares.hear(&answers));
         let watched = &self.watched;
         let known = |pid: u32| watched.get(&pid).map_or(0, |watched| watched.shares(managed.get(&pid)));
         for (asked, pages) in self.told_shares.believed(managed, known) {

@@ -40,14 +40,11 @@ pub struct ToldShares {
 }
 
 impl ToldShares {
-    /// Those that were asked for together have answered.
-    pub fn hear(&mut self, answers: Vec<(Asked, i64)>) {
-        let mut families: BTreeMap<usize, Vec<(Asked, i64)>> = BTreeMap::new();
-        for (asked, pages) in answers {
-            families.entry(asked.family).or_default().push((asked, pages));
-        }
+    /// Those that were asked for together have answered: families, one after the other.
+    pub fn hear(&mut self, answers: &[(Asked, i64)]) {
         let at = Instant::now();
-        self.waiting.extend(families.into_values().map(|shares| Told { at, shares }));
+        let families = answers.chunk_by(|(one, _), (other, _)| one.family == other.family);
+        self.waiting.extend(families.map(|shares| Told { at, shares: shares.to_vec() }));
     }
 
     /// What is believed now. `counted`: what a process is taken to share.
@@ -97,14 +94,14 @@ mod tests {
             .into();
         let mut told = ToldShares::default();
         let answers = || vec![(asked(1, &parent), 50), (asked(2, &child), 50)];
-        told.hear(answers());
+        told.hear(&answers());
         assert_eq!(told.believed(&managed, |_| 60).len(), 2, "they share less than was known");
-        told.hear(answers());
+        told.hear(&answers());
         assert_eq!(told.believed(&managed, |_| 40).len(), 0, "more is not believed at once");
         let grandchild = child.child();
         std::thread::sleep(2 * SETTLED.0);
         assert_eq!(told.believed(&managed, |_| 40).len(), 0, "its part was told by nobody");
-        told.hear(answers());
+        told.hear(&answers());
         std::thread::sleep(2 * SETTLED.0);
         assert_eq!(told.believed(&managed, |_| 40).len(), 2, "nobody was born since");
         drop(grandchild);

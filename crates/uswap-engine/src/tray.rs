@@ -171,6 +171,12 @@ impl Trays {
         self.free.push_back(number);
     }
 
+    /// The same of a tray of which nobody knows whether its memory was given back: it is looked upon as inherited.
+    pub fn put_free_unclean(&mut self, number: u32) {
+        self.put_free(number);
+        self.get_mut(number).inherited = true;
+    }
+
     /// A tray.
     pub fn get(&self, number: u32) -> &Tray {
         &self.trays[number as usize]
