@@ -66,7 +66,7 @@ impl Space {
         let listed: HashSet<(u64, bool)> =
             lists.iter().map(|(entry, active)| (self.table.address(entry), active)).collect();
         let mut counted = [0; 2];
-        let aside: HashSet<u64> = self.parked.iter().chain(&self.shared_parked).copied().collect();
+        let aside: HashSet<u64> = self.parked.iter().copied().chain(self.shared_parked.iter()).collect();
         let (mut resident, mut stored, mut zeros, mut staged) = (0, 0, 0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {

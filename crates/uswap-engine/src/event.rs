@@ -176,6 +176,8 @@ impl Owner {
         (child.area, child.active, child.parent) = (parent.area, true, Some(parent.id));
         child.registered = parent.registered.clone();
         child.kin = parent.kin.child();
+        // What is set aside as shared is not copied from list to list in each child.
+        self.copies_begin(parent);
         child.copies = parent.copies.inherited();
         child.process_name = parent.process_name.clone();
         child.attached = parent.attached;
@@ -195,7 +197,6 @@ impl Owner {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
-        self.copies_begin(parent);
         self.copies_begin(&mut child);
         self.shared.counters.managed_processes.add(1);
         // What fails here is tried again when the agent touches the page.

@@ -56,6 +56,7 @@ mod outgrown;
 mod owner;
 pub mod page_answer;
 mod page_query;
+mod page_queue;
 mod placement;
 pub mod procfs;
 mod proof;

@@ -35,6 +35,7 @@ use crate::left::Left;
 use crate::load::{HeldFault, Record};
 use crate::matcher::Found;
 use crate::notes::Notes;
+use crate::page_queue::PageQueue;
 use crate::shared::Attached;
 use crate::still::Moves;
 use crate::throttle::Throttle;
@@ -233,7 +234,7 @@ pub struct Space {
     pub parked: Vec<u64>,
     /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
     /// all have given them up.
-    pub shared_parked: VecDeque<u64>,
+    pub shared_parked: PageQueue,
     /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again and again must give
     /// up shared ones too.
     pub refaults: u64,
@@ -327,7 +328,7 @@ impl Space {
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
             parked: Vec::new(),
-            shared_parked: VecDeque::new(),
+            shared_parked: PageQueue::default(),
             refaults: 0,
             sharing: 0,
             sharing_seen: Exclusive::default(),
@@ -449,6 +450,11 @@ impl Space {
         (self.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
     }
 
+    /// Pages that can go in the end: of those that relatives share its part, since they go where all have given them up.
+    pub fn can_go(&self) -> u64 {
+        self.weight() + self.shared_parked.len() as u64 / u64::from(self.kin.relatives() + 1)
+    }
+
     /// From now on pages are looked at before they are taken: relatives by fork may map them too.
     pub fn suspect_sharing(&mut self) {
         self.sharing = SUSPICION;
@@ -478,13 +484,13 @@ impl Space {
     /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.kin.may_share()) else {
-            return std::mem::take(&mut self.shared_parked).into();
+            return std::mem::take(&mut self.shared_parked).iter().collect();
         };
         during(Growth::Lists, || {
-            let mut own: Vec<u64> = self.shared_parked.iter().copied().collect();
+            let mut own: Vec<u64> = self.shared_parked.iter().collect();
             own.sort_unstable();
             own.retain(|address| self.sharing_seen.is_exclusive(pagemap, *address));
-            self.shared_parked.retain(|address| own.binary_search(address).is_err());
+            self.shared_parked.retain(|address| own.binary_search(&address).is_err());
             own
         })
     }

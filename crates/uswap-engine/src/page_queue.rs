@@ -1,0 +1,94 @@
+//! A queue of pages, first in first out, in which neighbours that come one after the other take no room of their own.
+//!
+//! After a fork all of a process's pages are set aside, in the order in which they would have gone: mostly that of their
+//! addresses. One by one they would take as much memory as the page table itself, in each relative.
+
+use std::collections::VecDeque;
+
+const PAGE: u64 = 4096;
+
+/// The queue: runs of neighbours, each from its first byte to the one behind its last page.
+#[derive(Clone, Debug, Default)]
+pub struct PageQueue {
+    runs: VecDeque<(u64, u64)>,
+    pages: usize,
+}
+
+impl PageQueue {
+    /// Pages in it.
+    pub fn len(&self) -> usize {
+        self.pages
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
+    }
+
+    /// Appends a page.
+    pub fn push_back(&mut self, address: u64) {
+        self.pages += 1;
+        match self.runs.back_mut() {
+            Some((_, end)) if *end == address => *end += PAGE,
+            _ => self.runs.push_back((address, address + PAGE)),
+        }
+    }
+
+    /// Takes the first page.
+    pub fn pop_front(&mut self) -> Option<u64> {
+        let (start, end) = self.runs.front_mut()?;
+        let address = *start;
+        *start += PAGE;
+        if start == end {
+            self.runs.pop_front();
+        }
+        self.pages -= 1;
+        Some(address)
+    }
+
+    /// All pages, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
+        self.runs.iter().flat_map(|(start, end)| (*start..*end).step_by(PAGE as usize))
+    }
+
+    /// Drops all others.
+    pub fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
+        let all = std::mem::take(self);
+        all.iter().filter(|address| is_kept(*address)).for_each(|address| self.push_back(address));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue(steps in prop::collection::vec(prop::option::of(0u64..12), 0..60), kept in 0u64..12) {
+            let (mut queue, mut model) = (PageQueue::default(), VecDeque::new());
+            for step in steps {
+                match step {
+                    Some(page) => {
+                        queue.push_back(page * PAGE);
+                        model.push_back(page * PAGE);
+                    }
+                    None => prop_assert_eq!(queue.pop_front(), model.pop_front()),
+                }
+                prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                prop_assert!(queue.iter().eq(model.iter().copied()));
+            }
+            queue.retain(|page| page / PAGE <= kept);
+            model.retain(|page| page / PAGE <= kept);
+            prop_assert_eq!(queue.len(), model.len());
+            prop_assert!(queue.iter().eq(model.iter().copied()));
+        }
+    }
+
+    #[test]
+    fn neighbours_take_no_room() {
+        let mut queue = PageQueue::default();
+        (1..1001).for_each(|page| queue.push_back(page * PAGE));
+        assert_eq!((queue.len(), queue.runs.len()), (1000, 1));
+    }
+}
