@@ -79,7 +79,7 @@ impl Door {
     fn prepare(&mut self, socket: MessageSocket, pid: u32) -> Option<AgentLink> {
         let leash = self.shared.descriptors.post.leash(pid).ok()?;
         let mut ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
-        ring.protects.store(self.shared.faults.watch_copies.into(), Relaxed);
+        ring.protects.store((!self.shared.faults.unwatched_copies).into(), Relaxed);
         ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
         ring.move_delay.store(self.shared.faults.delay_move as u32, Relaxed);
         ring.move_lies.store(self.shared.faults.move_lies as u32, Relaxed);

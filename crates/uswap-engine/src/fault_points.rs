@@ -101,8 +101,8 @@ pub struct FaultPoints {
     pub no_gate: bool,
     /// Rule off: a fork child's table is not cloned (its evicted pages read as zeros).
     pub no_fork_clone: bool,
-    /// Not a rule yet: writes that copy what a fork left shared are watched (see `copies.rs`).
-    pub watch_copies: bool,
+    /// Rule off: writes that copy what a fork left shared are not watched.
+    pub unwatched_copies: bool,
     /// Rule off: a fork child is taken to have registered what its parent has, and fresh registrations may be evicted.
     pub trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
@@ -286,7 +286,7 @@ impl FaultPoints {
                 "forget-evicted" => points.forget_evicted = true,
                 "no-gate" => points.no_gate = true,
                 "no-fork-clone" => points.no_fork_clone = true,
-                "watch-copies" => points.watch_copies = true,
+                "unwatched-copies" => points.unwatched_copies = true,
                 "trust-fresh" => points.trust_fresh = true,
                 "ignore-remove" => points.ignore_remove = true,
                 "trust-remove" => points.trust_remove = true,

@@ -46,7 +46,7 @@ impl Owner {
 
     fn greet_image(&mut self, greeting: Greeting, events: uffd::Userfaultfd) {
         // A kernel for a processor whose page tables have no mark for it refuses write protection.
-        let wanted = self.shared.faults.watch_copies;
+        let wanted = !self.shared.faults.unwatched_copies;
         let protects = wanted && events.handshake(EVENT_FEATURES | uffd::FEATURE_WRITE_PROTECT).is_ok();
         if !protects && let Err(error) = events.handshake(EVENT_FEATURES) {
             return self.refuse(&greeting, &format!("its userfaultfd is refused: {error}"));

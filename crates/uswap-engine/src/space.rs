@@ -484,7 +484,8 @@ impl Space {
     /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.kin.may_share()) else {
-            return std::mem::take(&mut self.shared_parked).iter().collect();
+            let all = std::mem::take(&mut self.shared_parked);
+            return during(Growth::Lists, || all.iter().collect());
         };
         during(Growth::Lists, || {
             let mut own: Vec<u64> = self.shared_parked.iter().collect();
