@@ -18,9 +18,8 @@
 //! milliseconds. What a parent copies between its fork and its watch (it is still changing its address space when its fork is read)
 //! is not seen: some hundred microseconds of one thread.
 //!
-//! **Not by itself yet.** It is done only where the fault point `watch-copies` asks for it. Of some 25 runs of a Python process of
-//! 0.6 GiB with eight children that copy all of it, one ended with a child that glibc's allocator stopped, for a reason that was not
-//! found, and may lie elsewhere.
+//! **What is not explained.** Of some 25 runs of a Python process of 0.6 GiB with eight children that copy all of it, with a build of the
+//! time when this was made, one ended with a child that glibc's allocator stopped. The cause was not found, and it was not seen again.
 //!
 //! **What must not be protected.** The kernel clears the tid word of a thread that ends without waiting for anybody: where
 //! a write would raise a fault it gives up, and whoever joins the thread sleeps for ever. So pages of control blocks are

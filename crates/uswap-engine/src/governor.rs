@@ -85,7 +85,7 @@ struct Watched {
 
 /// Whether a process holds about as much as its parent, which is managed: it was forked just now, and nobody has read of it yet.
 fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>) -> bool {
-    let parent = procfs::parent(pid).and_then(|parent| managed.get(&parent)).filter(|parent| parent.active);
+    let parent = procfs::parent(pid).and_then(|parent| managed.get(&parent));
     let held = |statm: &Statm| statm.read().map_or(0, |memory| memory.anonymous);
     let parents = parent.and_then(|parent| Statm::open(parent.reader).ok()).map_or(i64::MAX, |statm| held(&statm));
     held(statm) >= parents / 2
@@ -399,8 +399,9 @@ impl Governor {
                 let memory = Memory::default();
                 // Whoever has not said hello may be a fork child; counted twice, its pages would be taken from others.
                 let forks = self.shared.counters.fork_events.get() > 0;
-                let forked =
-                    managed.get(&pid).map_or_else(|| forks || looks_forked(pid, &statm, managed), |it| it.forked);
+                let forked = managed
+                    .get(&pid)
+                    .map_or_else(|| forks || looks_forked(pid, &statm, managed), ManagedProcess::may_be_forked);
                 let shared = if forked { i64::MAX } else { 0 };
                 let (scanned, scanned_at, shares_asked, account, begun) = (memory, None, None, None, 0);
                 entry.insert(Watched {
@@ -466,7 +467,10 @@ impl Governor {
                 (watched.shared, watched.copied) = (pages, asked.copied);
             }
         }
-        let forks = self.shared.counters.fork_events.get() > 0 || self.watched.len() > managed.len();
+        let fork_events = self.shared.counters.fork_events.get() > 0;
+        // No event tells of a fork of what was not managed yet.
+        let unseen = || managed.values().any(ManagedProcess::may_be_forked);
+        let forks = fork_events || self.watched.len() > managed.len() || unseen();
         let near = counted > self.shared.budget.activation() || self.is_group_near();
         self.shares_known = forks && near;
         if !self.shares_known {

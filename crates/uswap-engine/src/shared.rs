@@ -139,6 +139,13 @@ pub struct ManagedProcess {
     pub kin: KinSeen,
 }
 
+impl ManagedProcess {
+    /// Whether it began as a fork child, of a managed process or of one that was not managed yet.
+    pub fn may_be_forked(&self) -> bool {
+        self.forked || self.kin.is_uncertain
+    }
+}
+
 /// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which costs nothing; who changes them
 /// while somebody still reads copies them.
 #[derive(Debug, Default)]
