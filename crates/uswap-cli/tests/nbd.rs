@@ -199,7 +199,7 @@ fn stalled_twice(server: &Server) -> Outcome {
 }
 
 fn sigbus_report(launch: Launch) -> Running {
-    let arguments = "--memory 72 --rounds 3 --timeout 100".split(' ').map(Into::into);
+    let arguments = "--memory 96 --rounds 3 --timeout 100".split(' ').map(Into::into);
     launch.start([victim("sigbus_report").into_os_string()].into_iter().chain(arguments))
 }
 
