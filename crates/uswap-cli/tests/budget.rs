@@ -307,7 +307,7 @@ fn copies_after_a_fork_are_seen() {
 /// In a group they have to fit as they come: without that rule the kernel kills the tree, in three runs of three.
 #[test]
 fn copies_after_a_fork_fit_into_a_group() {
-    automatic(192 * MIB, &["copying_forks", "--memory", "150", "--children", "3", "--timeout", "140"]);
+    automatic(160 * MIB, &["copying_forks", "--memory", "120", "--children", "2", "--timeout", "140"]);
 }
 
 /// How often the threads of a process have been given a processor (`schedstat` of each).
