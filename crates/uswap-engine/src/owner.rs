@@ -400,8 +400,8 @@ impl Owner {
 
     /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were `asked` for so many already.
     fn share_out(&mut self, wanted: i64, asked: &HashMap<SpaceId, u64>) {
-        let weight = |space: &Space| if space.can_evict() { space.can_go() as i64 } else { 0 };
-        let manageable = self.spaces.values().map(|space| weight(space)).sum();
+        let manageable =
+            self.spaces.values().filter(|space| space.can_evict()).map(|space| space.can_go() as i64).sum();
         self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
         let left = (wanted as u64).saturating_sub(asked.values().sum());
         let (suspended, theirs) = self.suspended(left);

@@ -462,8 +462,10 @@ impl Space {
 
     /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
     pub fn is_shared(&mut self, address: u64) -> bool {
-        let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.sharing > 0) else { return false };
-        let shared = !self.sharing_seen.is_exclusive(pagemap, address);
+        if self.pagemap.is_none() || self.sharing == 0 {
+            return false;
+        }
+        let shared = self.is_mapped_elsewhere(address);
         self.sharing = if shared { SUSPICION } else { self.sharing - 1 };
         shared
     }
@@ -483,11 +485,10 @@ impl Space {
     /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in the order of their
     /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
-        let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.kin.may_share()) else {
-            let all = std::mem::take(&mut self.shared_parked);
-            return during(Growth::Lists, || all.iter().collect());
-        };
         during(Growth::Lists, || {
+            let Some(pagemap) = self.pagemap.as_ref().filter(|_| self.kin.may_share()) else {
+                return std::mem::take(&mut self.shared_parked).iter().collect();
+            };
             let mut own: Vec<u64> = self.shared_parked.iter().collect();
             own.sort_unstable();
             own.retain(|address| self.sharing_seen.is_exclusive(pagemap, *address));
