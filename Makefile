@@ -25,7 +25,7 @@ demo: ## a Python program in a quarter of the memory it needs, with and without 
 test: install-deps ## all tests that CI runs (about 17 minutes on two cores)
 	status=0; \
 	cargo test --release --workspace --exclude uswap-cli --no-fail-fast || status=$$?; \
-	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
+	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((3 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
 	exit $$status
 
 # Little optimised and without debug information: compiling is most of it.

@@ -265,8 +265,8 @@ fn automatic_with_many_processes_that_come_at_once() {
 }
 
 /// A crowd of fork children that fill their memory as fast as they can stays within the budget, since each waits for its agent
-/// before it begins. Without that rule they pass it by a third in every second run where agents are threads; an agent that
-/// is a process of its own keeps its program waiting a moment in any case.
+/// before it begins. Without that rule they pass it in one run of three where agents are threads; an agent that is a process
+/// of its own keeps its program waiting a moment in any case.
 #[test]
 fn a_crowd_of_fork_children_waits_for_its_agents() {
     need_userfaultfd!();
@@ -279,10 +279,11 @@ fn a_crowd_of_fork_children_waits_for_its_agents() {
         outcome.stat("ram_peak_bytes").saturating_sub(64 * MIB) >> 20
     };
     let with: Vec<u64> = (0..6).map(|n| passed_by(if n % 2 == 0 { "" } else { "agent-threads" })).collect();
+    let most = with.iter().copied().fold(1, u64::max);
     let hasty = "agent-threads,hasty-programs";
-    let without: Vec<u64> = (0..12).map(|_| passed_by(hasty)).take_while(|over| *over < 12).collect();
+    let without: Vec<u64> = (0..24).map(|_| passed_by(hasty)).take_while(|over| *over <= most).collect();
     notice(&format!("MiB over the budget: {with:?}, in haste {without:?} and then more than that"));
-    assert!(with.iter().all(|over| *over < 12) && without.len() < 12, "{with:?}, in haste {without:?}");
+    assert!(most < 12 && without.len() < 24, "{with:?}, in haste {without:?}");
 }
 
 /// Children that write to all their parent has left them need many times the budget, and no event tells of a copy: their writes

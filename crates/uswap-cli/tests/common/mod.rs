@@ -11,6 +11,7 @@
 pub mod cgroup;
 pub mod disk;
 pub mod elf;
+#[macro_use]
 pub mod nbd;
 pub mod places;
 pub mod procs;

@@ -1,7 +1,7 @@
 //! `uswap attach PID` and `uswap detach NAME`: a program that nobody prepared gets a budget, loses it again, and goes on with
 //! every byte; whatever is not possible is said, and harms nobody.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;

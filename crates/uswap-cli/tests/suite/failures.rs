@@ -1,7 +1,7 @@
 //! The failure table of the design, row by row: what happens when the engine, the keeper or a device fails. In every
 //! row the program reads right bytes, or a signal, or it is killed; it never reads wrong ones.
 
-mod common;
+use crate::common;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -2,7 +2,7 @@
 //! the rule off the same victim must be seen to fail, with wrong data or by hanging, in one of a few tries. So no
 //! test of a rule can pass because the case never happens.
 
-mod common;
+use crate::common;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Rule {
 
     fn launch(&self, timeout: u64) -> Launch {
         // Turns have tests of their own; here they would only add seconds beside other load (`crowd` has them all the same).
-        under("64M").swap_file("1G").option("--load-control", "off").deadline(timeout + 15)
+        under("44M").swap_file("1G").option("--load-control", "off").deadline(timeout + 15)
     }
 
     /// The rule on: right. The rule off: wrong, at least once.
@@ -73,7 +73,7 @@ impl Rule {
 
 /// Shown by memory that is filled beyond the budget and read back.
 fn filled_twice(off: &'static str, always: &'static str) -> Rule {
-    Rule { off, always, victim: "fill_twice", arguments: "128 half-random --reads 1", timeout: 20, tries: 3 }
+    Rule { off, always, victim: "fill_twice", arguments: "88 half-random --reads 1", timeout: 20, tries: 3 }
 }
 
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
@@ -86,9 +86,9 @@ fn gate() {
     Rule {
         // What waits for pending events before it evicts from fresh mappings would hide it mostly.
         off: "no-gate,trust-fresh",
-        always: "delay-apply=5000,delay-order=3000,no-placement",
+        always: "delay-apply=10000,delay-order=6000,no-placement",
         victim: "remap_same_address",
-        arguments: "--memory 96 --seconds 4 --next-to-go 1",
+        arguments: "--memory 66 --seconds 4 --next-to-go 1",
         timeout: 30,
         tries: 30,
     }
@@ -103,7 +103,7 @@ fn guards_are_announced() {
         off: "silent-hooks",
         always: "",
         victim: "guard_pages",
-        arguments: "--memory 76",
+        arguments: "--memory 52",
         timeout: 30,
         tries: 3,
     };
@@ -117,7 +117,7 @@ fn guards_are_announced() {
 #[test]
 fn attached_segments_are_announced() {
     need_userfaultfd!();
-    Rule { off: "silent-hooks", always: "", victim: "shmat_remap", arguments: "--memory 76", timeout: 30, tries: 3 }
+    Rule { off: "silent-hooks", always: "", victim: "shmat_remap", arguments: "--memory 52", timeout: 30, tries: 3 }
         .is_needed();
 }
 
@@ -129,7 +129,7 @@ fn fork_clone() {
         off: "no-fork-clone",
         always: "",
         victim: "fork_cow",
-        arguments: "--memory 96 --scene both_write",
+        arguments: "--memory 66 --scene both_write",
         timeout: 60,
         tries: 3,
     }
@@ -146,7 +146,7 @@ fn patient_greeting() {
         // A child that waits for its agent changes nothing until it is known.
         always: "hasty-programs",
         victim: "busy_child",
-        arguments: "--memory 72 --rounds 4 --micros 50000",
+        arguments: "--memory 50 --rounds 4 --micros 50000",
         timeout: 30,
         tries: 3,
     };
@@ -170,7 +170,7 @@ fn many_proofs() {
         off: "one-proof",
         always: "",
         victim: "raw_forks",
-        arguments: "--memory 80 --rounds 1",
+        arguments: "--memory 55 --rounds 1",
         timeout: 25,
         tries: 4,
     }
@@ -185,7 +185,7 @@ fn fresh_registrations() {
         off: "trust-fresh",
         always: "delay-scan=60000",
         victim: "fork_at_start",
-        arguments: "--memory 96",
+        arguments: "--memory 66",
         timeout: 90,
         tries: 4,
     }
@@ -200,7 +200,7 @@ fn scans_are_proven() {
         off: "trust-scan",
         always: "delay-register=2000",
         victim: "late_maps",
-        arguments: "--memory 90 --seconds 3",
+        arguments: "--memory 62 --seconds 3",
         timeout: 30,
         tries: 4,
     }
@@ -215,7 +215,7 @@ fn fresh_is_not_what_was_moved_there() {
         off: "lasting-fresh",
         always: "delay-settle=100000",
         victim: "fork_after_move",
-        arguments: "--memory 96 --rounds 5",
+        arguments: "--memory 66 --rounds 5",
         timeout: 40,
         tries: 4,
     }
@@ -230,7 +230,7 @@ fn order_of_changes() {
         off: "order-as-read",
         always: "",
         victim: "holes",
-        arguments: "--memory 64 --seconds 4",
+        arguments: "--memory 44 --seconds 4",
         timeout: 60,
         tries: 5,
     }
@@ -245,7 +245,7 @@ fn remove_events() {
         off: "ignore-remove",
         always: "",
         victim: "dontneed_stale",
-        arguments: "--memory 128 --rounds 3",
+        arguments: "--memory 88 --rounds 3",
         timeout: 60,
         tries: 3,
     }
@@ -260,7 +260,7 @@ fn remap_events() {
         off: "ignore-remap",
         always: "",
         victim: "mremap_cases",
-        arguments: "--memory 112 --rounds 1",
+        arguments: "--memory 77 --rounds 1",
         timeout: 60,
         tries: 3,
     }
@@ -271,7 +271,7 @@ fn remap_events() {
 #[test]
 fn wipe_on_fork_notes() {
     need_userfaultfd!();
-    Rule { off: "ignore-notes", always: "", victim: "wipeonfork", arguments: "--memory 112", timeout: 60, tries: 3 }
+    Rule { off: "ignore-notes", always: "", victim: "wipeonfork", arguments: "--memory 77", timeout: 60, tries: 3 }
         .is_needed();
 }
 
@@ -284,7 +284,7 @@ fn stacks_stay() {
         off: "manage-stacks",
         always: "forget-threads",
         victim: "cold_exit",
-        arguments: "--memory 96 --stacks own --young 1",
+        arguments: "--memory 66 --stacks own --young 1",
         timeout: 15,
         tries: 3,
     }
@@ -299,7 +299,7 @@ fn control_blocks_stay() {
         off: "forget-threads",
         always: "",
         victim: "cold_exit",
-        arguments: "--memory 96 --stacks heap --young 1",
+        arguments: "--memory 66 --stacks heap --young 1",
         timeout: 15,
         tries: 3,
     }
@@ -315,7 +315,7 @@ fn nonce() {
         off: "no-nonce",
         always: "",
         victim: "shared_vm",
-        arguments: "--memory 80 --scene parent_execs",
+        arguments: "--memory 55 --scene parent_execs",
         timeout: 30,
         tries: 3,
     }
@@ -346,7 +346,7 @@ fn leftovers_are_remembered() {
         off: "forget-leftovers",
         always: "agent-threads",
         victim: "seccomp_filter",
-        arguments: "--memory 96 --calls madvise",
+        arguments: "--memory 66 --calls madvise",
         timeout: 20,
         tries: 3,
     }
@@ -376,7 +376,7 @@ fn a_fault_on_a_resident_page_is_served() {
         off: "no-stray",
         always: "",
         victim: "drop_beside_touch",
-        arguments: "--memory 64 --rounds 8",
+        arguments: "--memory 44 --rounds 8",
         timeout: 20,
         tries: 4,
     };
@@ -402,7 +402,7 @@ fn faults_in_system_calls_are_not_held() {
         off: "hold-in-calls",
         always: "crowd",
         victim: "shared_log",
-        arguments: "--memory 200 --rounds 2 --in-calls 1",
+        arguments: "--memory 138 --rounds 2 --in-calls 1",
         // Several times as long as with the rule, in which it takes 7 s, and 25 beside other load.
         timeout: 60,
         tries: 2,
@@ -419,7 +419,7 @@ fn what_was_just_staged_is_known_before_a_fork() {
         // Between two looks of the owner the agent stages trays: without a look at the fork the child never learns of them.
         always: "delay-absorb=20000",
         victim: "fork_staged",
-        arguments: "--memory 80 --rounds 5",
+        arguments: "--memory 55 --rounds 5",
         timeout: 60,
         tries: 4,
     }
@@ -434,7 +434,7 @@ fn agents_are_not_the_last_to_stay() {
         off: "stay-last",
         always: "agent-threads",
         victim: "last_thread_exits",
-        arguments: "--memory 80",
+        arguments: "--memory 55",
         timeout: 20,
         tries: 2,
     }
@@ -456,7 +456,7 @@ fn what_was_freed_and_written_again_is_found() {
         off: "trust-remove",
         always: "audit",
         victim: "free_and_rewrite",
-        arguments: "--memory 76",
+        arguments: "--memory 52",
         timeout: 30,
         tries: 2,
     };
@@ -472,14 +472,14 @@ fn what_was_freed_and_written_again_is_found() {
 #[test]
 fn what_was_freed_is_written_to_before_it_counts_as_staged() {
     need_userfaultfd!();
-    freed("keep-clean", "audit", "--memory 76 --reclaim 1 --rounds 2").is_needed();
+    freed("keep-clean", "audit", "--memory 52 --reclaim 1 --rounds 2").is_needed();
 }
 
 /// What the kernel takes before that is zeros, in a fork child as well; it is not a page that was lost.
 #[test]
 fn what_the_kernel_takes_from_staging_is_zeros() {
     need_userfaultfd!();
-    let rule = freed("mourn-freed", "audit,delay-dirty=2000", "--memory 76 --reclaim 1 --rounds 1 --fork 1");
+    let rule = freed("mourn-freed", "audit,delay-dirty=2000", "--memory 52 --reclaim 1 --rounds 1 --fork 1");
     let outcome = rule.run(rule.always);
     outcome.expect(0).paged();
     assert!(outcome.stat("freed_in_staging") > 0, "{}", outcome.account());
@@ -499,7 +499,7 @@ fn a_kept_copy_is_compared() {
         off: "trust-copy",
         always: "",
         victim: "torture",
-        arguments: "--seed 5 --seconds 1 --memory 88 --ops-mask write,verify,rewrite_same,poke",
+        arguments: "--seed 5 --seconds 1 --memory 60 --ops-mask write,verify,rewrite_same,poke",
         timeout: 25,
         tries: 3,
     }
@@ -514,8 +514,8 @@ fn what_is_put_off_is_tried_again() {
         off: "no-retry",
         always: "",
         victim: "torture",
-        arguments: "--seed 1 --seconds 1 --memory 76",
-        timeout: 12,
+        arguments: "--seed 1 --seconds 1 --memory 52",
+        timeout: 40,
         tries: 3,
     }
     .is_needed();
@@ -529,7 +529,7 @@ fn staging_slots_are_inherited() {
         off: "bare-staging",
         always: "",
         victim: "raw_forks",
-        arguments: "--memory 72 --rounds 1",
+        arguments: "--memory 50 --rounds 1",
         timeout: 25,
         tries: 3,
     }
@@ -554,12 +554,12 @@ fn agents_have_a_folder_of_their_own() {
 fn what_grows_unseen_has_room() {
     need_userfaultfd!();
     let _alone = alone();
-    let budget = 64 << 20;
+    let budget = 44 << 20;
     let rule = Rule {
         off: "no-slack",
         always: "",
         victim: "alloc_fast",
-        arguments: "--memory 256 --threads 2 --how mmap",
+        arguments: "--memory 176 --threads 2 --how mmap",
         timeout: 40,
         tries: 6,
     };
@@ -595,7 +595,7 @@ fn late_answers_of_workers_do_not_count() {
         off: "believe-late-workers",
         always: "delay-store=2000",
         victim: "torture",
-        arguments: "--seed 1 --seconds 2 --memory 76 --threads 3 --ops-mask write,verify,dontneed",
+        arguments: "--seed 1 --seconds 2 --memory 52 --threads 3 --ops-mask write,verify,dontneed",
         timeout: 30,
         tries: 20,
     }

@@ -3,7 +3,7 @@
 //!
 //! cargo-deny judges the same and more (`make lint`, where it is installed); building it takes minutes, so CI has this.
 
-mod common;
+use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -43,7 +43,7 @@ fn package(line: &str) -> Option<Package> {
 
 /// The strings of `key = [...]` in deny.toml, comments aside; in a list of tables those of `crate`.
 fn listed(key: &str) -> Vec<String> {
-    let text = include_str!("../../../deny.toml");
+    let text = include_str!("../../../../deny.toml");
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
     let text: String = lines.collect::<Vec<_>>().join("\n");
     let start = format!("\n{key} = [");

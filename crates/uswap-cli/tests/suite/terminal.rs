@@ -1,6 +1,6 @@
 //! `uswap run` on a terminal: interrupting, stopping and continuing, an interactive shell.
 
-mod common;
+use crate::common;
 
 use common::terminal::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, play, shell, under_64m};
 use common::victims::victim;

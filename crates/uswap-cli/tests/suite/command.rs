@@ -1,6 +1,6 @@
 //! `uswap run` from the outside: statuses, refusals, pipes, signals, what the command inherits, what is left over.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 //! Programs that were built with a sanitizer run as without us: same answers, and what they are to find is found.
 
-mod common;
+use crate::common;
 
 use std::ffi::OsString;
 

@@ -1,7 +1,7 @@
 //! Programs of several users in one run: each loads the agent, and hears nothing of it; what is left for that in the file
 //! system goes with the run, whoever of it is killed.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Devices that come and go, and a budget that changes, while a program runs that checks each of its pages.
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

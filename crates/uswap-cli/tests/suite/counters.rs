@@ -1,6 +1,6 @@
 //! The figures of whole runs: what they are after a known run, and how they belong together (docs/pool.md).
 
-mod common;
+use crate::common;
 
 use common::victims::victim;
 use common::{Outcome, Running, Scratch, figures, under};

@@ -1,6 +1,6 @@
 //! What uswap cannot mend it says: programs that end by a heap limit of their own, and shared memory, of which nothing is evicted.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 //!
 //! Servers are nbdkit's, on loopback; a test that needs it leaves itself out where it is not installed.
 
-mod common;
+use crate::common;
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};

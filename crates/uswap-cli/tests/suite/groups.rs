@@ -1,6 +1,6 @@
 //! Groups inside a run: limits that hold for their processes alone, and charges that follow whoever has the pages.
 
-mod common;
+use crate::common;
 
 use std::process::{Command, Output};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! `make install-deps` installs them; a test whose program is missing says so.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;

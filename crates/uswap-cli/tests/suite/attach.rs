@@ -1,7 +1,7 @@
 //! Programs that did not load the agent: static ones of several kinds, cleared environments, their children; and that
 //! being attached to changes nothing they can notice.
 
-mod common;
+use crate::common;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn torture(faults: &str, arguments: &str) {
     // Of options given twice the first counts.
     words.extend(["--timeout", "75", "--seconds", "1", "--memory", "60"].map(Into::into));
     words.extend(within_limits(arguments).split_whitespace().map(Into::into));
-    let outcome = under("44M").faults(&format!("audit,{faults}")).deadline(90).swap_file("2G").run(words);
+    let outcome = under("28M").faults(&format!("audit,{faults}")).deadline(90).swap_file("2G").run(words);
     was_attached(outcome.expect(0).paged());
 }
 

@@ -1,8 +1,8 @@
 //! Swap on NBD servers: the programs that check each of their pages, with each server of the system, with faults that
 //! nbdkit's filters make, with servers that are killed, and with one of our own that lies.
 
-mod common;
-#[path = "../../uswap-device/tests/liar/mod.rs"]
+use crate::common;
+#[path = "../../../uswap-device/tests/liar/mod.rs"]
 mod liar;
 
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! The default swap file: sparse, and as large as half of what is free on its disk.
 
-mod common;
+use crate::common;
 
 use std::fs::File;
 use std::os::fd::AsFd;

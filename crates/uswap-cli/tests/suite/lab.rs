@@ -1,7 +1,7 @@
 //! `uswap lab` from the outside. Traces are made by the command itself; with `USWAP_TRACES` set to a folder of published
 //! traces, these are replayed too.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! The agent as a process of its own: it comes and goes with the memory it speaks for.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! `cargo test -- --ignored` (make soak) runs each for minutes instead of seconds.
 
-mod common;
+use crate::common;
 
 use std::ffi::OsString;
 
@@ -20,7 +20,7 @@ fn words(arguments: &str) -> Vec<OsString> {
 }
 
 fn launch() -> Launch {
-    under("44M").deadline(90).swap_file("2G").faults("audit")
+    under("28M").deadline(90).swap_file("2G").faults("audit")
 }
 
 /// Runs it; it must verify every page it read, and pages must have been evicted.
@@ -60,7 +60,7 @@ fn queued_reads_that_fail_go_to_readers() {
     need_userfaultfd!();
     for (faults, queued) in [("audit,queue-fail=3", true), ("audit,no-read-queue", false)] {
         let launch = launch().option("--pool", "5").faults(faults);
-        let outcome = survives(launch, "--seed 64 --seconds 3 --memory 54 --processes 1");
+        let outcome = survives(launch, "--seed 64 --seconds 3 --memory 34 --processes 1");
         assert_eq!(outcome.stat("queued_reads") > 20, queued, "{faults}: {}", outcome.account());
     }
 }
@@ -69,7 +69,7 @@ fn queued_reads_that_fail_go_to_readers() {
 #[test]
 fn pages_are_busy_at_times() {
     need_userfaultfd!();
-    let outcome = survives(launch().faults("audit,busy=7"), "--seed 51 --seconds 1 --memory 54");
+    let outcome = survives(launch().faults("audit,busy=7"), "--seed 51 --seconds 1 --memory 34");
     assert!(outcome.stat("move_busy") > 100, "{}", outcome.account());
 }
 
@@ -78,7 +78,7 @@ fn pages_are_busy_at_times() {
 fn writes_fail_at_times() {
     need_userfaultfd!();
     let launch = launch().option("--pool", "5").faults("audit,write-fail=5");
-    let outcome = survives(launch, "--seed 52 --seconds 1 --memory 54 --processes 1");
+    let outcome = survives(launch, "--seed 52 --seconds 1 --memory 34 --processes 1");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
     let devices = outcome.stats.as_ref().map(|stats| stats["devices"].clone()).unwrap_or_default();
     assert!(devices[0]["write_errors"].as_u64() > Some(0), "{devices}");
@@ -90,7 +90,7 @@ macro_rules! written_back {
         $(#[test]
         fn $test() {
             need_userfaultfd!();
-            let launch = under("44M").deadline(90).faults(concat!("audit,", $faults));
+            let launch = under("28M").deadline(90).faults(concat!("audit,", $faults));
             let launch = if $swap.is_empty() { launch.swap_file("2G") } else { launch.option("--swap", $swap) };
             let outcome = survives(launch, $arguments);
             let (written, repacked) = (outcome.stat("written_back_pages"), outcome.stat("repacked_pages"));
@@ -100,13 +100,13 @@ macro_rules! written_back {
 }
 
 written_back! {
-    writeback_without_end: "eager-writeback", "", "--seed 31 --seconds 2 --memory 60";
-    slow_writeback: "no-alloc,eager-writeback,delay-writeback=3000", "", "--seed 33 --seconds 2 --memory 60";
-    writeback_and_repacking: "no-alloc,eager-writeback,eager-repack", "", "--seed 34 --seconds 2 --memory 60";
+    writeback_without_end: "eager-writeback", "", "--seed 31 --seconds 2 --memory 38";
+    slow_writeback: "no-alloc,eager-writeback,delay-writeback=3000", "", "--seed 33 --seconds 2 --memory 38";
+    writeback_and_repacking: "no-alloc,eager-writeback,eager-repack", "", "--seed 34 --seconds 2 --memory 38";
     slow_writeback_and_repacking: "no-alloc,eager-writeback,eager-repack,delay-writeback=500,again=20", "",
-        "--seed 35 --seconds 2 --memory 60 --threads 3";
-    counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 60";
-    writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 60";
+        "--seed 35 --seconds 2 --memory 38 --threads 3";
+    counters_in_packs: "no-alloc,eager-writeback,eager-repack", "", "--mode counters --seconds 2 --memory 38";
+    writeback_without_packs: "eager-writeback,no-packing", "", "--seed 36 --seconds 2 --memory 38";
 }
 
 /// The same on a block device, whose sectors say how little can be read.
@@ -114,8 +114,8 @@ written_back! {
 fn writeback_to_a_block_device() {
     need_userfaultfd!();
     let Some(device) = BlockDevice::new(512 << 20) else { return not_here("loop devices cannot be made here") };
-    let launch = under("44M").deadline(90).faults("audit,eager-writeback,eager-repack").option("--swap", &device.name);
-    let outcome = survives(launch, "--seed 37 --seconds 3 --memory 60");
+    let launch = under("28M").deadline(90).faults("audit,eager-writeback,eager-repack").option("--swap", &device.name);
+    let outcome = survives(launch, "--seed 37 --seconds 3 --memory 38");
     assert!(outcome.stat("written_back_pages") > 0 && outcome.stat("repacked_pages") > 0, "{}", outcome.account());
 }
 
@@ -123,14 +123,14 @@ fn writeback_to_a_block_device() {
 #[test]
 fn without_a_pool() {
     need_userfaultfd!();
-    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 2 --memory 60");
+    let outcome = survives(launch().option("--pool", "0"), "--seed 21 --seconds 2 --memory 38");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
 #[test]
 fn pool_of_a_few_pages() {
     need_userfaultfd!();
-    survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 60");
+    survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 38");
 }
 
 /// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the budget.
@@ -139,7 +139,7 @@ fn pool_of_a_few_pages() {
 fn swap_in_ram() {
     need_userfaultfd!();
     let outcome =
-        survives(under("44M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 2 --memory 60");
+        survives(under("28M").deadline(600).option("--swap", "ram,size=1G"), "--seed 23 --seconds 2 --memory 38");
     assert!(outcome.stat("pswpout") > 0, "{}", outcome.account());
 }
 
@@ -148,7 +148,7 @@ fn swap_in_ram() {
 fn two_devices() {
     need_userfaultfd!();
     let launch = launch().option("--pool", "5").option("--swap", "ram,prio=5,size=16M");
-    let outcome = survives(launch, "--seed 24 --seconds 2 --memory 60");
+    let outcome = survives(launch, "--seed 24 --seconds 2 --memory 38");
     let devices = outcome.stats.as_ref().and_then(|stats| stats["devices"].as_array()).map_or(0, Vec::len);
     assert_eq!(devices, 2, "{}", outcome.account());
 }
@@ -157,7 +157,7 @@ fn two_devices() {
 #[test]
 fn swap_file_without_a_name() {
     need_userfaultfd!();
-    survives(under("44M").deadline(90), "--seed 25 --seconds 2 --memory 60 --processes 1");
+    survives(under("28M").deadline(90), "--seed 25 --seconds 2 --memory 38 --processes 1");
 }
 
 fn minutes() -> u64 {

@@ -1,7 +1,7 @@
 //! Compressors and allocators of the pool in whole runs: chosen, changed while a program runs that checks each of its pages,
 //! and damaged.
 
-mod common;
+use crate::common;
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! `uswap core`: a core file has every page, wherever it lies and whatever happens meanwhile, and the program goes on.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
