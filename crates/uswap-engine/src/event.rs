@@ -267,10 +267,12 @@ impl Owner {
         let ordered = space.trays.get(number).ordered;
         for bit in bits(ordered) {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
-            let moved = space.place_of(slot, true).is_some();
+            let address = space.trays.get(number).addresses[bit as usize];
+            // What still lies where it was did not move: its slot can hold a page that the agent inherited and was to drop.
+            let stayed = space.pagemap.as_ref().is_some_and(|pagemap| pagemap.is_present(address).unwrap_or(false));
+            let moved = !stayed && space.place_of(slot, true).is_some();
             let tray = space.trays.get_mut(number);
             tray.ordered &= !(1 << bit);
-            let address = tray.addresses[bit as usize];
             let word = space.table.get(address);
             if word.state() == State::Resident && word.in_flight() {
                 if moved {

@@ -22,7 +22,8 @@ type Range = (u64, u64);
 impl Owner {
     /// Whether nothing is fresh any more; settles what is, if the moment is quiet.
     pub fn is_settled(&mut self, space: &mut Space) -> bool {
-        if !space.fresh.is_due(Duration::from_micros(self.shared.faults.delay_settle)) {
+        // A fork that was read and not applied yet needs to know what was fresh when it happened.
+        if !space.window.is_empty() || !space.fresh.is_due(Duration::from_micros(self.shared.faults.delay_settle)) {
             return space.fresh.is_empty();
         }
         let unfounded = if self.shared.faults.trust_scan {

@@ -301,14 +301,25 @@ impl Userfaultfd {
     /// Whether the page at `address` lies in a registered mapping; `None` while an event is pending or when the address
     /// space is gone. Nothing is installed: the kernel looks for the mapping first and fails at the source afterwards
     /// (fs/userfaultfd.c and mm/userfaultfd.c, `mfill_atomic`).
+    ///
+    /// The kernel looks whether an event is pending before it looks for the mapping, which can be unmapped or moved in between.
+    /// The event of that is pending when it is asked again.
     pub fn is_registered(&self, address: u64) -> Option<bool> {
-        let mut argument = Copy { destination: address, source: NOWHERE, length: 4096, mode: 0, copied: 0 };
-        let result = self.ioctl(UFFDIO_COPY, &mut argument);
-        match install(result, argument.copied) {
+        match self.install_nothing(address) {
+            Install::NotRegistered(_) => match self.install_nothing(address) {
+                Install::NotRegistered(_) => Some(false),
+                _ => None,
+            },
             Install::Other(libc::EFAULT, _) | Install::Exists(_) => Some(true),
-            Install::NotRegistered(_) => Some(false),
             _ => None,
         }
+    }
+
+    /// An installation that fails at the last, for want of a source.
+    fn install_nothing(&self, address: u64) -> Install {
+        let mut argument = Copy { destination: address, source: NOWHERE, length: 4096, mode: 0, copied: 0 };
+        let result = self.ioctl(UFFDIO_COPY, &mut argument);
+        install(result, argument.copied)
     }
 
     /// Reads messages in the order of the queue and appends them to `events`; `true` when more may be waiting.
@@ -412,6 +423,31 @@ mod tests {
         events.unregister(start, 4096).expect("unregister");
         assert_eq!(events.is_registered(start), Some(false));
         assert!(pages.iter().all(|byte| *byte == 0));
+    }
+
+    /// A mapping is taken away while it is asked about: before the event was read nobody may be told that it is gone.
+    #[test]
+    fn what_is_being_unmapped_is_never_said_to_be_unregistered() {
+        let Ok(events) = Userfaultfd::for_this_process() else { return };
+        events.handshake(FEATURE_EVENT_UNMAP).expect("handshake");
+        for round in 0..3000 {
+            let pages = crate::Reservation::new(16 * 4096).expect("address space");
+            let start = pages.bytes().as_ptr() as u64;
+            events.register(start, 16 * 4096).expect("register");
+            let unmapping = std::thread::spawn(move || drop(pages));
+            let answer = loop {
+                match events.is_registered(start) {
+                    Some(true) => std::hint::spin_loop(),
+                    answer => break answer,
+                }
+            };
+            assert_eq!(answer, None, "round {round}");
+            let mut read = Vec::new();
+            while read.is_empty() {
+                events.read_events(&mut read).expect("the event");
+            }
+            unmapping.join().expect("unmapped");
+        }
     }
 
     #[test]
