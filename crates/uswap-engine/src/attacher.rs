@@ -10,7 +10,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use uswap_sys::trace::{self, Stop, Tracee};
@@ -19,6 +19,7 @@ use crate::inject::{Brought, Failure, Injector, Target, Words};
 use crate::leaving::Leaver;
 use crate::loader::{Found, Layout};
 use crate::shared::{Attached, Fetched, Shared};
+use crate::threads::spawn;
 use crate::unmanaged::{ProgramKind, Why, program_kind};
 use crate::{choice, procfs};
 
@@ -49,6 +50,50 @@ pub struct Silent {
     pub small: Vec<u32>,
     /// The tree.
     pub tree: Vec<u32>,
+}
+
+/// The governor's end. The thread begins when there is somebody to look after: few runs have one.
+pub struct AttacherHandle {
+    tell: Sender<Silent>,
+    thread: Option<Box<dyn FnOnce() -> std::io::Result<()> + Send>>,
+}
+
+impl std::fmt::Debug for AttacherHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttacherHandle").field("has_begun", &self.thread.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl AttacherHandle {
+    /// `image`: the memfd of the agent.
+    pub fn new(shared: Arc<Shared>, image: OwnedFd, stop: Arc<AtomicBool>) -> Self {
+        let (tell, census) = channel();
+        let body = move || Attacher::new(shared, image).run(&census, &stop);
+        Self { tell, thread: Some(Box::new(move || spawn("attacher".into(), body))) }
+    }
+
+    /// Begins, whether there is somebody or not: a run that was attached to a program leaves it by this thread too.
+    ///
+    /// # Errors
+    /// EAGAIN: no more threads.
+    pub fn begin(&mut self) -> std::io::Result<()> {
+        self.thread.take().map_or(Ok(()), |begin| begin())
+    }
+
+    /// Tells who has no agent.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn tell(&mut self, silent: Silent) -> std::io::Result<()> {
+        if !silent.large.is_empty() || !silent.small.is_empty() {
+            self.begin()?;
+        }
+        if self.thread.is_none() {
+            // The run is over when nobody listens.
+            let _ = self.tell.send(silent);
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]

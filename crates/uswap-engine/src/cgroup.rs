@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// File pages are left at least this much room, and so much to begin with in small cgroups.
@@ -42,14 +43,13 @@ impl Cgroup {
     /// The same for any process.
     pub fn of_process(pid: u32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
         let machine = machine_memory()?;
         let candidates = text.lines().filter_map(|line| {
             let mut fields = line.splitn(3, ':');
             let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
             let unified = controllers.is_empty();
             let is_memory = controllers.split(',').any(|controller| controller == "memory");
-            let root = mount_point(&mounts, unified)?;
+            let root = mount_point(unified)?.to_path_buf();
             (unified || is_memory).then(|| (root, path.trim_start_matches('/').to_string(), unified))
         });
         candidates.filter_map(|(root, path, unified)| Self::tightest(&root, &path, unified)).find(|c| c.limit < machine)
@@ -125,9 +125,10 @@ struct Stat {
     refaults: u64,
 }
 
-/// Total memory of the machine in bytes.
+/// Total memory of the machine in bytes, as it was when it was first asked for.
 pub fn machine_memory() -> Option<u64> {
-    meminfo("MemTotal:")
+    static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
+    *TOTAL.get_or_init(|| meminfo("MemTotal:"))
 }
 
 /// Memory that the machine could still give, in bytes.
@@ -151,7 +152,17 @@ pub fn without_cgroup(machine: u64) -> u64 {
     machine / 10 * 8
 }
 
-fn mount_point(mounts: &str, unified: bool) -> Option<PathBuf> {
+/// Where the cgroups of version 1 for memory are mounted, or those of version 2. Read once: an engine knows what its keeper read.
+fn mount_point(unified: bool) -> Option<&'static Path> {
+    static POINTS: OnceLock<[Option<PathBuf>; 2]> = OnceLock::new();
+    let points = POINTS.get_or_init(|| {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        [false, true].map(|unified| mount_point_in(&mounts, unified))
+    });
+    points[usize::from(unified)].as_deref()
+}
+
+fn mount_point_in(mounts: &str, unified: bool) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let [_, point, kind, options, ..] = fields[..] else { return None };

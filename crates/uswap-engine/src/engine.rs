@@ -176,9 +176,6 @@ fn start(
         control.command.store(command, SeqCst);
         go.write_all(b"g").map_err(say("command"))?;
     }
-    // Before there are threads, whose stacks it concerns too. Where it is not permitted the kernel may swap the engine out;
-    // `doctor` says so.
-    let _ = process::lock_memory();
     let tape = channels.tape.take();
     let recording = tape.map(|tape| std::thread::Builder::new().name("recorder".into()).spawn(|| tape.run()));
     let recording = recording.transpose().map_err(say("cannot start a thread"))?;
@@ -281,7 +278,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     .map_err(|error| format!("the store cannot be set up: {error}"))?;
     store.tune(faults.tuning());
     faults.set_in(&store.faults);
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = process::processors();
     let (matches, match_jobs) = std::sync::mpsc::channel();
     let (asked, questions) = sync_channel(crate::load::MOST_QUESTIONS);
     let owners = processors.clamp(1, 4);
@@ -373,7 +370,7 @@ pub fn serve_without_growth(shared: &Shared) {
     }
 }
 
-/// Agents that are killed have gone by then, mostly at once: that is not waited for asleep.
+/// Agents that are killed have gone by then, mostly at once: each end is waited for as it comes.
 const AGENTS_END: Duration = Duration::from_millis(10);
 
 impl Engine {
@@ -388,7 +385,11 @@ impl Engine {
             ready.clear();
             let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
             let patience = match seen_off {
-                Some(at) if at.elapsed() < AGENTS_END => 0,
+                Some(at) if at.elapsed() < AGENTS_END => {
+                    // SIGCHLD. To look again and again would keep the agent from a processor.
+                    let _ = signal::take(AGENTS_END / 10);
+                    0
+                }
                 _ if soon => 5,
                 _ => 50,
             };
@@ -440,6 +441,9 @@ impl Engine {
                 control.stopped.store(2, SeqCst);
             }
             if let Some((status, at)) = ended {
+                if seen_off.is_some_and(|at| at.elapsed() < AGENTS_END) && process::has_children() {
+                    continue;
+                }
                 // Who cannot be looked at has not ended.
                 let Ok(left) = procfs::children_seen(std::process::id()) else { continue };
                 if left.is_empty() {

@@ -33,35 +33,44 @@ pub struct Asked {
 }
 
 /// The governor's end.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ForkShares {
+    /// Once something was asked: most programs never fork.
+    thread: Option<Ends>,
+}
+
+#[derive(Debug)]
+struct Ends {
     questions: SyncSender<Vec<Asked>>,
     answers: Receiver<Vec<(Asked, i64)>>,
 }
 
 impl ForkShares {
     /// Starts the thread; it ends after the governor.
-    ///
-    /// # Errors
-    /// EAGAIN: no more threads.
-    pub fn start() -> std::io::Result<Self> {
+    fn start() -> std::io::Result<Ends> {
         let (questions, asked) = sync_channel(1);
         let (told, answers) = channel();
         let thread = std::thread::Builder::new().name("shares".into()).stack_size(256 << 10);
         // Not waited for at the end: it may be in a read that takes its time.
         thread.spawn(move || read(&asked, &told))?;
-        Ok(Self { questions, answers })
+        Ok(Ends { questions, answers })
     }
 
-    /// Asks for these processes, in this order. `false`: it is still busy with others.
-    pub fn ask(&self, processes: Vec<Asked>) -> bool {
-        processes.is_empty() || self.questions.try_send(processes).is_ok()
+    /// Asks for these processes, in this order. `false`: it is still busy with others, or there are no more threads (EAGAIN).
+    pub fn ask(&mut self, processes: Vec<Asked>) -> bool {
+        if processes.is_empty() {
+            return true;
+        }
+        if self.thread.is_none() {
+            self.thread = Self::start().ok();
+        }
+        self.thread.as_ref().is_some_and(|thread| thread.questions.try_send(processes).is_ok())
     }
 
     /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
     /// together: what one has less of its relative has more of.
     pub fn answers(&self) -> impl Iterator<Item = Vec<(Asked, i64)>> {
-        self.answers.try_iter()
+        self.thread.iter().flat_map(|thread| thread.answers.try_iter())
     }
 }
 
@@ -101,7 +110,7 @@ mod tests {
 
     #[test]
     fn who_is_asked_for_is_told_but_not_who_is_gone() {
-        let shares = ForkShares::start().expect("a thread");
+        let mut shares = ForkShares::default();
         assert!(shares.ask(Vec::new()));
         let own = std::process::id();
         let asked = |pid| Asked { pid, thread: pid, ..Asked::default() };

@@ -6,17 +6,17 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use uswap_core::size::human;
 
 use crate::agents;
-use crate::attacher::Silent;
+use crate::attacher::{AttacherHandle, Silent};
 use crate::callers::Callers;
 use crate::census::Census;
-use crate::config::PoolShare;
+use crate::cgroup::{Balance, Cgroup};
+use crate::config::{Ram, RunConfig, SwapPlace, SwapSpec};
 use crate::fork_shares::{Asked, ForkShares};
 use crate::group::Account;
 use crate::hurry::Hurry;
@@ -115,10 +115,10 @@ pub struct Governor {
     shares: ForkShares,
     told_shares: ToldShares,
     shared_pages: i64,
-    automatic: Option<crate::cgroup::Balance>,
+    automatic: Option<Balance>,
     census: Census,
     callers: Callers,
-    attacher: Option<Sender<Silent>>,
+    attacher: Option<AttacherHandle>,
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
     share: Share,
@@ -135,30 +135,32 @@ pub struct Governor {
 }
 
 impl Governor {
-    /// A governor; `automatic` steers the limit by the cgroup.
+    /// A governor; with `--ram auto` it steers the limit by the cgroup that the programs are in.
     ///
     /// # Errors
     /// /proc is not there.
     pub fn new(
         shared: Arc<Shared>,
-        automatic: Option<crate::cgroup::Balance>,
-        pool_share: PoolShare,
-        swap_in_ram: bool,
+        config: &RunConfig,
         shortage: Shortage,
-        attacher: Option<Sender<Silent>>,
+        attacher: Option<AttacherHandle>,
         hurry: Hurry,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
         let watched = HashMap::new();
-        let shared_memory = SharedMemory::of(shared.tree.first());
+        let cgroup = Cgroup::of_process(shared.tree.first());
+        let automatic = cgroup.clone().filter(|_| matches!(config.ram, Ram::Auto)).map(Balance::new);
+        let in_ram = |spec: &SwapSpec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram);
+        let swap_in_ram = config.swap.iter().any(in_ram);
+        let shared_memory = SharedMemory::new(cgroup);
         Ok(Self {
             shared,
             engine,
             watched,
             census_at: long_ago,
             census_took: Duration::ZERO,
-            shares: ForkShares::start()?,
+            shares: ForkShares::default(),
             told_shares: ToldShares::default(),
             shared_pages: 0,
             automatic,
@@ -166,7 +168,7 @@ impl Governor {
             callers: Callers::default(),
             attacher,
             leaving: Vec::new(),
-            share: Share::new(pool_share),
+            share: Share::new(config.pool_share),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -433,8 +435,10 @@ impl Governor {
     }
 
     /// Tells who has no agent.
-    fn tell_attacher(&self, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
-        let Some(attacher) = &self.attacher else { return };
+    fn tell_attacher(&mut self, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
+        if self.attacher.is_none() {
+            return;
+        }
         let silent = |pid: &u32| !managed.get(pid).is_some_and(|process| process.agent);
         let anonymous = |pid: u32| self.watched.get(&pid).map_or(0, |watched| watched.memory.anonymous);
         let is_large = |pid: &u32| self.shared.tree.is_root(*pid) || anonymous(*pid) >= WORTH_AN_AGENT;
@@ -442,8 +446,12 @@ impl Governor {
         if self.shared.counters.attached.get() == 0 {
             small.clear();
         }
-        // The run is over when nobody listens.
-        let _ = attacher.send(Silent { large, small, tree: tree.to_vec() });
+        let told = Silent { large, small, tree: tree.to_vec() };
+        if let Some(Err(error)) = self.attacher.as_mut().map(|attacher| attacher.tell(told)) {
+            self.shared
+                .notice(format!("programs without an agent stay unmanaged: a thread cannot be started: {error}"));
+            self.attacher = None;
+        }
     }
 
     /// From how much memory on a process is managed. Where there is no room left none is too small.

@@ -10,7 +10,8 @@ use uswap_sys::shared::memfd_with;
 use crate::image_file::ImageFile;
 
 /// The bytes of the shared object.
-pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
+pub static IMAGE: &[u8] = BYTES;
+const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
 const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
 /// What the agent's constructor looks at: whether it is to wait.
 const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
@@ -20,6 +21,11 @@ const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
 const THREAD: &[u8] = b"uswap:agent-is-thread:no";
 /// In the place of the first letter of one of these three: it is so.
 const SET: u8 = b'S';
+/// Where they stand in the image. Looked for by the compiler: a run would need a tenth of a millisecond.
+const MARKER_AT: usize = place_of(MARKER);
+const SHORTAGE_AT: usize = place_of(SHORTAGE);
+const FOLDER_AT: usize = place_of(FOLDER);
+const THREAD_AT: usize = place_of(THREAD);
 
 /// How agents are made, for tests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,14 +54,14 @@ impl AgentImage {
     pub fn new(socket_path: &str, letters: Letters, file: Option<Arc<ImageFile>>) -> std::io::Result<Self> {
         assert!(socket_path.len() < MARKER.len());
         let mut image = IMAGE.to_vec();
-        let at = place_of(MARKER);
+        let at = MARKER_AT;
         image[at..at + MARKER.len()].fill(0);
         image[at..at + socket_path.len()].copy_from_slice(socket_path.as_bytes());
         if letters.shared_folder {
-            image[place_of(FOLDER)] = SET;
+            image[FOLDER_AT] = SET;
         }
         if letters.thread {
-            image[place_of(THREAD)] = SET;
+            image[THREAD_AT] = SET;
         }
         file.as_ref().map(|file| file.fill(&image)).transpose()?;
         Ok(Self { memory: memfd_with(c"uswap-agent.so", &image)?, file })
@@ -65,13 +71,10 @@ impl AgentImage {
     ///
     /// # Errors
     /// EMFILE.
-    ///
-    /// # Panics
-    /// Never: the image has its marker.
     pub fn shortage(&self) -> std::io::Result<Shortage> {
         let mut images = vec![File::from(self.memory.try_clone()?)];
         images.extend(self.file.as_ref().map(|file| file.descriptor()).transpose()?);
-        Ok(Shortage { images, at: place_of(SHORTAGE) as u64, short: false })
+        Ok(Shortage { images, at: SHORTAGE_AT as u64, short: false })
     }
 
     /// Another descriptor of it.
@@ -91,9 +94,19 @@ impl AgentImage {
     }
 }
 
-/// Where a marker stands in the image.
-fn place_of(marker: &[u8]) -> usize {
-    IMAGE.windows(marker.len()).position(|window| window == marker).expect("the image has its markers")
+/// Where a marker stands in the image, which has it.
+const fn place_of(marker: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        let mut same = 0;
+        while same < marker.len() && BYTES[at + same] == marker[same] {
+            same += 1;
+        }
+        if same == marker.len() {
+            return at;
+        }
+        at += 1;
+    }
 }
 
 /// A letter in the image that programs see when they start, since it lies in a page that nobody changes: whether they

@@ -26,9 +26,9 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Of the cgroup that `pid` is in, if that has a limit.
-    pub fn of(pid: u32) -> Self {
-        Self { cgroup: Cgroup::of_process(pid), budget: 0, told: false, next: Instant::now() }
+    /// `cgroup`: the one that the programs are in, if that has a limit.
+    pub fn new(cgroup: Option<Cgroup>) -> Self {
+        Self { cgroup, budget: 0, told: false, next: Instant::now() }
     }
 
     /// Looks at all processes of the tree, if there is so much shared memory in the machine at all.

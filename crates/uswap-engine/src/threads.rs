@@ -1,27 +1,30 @@
 //! Which threads the engine has, and when each begins.
 //!
 //! ```text
-//! from the start     owners (serve faults), governor (measures), matcher (fork children), attacher, the recorder
-//! once memory grows  workers (store what is evicted), writeback (the pool's limit, its density, room of devices), load control
+//! from the start     owners (serve faults), governor (measures), the recorder
+//! once memory grows  workers (store what is evicted), writeback (the pool's limit, its density, room of devices), load control,
+//!                    matcher (fork children)
+//! when first asked   shares (reads what relatives share), attacher
 //! ```
 //! A process costs a tenth of a millisecond for each thread that is made, and most programs never come near their budget. So
-//! those of the second row begin when half of what makes memory managed is in use ([`Shared::is_expecting`]). Nothing
-//! depends on when: what they are to do waits for them.
+//! those of the second row begin when half of what makes memory managed is in use ([`Shared::is_expecting`]), and then the
+//! engine's memory is locked. Nothing depends on when: what they are to do waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_store::WritebackScratch;
 
-use crate::attacher::Attacher;
-use crate::cgroup::{Balance, Cgroup};
-use crate::config::{Ram, RunConfig, SwapPlace};
+use crate::attacher::AttacherHandle;
+use crate::config::RunConfig;
 use crate::engine::Channels;
 use crate::governor::Governor;
 use crate::hurry::Hurry;
 use crate::image::AgentImage;
 use crate::load::Controller;
+use crate::matcher::MatchJob;
 use crate::owner::Owner;
 use crate::shared::Shared;
 use crate::{reader, worker};
@@ -32,7 +35,7 @@ pub const MOST_WORKERS: usize = 8;
 const MOST_WRITERS: usize = 4;
 
 /// Starts a thread. It holds nothing that outlives the process: nobody waits for its end.
-fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(body).map(drop)
 }
 
@@ -41,6 +44,7 @@ pub struct Later {
     shared: Arc<Shared>,
     stopping: Arc<AtomicBool>,
     controller: Option<Controller>,
+    matches: Receiver<MatchJob>,
 }
 
 impl Later {
@@ -49,7 +53,10 @@ impl Later {
     /// # Errors
     /// EAGAIN: no more threads are allowed.
     pub fn start(self) -> std::io::Result<()> {
-        let Self { shared, stopping, controller } = self;
+        let Self { shared, stopping, controller, matches } = self;
+        // Before there are more threads, whose stacks it concerns too. Where it is not permitted the kernel may swap the engine out;
+        // `doctor` says so.
+        let _ = uswap_sys::process::lock_memory();
         let slow = is_slow(&shared);
         for number in 0..if slow { MOST_WORKERS } else { WORKERS } {
             let shared = shared.clone();
@@ -59,6 +66,8 @@ impl Later {
             let (shared, stop) = (shared.clone(), stopping.clone());
             spawn(format!("writeback-{number}"), move || write_back(&shared, &stop, number == 0))?;
         }
+        let matcher = shared.clone();
+        spawn("matcher".into(), move || crate::matcher::run(&matcher, &matches))?;
         if let Some(mut controller) = controller {
             spawn("load".into(), move || controller.run(&stopping))?;
         }
@@ -85,31 +94,22 @@ pub fn start(
     for device in shared.store.device_numbers() {
         reader::open(shared, device)?;
     }
-    let (matcher, jobs) = (shared.clone(), channels.matches);
-    spawn("matcher".into(), move || crate::matcher::run(&matcher, &jobs))?;
-    let balance = match config.ram {
-        Ram::Auto => Cgroup::of_process(shared.tree.first()).map(Balance::new),
-        Ram::Bytes(_) => None,
-    };
-    let swap_in_ram =
-        config.swap.iter().any(|spec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram));
-    let attacher = if config.attach {
-        let (tell, census) = std::sync::mpsc::channel();
-        let mut attacher = Attacher::new(shared.clone(), image.descriptor()?);
-        let stop = stopping.clone();
-        spawn("attacher".into(), move || attacher.run(&census, &stop))?;
-        Some(tell)
+    let mut attacher = if config.attach {
+        Some(AttacherHandle::new(shared.clone(), image.descriptor()?, stopping.clone()))
     } else {
         None
     };
+    if config.target.is_some() {
+        attacher.as_mut().map_or(Ok(()), AttacherHandle::begin)?;
+    }
     let shortage = image.shortage()?;
-    let governor = Governor::new(shared.clone(), balance, config.pool_share, swap_in_ram, shortage, attacher, hurry)?;
+    let governor = Governor::new(shared.clone(), config, shortage, attacher, hurry)?;
     let governor = Arc::new(Mutex::new(governor));
     let (measures, stop) = (governor.clone(), stopping.clone());
     spawn("governor".into(), move || Governor::run(&measures, &stop))?;
     let controls = config.load_control || shared.faults.crowd;
     let controller = controls.then(|| Controller::new(shared.clone(), channels.questions));
-    Ok((Later { shared: shared.clone(), stopping: stopping.clone(), controller }, governor))
+    Ok((Later { shared: shared.clone(), stopping: stopping.clone(), controller, matches: channels.matches }, governor))
 }
 
 /// Gives memory that only holes take back, some slabs at a time.

@@ -21,7 +21,7 @@ impl Twins {
     /// An empty table (512 KiB, touched as it fills).
     pub fn new() -> Self {
         // Object ids are stored inverted, so that untouched memory reads as "none".
-        Self((0..SLOTS).map(|_| AtomicU32::new(!NONE)).collect())
+        Self(uswap_sys::zeroed::atomic_words(SLOTS))
     }
 
     fn slot(&self, hash: PageHash) -> &AtomicU32 {

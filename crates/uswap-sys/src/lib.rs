@@ -27,6 +27,7 @@ pub mod terminal;
 pub mod trace;
 pub mod userfaultfd;
 pub mod vmread;
+pub mod zeroed;
 
 pub use aligned::AlignedBuf;
 pub use file::{can_be_executed, direct_alignment, free_bytes, is_memory_file_system, punch_hole};

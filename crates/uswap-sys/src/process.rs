@@ -138,6 +138,20 @@ pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, Change)>> {
     Ok(Some((pid as u32, change)))
 }
 
+/// Whether there are children, or orphans that became ours, whatever the state they are in.
+pub fn has_children() -> bool {
+    let flags = libc::WNOHANG | libc::WNOWAIT | libc::WEXITED | libc::__WALL;
+    // SAFETY: no siginfo_t is asked for.
+    let result = check_int(unsafe { libc::waitid(libc::P_ALL, 0, std::ptr::null_mut(), flags) });
+    !result.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
+}
+
+/// Processors that this process may use, as it was when it was first asked for: to find out reads files of the cgroup.
+pub fn processors() -> usize {
+    static PROCESSORS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
 /// Sends a signal.
 ///
 /// # Errors

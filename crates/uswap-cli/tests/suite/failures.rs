@@ -258,12 +258,13 @@ fn engine_is_locked_and_not_the_first_victim() {
     }
     // Begun high, so that there is a way down without CAP_SYS_RESOURCE too.
     let begin = ["sh", "-c", "echo 500 >/proc/self/oom_score_adj; exec \"$0\" \"$@\""];
-    let script = "echo ready; exec sleep 20";
-    let run = under("1G").waits().deadline(30).wrapper(begin).start(["bash", "-c", script]);
+    // Locked once memory grows.
+    let script = "import time; held = bytearray(40 << 20); print('ready', flush=True); time.sleep(20)";
+    let run = under("64M").waits().deadline(30).wrapper(begin).start(["python3", "-c", script]);
     run.says("ready");
     let (keeper, engine, command) = (run.pid(), run.engine(), run.command());
     let locked = run.until("locked memory", || Some(status_kib(engine, "VmLck:")).filter(|kib| *kib > 0));
-    assert!(locked > 1 << 20, "the pool's reservation is not among the {locked} KiB that are locked");
+    assert!(locked > 64 << 10, "the pool's reservation is not among the {locked} KiB that are locked");
     let resident = status_kib(engine, "VmRSS:");
     assert!(resident < 64 << 10, "what is reserved was touched by locking it: {resident} KiB");
     assert_eq!(status_kib(command, "VmLck:"), 0, "the command inherits no lock");

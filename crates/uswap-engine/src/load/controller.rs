@@ -106,7 +106,7 @@ impl Controller {
             faults: 0,
             quiet: true,
             swap_in: 10e-6,
-            processors: std::thread::available_parallelism().map_or(1, |number| number.get() as u32),
+            processors: process::processors() as u32,
             pool: Pool { looked: now, cost: 0.5, room: 0 },
             idle: (Duration::ZERO, 1.0),
         }
