@@ -41,16 +41,26 @@ static inline void render_words(uint64_t *to, size_t words, uint64_t state)
         to[i] = next_random(&state);
 }
 
+#define WORD(text) { text, sizeof text - 1 }
+
+// Eight bytes at a time, of which the next word overwrites what is too much: programs spend most of their time here.
 static inline void render_text(unsigned char *to, size_t bytes, uint64_t state)
 {
-    static const char *const words[16] = { "page ",  "swap ", "the ",  "cold ", "memory ", "kernel ", "of ",  "fault ",
-                                           "write ", "back ", "slot ", "and ",  "pool ",   "reads ",  "to ", "evicts " };
+    static const struct {
+        char letters[8];
+        uint8_t length;
+    } words[16] = { WORD("page "),  WORD("swap "), WORD("the "),  WORD("cold "), WORD("memory "), WORD("kernel "),
+                    WORD("of "),    WORD("fault "), WORD("write "), WORD("back "), WORD("slot "),   WORD("and "),
+                    WORD("pool "),  WORD("reads "), WORD("to "),   WORD("evicts ") };
     size_t filled = 0;
     uint64_t choice = 0;
     while (filled < bytes) {
         choice = choice < 16 ? next_random(&state) : choice >> 4;
-        for (const char *letter = words[choice & 15]; *letter && filled < bytes; letter++)
-            to[filled++] = (unsigned char)*letter;
+        if (bytes - filled < sizeof words->letters)
+            memcpy(to + filled, words[choice & 15].letters, bytes - filled);
+        else
+            memcpy(to + filled, words[choice & 15].letters, sizeof words->letters);
+        filled += words[choice & 15].length;
     }
 }
 

@@ -48,7 +48,7 @@ fn within_limits(arguments: &str) -> String {
 fn torture(faults: &str, arguments: &str) {
     let mut words = vec![fixed("torture").into_os_string()];
     // Of options given twice the first counts.
-    words.extend(["--timeout", "75", "--seconds", "1", "--memory", "60"].map(Into::into));
+    words.extend(["--timeout", "75", "--seconds", "1", "--memory", "38"].map(Into::into));
     words.extend(within_limits(arguments).split_whitespace().map(Into::into));
     let outcome = under("28M").faults(&format!("audit,{faults}")).deadline(90).swap_file("2G").run(words);
     was_attached(outcome.expect(0).paged());
