@@ -300,7 +300,7 @@ fn control_blocks_stay() {
         always: "",
         victim: "cold_exit",
         arguments: "--memory 66 --stacks heap --young 1",
-        timeout: 15,
+        timeout: 40,
         tries: 3,
     }
     .is_needed();
