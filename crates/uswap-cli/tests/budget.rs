@@ -250,7 +250,7 @@ fn automatic_with_many_small_processes() {
 
 /// Each is worth managing, but grows by megabytes before it is, and new ones come while memory is short already. Without the
 /// wait at the door one run in three loses a process; with it one in twenty, where memory that is not registered yet
-/// grows for five milliseconds (SPECIFICATION, B9): two of twelve may.
+/// grows for five milliseconds (SPECIFICATION, B9): three of twelve may.
 #[test]
 fn automatic_with_many_processes_that_come_at_once() {
     need_userfaultfd!();
@@ -261,7 +261,7 @@ fn automatic_with_many_processes_that_come_at_once() {
         killed.extend(automatic_with_many(&group, 32, 12, 197 * MIB).err());
     }
     killed.iter().for_each(|account| notice(account));
-    assert!(killed.len() <= 2, "{killed:?}");
+    assert!(killed.len() <= 3, "{killed:?}");
 }
 
 /// A crowd of fork children that fill their memory as fast as they can stays within the budget, since each waits for its agent
