@@ -4,10 +4,30 @@
 // Each test binary uses a part of what is common.
 #![allow(unused_macros, unused_imports)]
 
-/// Hands all cases to another macro.
+/// One test for each case, which `$run` is given.
+macro_rules! torture_tests {
+    ($run:ident: $($test:ident: $faults:literal, $arguments:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            need_userfaultfd!();
+            $run($faults, $arguments);
+        })*
+    };
+    (ignored $run:ident: $($test:ident: $faults:literal, $arguments:literal;)*) => {
+        $(#[test]
+        #[ignore = "its parts stand in others: make soak"]
+        fn $test() {
+            need_userfaultfd!();
+            $run($faults, $arguments);
+        })*
+    };
+}
+
+/// The cases, run by a function of fault points and arguments.
 macro_rules! torture_cases {
-    ($macro:ident) => {
-        $macro! {
+    ($run:ident) => {
+        $crate::common::torture_cases::torture_tests! {
+            $run:
             seed_1: "", "--seed 1 --seconds 5 --memory 56";
             seed_4_without_forks: "", "--seed 4 --seconds 2 --memory 56 --processes 0 --ops-mask -fork,-spawn";
             reads_and_writes_only: "", "--seed 5 --seconds 2 --memory 56 --ops-mask write,verify,rewrite_same,poke";
@@ -31,9 +51,9 @@ macro_rules! torture_cases {
 
 /// Those of which each part stands in one of the others: they are left to `make soak`.
 macro_rules! more_torture_cases {
-    ($macro:ident) => {
-        $macro! {
-            ignored:
+    ($run:ident) => {
+        $crate::common::torture_cases::torture_tests! {
+            ignored $run:
             seed_2_one_thread: "", "--seed 2 --seconds 2 --memory 48 --threads 1 --processes 0";
             seed_3_four_threads: "", "--seed 3 --seconds 2 --memory 48 --threads 4";
             counters_with_four_threads: "", "--mode counters --seconds 2 --memory 56 --threads 4 --processes 1";
@@ -49,4 +69,4 @@ macro_rules! more_torture_cases {
     };
 }
 
-pub(crate) use {more_torture_cases, torture_cases};
+pub(crate) use {more_torture_cases, torture_cases, torture_tests};

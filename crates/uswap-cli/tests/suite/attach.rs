@@ -54,27 +54,9 @@ fn torture(faults: &str, arguments: &str) {
     was_attached(outcome.expect(0).paged());
 }
 
-macro_rules! static_torture {
-    ($($test:ident: $faults:literal, $arguments:literal;)*) => {
-        $(#[test]
-        fn $test() {
-            need_userfaultfd!();
-            torture($faults, $arguments);
-        })*
-    };
-    (ignored: $($test:ident: $faults:literal, $arguments:literal;)*) => {
-        $(#[test]
-        #[ignore = "its parts stand in others: make soak"]
-        fn $test() {
-            need_userfaultfd!();
-            torture($faults, $arguments);
-        })*
-    };
-}
-
 // The torture program without a C library that loads anything, with all its cases.
-torture_cases!(static_torture);
-more_torture_cases!(static_torture);
+torture_cases!(torture);
+more_torture_cases!(torture);
 
 fn attached(launch: Launch, arguments: [&str; 3]) -> Outcome {
     let mut words = vec![fixed("attached").into_os_string()];

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::victims::victim;
-use common::{Launch, Outcome, Running, Scratch, alone, figures, is_root, not_here, plain, procs, skip, under};
+use common::{
+    Launch, Outcome, Running, Scratch, alone, figures, installed, is_root, not_here, plain, procs, skip, under,
+};
 
 const ENGINE_DIED: i32 = 70;
 const EXHAUSTED: i32 = 71;
@@ -255,6 +257,9 @@ fn engine_is_locked_and_not_the_first_victim() {
     need_userfaultfd!();
     if !is_root() {
         return skip("needs root to lock memory");
+    }
+    if !installed("python3") {
+        return skip("python3 is not installed");
     }
     // Begun high, so that there is a way down without CAP_SYS_RESOURCE too.
     let begin = ["sh", "-c", "echo 500 >/proc/self/oom_score_adj; exec \"$0\" \"$@\""];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::told::Told;
 use common::victims::victim;
-use common::{Scratch, USWAP, figures, procs, under};
+use common::{Running, Scratch, USWAP, figures, procs, under};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -207,31 +207,55 @@ fn torture_while_pages_come_back() {
     words.extend("--seed 41 --seconds 15 --memory 128 --timeout 120".split(' ').map(Into::into));
     let running = launch.start(words);
     let mut came = 0;
-    // Beside other load the program's time can be over before the third turn.
-    let ended = || !procs::is_alive(running.pid());
-    let comes = |what: &str, look: &dyn Fn() -> bool| {
-        running.until(what, || (ended() || look()).then_some(()));
-        !ended()
-    };
     for turn in 0..3 {
-        if turn > 0 && !ended() {
-            uswap(&["swapon", &name, &spec(turn)]);
+        if turn > 0 && does(&running, &["swapon", &name, &spec(turn)]) {
             uswap(&["limit", &name, "64M", "--wait", "0"]);
         }
-        let before = brought_in(&name);
-        let path = folder.path(&format!("swap-{turn}")).display().to_string();
-        let off = || {
-            let done =
-                uswap(&["limit", &name, "1G"]).status.success() && uswap(&["swapoff", &name, &path]).status.success();
-            done && figures(&name)["devices"].as_array().is_some_and(Vec::is_empty)
-        };
-        if comes("pages on the device", &|| on_device(&name) > 24 * MIB) && comes("a swapoff", &off) {
-            came += brought_in(&name).saturating_sub(before);
-        }
+        came += one_turn(&running, &name, &folder.path(&format!("swap-{turn}")).display().to_string());
     }
     let outcome = running.wait();
     outcome.expect(0).paged();
     assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
     common::notice(&format!("{came} pages came back in {:.1?}", outcome.elapsed));
     assert!(came > 1024, "{came} pages came back: {}", outcome.account());
+}
+
+/// Whether the program's time is over, which beside other load it can be before the third turn.
+fn is_over(running: &Running) -> bool {
+    !procs::is_alive(running.pid())
+}
+
+/// Whether `found` holds. If not, the run must be about to end.
+#[track_caller]
+fn holds(running: &Running, found: bool, what: &str) -> bool {
+    let about_to_end = || {
+        (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            is_over(running)
+        })
+    };
+    assert!(found || about_to_end(), "{what}");
+    found
+}
+
+/// A command to the run, which must succeed as long as that lasts. Whether it did.
+#[track_caller]
+fn does(running: &Running, words: &[&str]) -> bool {
+    let output = uswap(words);
+    holds(running, output.status.success(), &format!("{words:?}: {}", says(&output)))
+}
+
+/// Returns how many pages were brought in.
+fn one_turn(running: &Running, name: &str, path: &str) -> u64 {
+    running.until("pages on the device", || (is_over(running) || on_device(name) > 24 * MIB).then_some(()));
+    if is_over(running) || !does(running, &["limit", name, "1G"]) {
+        return 0;
+    }
+    let before = brought_in(name);
+    running.until("a swapoff", || (is_over(running) || uswap(&["swapoff", name, path]).status.success()).then_some(()));
+    let left = figures(name)["devices"].as_array().map(Vec::len);
+    if !holds(running, left == Some(0), &format!("{left:?} devices after the swapoff")) {
+        return 0;
+    }
+    brought_in(name).saturating_sub(before)
 }

@@ -32,23 +32,8 @@ fn survives(launch: Launch, arguments: &str) -> Outcome {
     outcome
 }
 
-/// One test for each line: name, fault points, arguments of torture.
-macro_rules! torture {
-    ($($test:ident: $faults:literal, $arguments:literal;)*) => {
-        $(#[test]
-        fn $test() {
-            need_userfaultfd!();
-            survives(launch().faults(concat!("audit,", $faults)), $arguments);
-        })*
-    };
-    (ignored: $($test:ident: $faults:literal, $arguments:literal;)*) => {
-        $(#[test]
-        #[ignore = "its parts stand in others: make soak"]
-        fn $test() {
-            need_userfaultfd!();
-            survives(launch().faults(concat!("audit,", $faults)), $arguments);
-        })*
-    };
+fn torture(faults: &str, arguments: &str) {
+    survives(launch().faults(&format!("audit,{faults}")), arguments);
 }
 
 torture_cases!(torture);
