@@ -49,10 +49,10 @@ impl Cgroup {
             let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
             let unified = controllers.is_empty();
             let is_memory = controllers.split(',').any(|controller| controller == "memory");
-            let root = mount_point(unified)?.to_path_buf();
+            let root = mount_point(unified)?;
             (unified || is_memory).then(|| (root, path.trim_start_matches('/').to_string(), unified))
         });
-        candidates.filter_map(|(root, path, unified)| Self::tightest(&root, &path, unified)).find(|c| c.limit < machine)
+        candidates.filter_map(|(root, path, unified)| Self::tightest(root, &path, unified)).find(|c| c.limit < machine)
     }
 
     fn tightest(root: &Path, path: &str, unified: bool) -> Option<Self> {

@@ -153,8 +153,7 @@ impl Control {
     /// # Errors
     /// EAGAIN: no more threads.
     pub fn start(self, shared: Arc<Shared>) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name("control".into()).stack_size(256 << 10);
-        thread.spawn(move || self.serve(&shared)).map(drop)
+        crate::threads::spawn("control".into(), move || self.serve(&shared))
     }
 
     fn serve(&self, shared: &Arc<Shared>) {

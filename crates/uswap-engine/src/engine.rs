@@ -373,6 +373,11 @@ pub fn serve_without_growth(shared: &Shared) {
 /// Agents that are killed have gone by then, mostly at once: each end is waited for as it comes.
 const AGENTS_END: Duration = Duration::from_millis(10);
 
+/// Whether agents that were killed at `seen_off` are likely still to go.
+fn agents_are_ending(seen_off: Option<Instant>) -> bool {
+    seen_off.is_some_and(|at| at.elapsed() < AGENTS_END)
+}
+
 impl Engine {
     /// Until the command and everything it left behind has ended. Returns the user's exit status.
     fn supervise(&mut self, control: &ControlPage) -> i32 {
@@ -384,14 +389,14 @@ impl Engine {
         loop {
             ready.clear();
             let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
-            let patience = match seen_off {
-                Some(at) if at.elapsed() < AGENTS_END => {
-                    // SIGCHLD. To look again and again would keep the agent from a processor.
-                    let _ = signal::take(AGENTS_END / 10);
-                    0
-                }
-                _ if soon => 5,
-                _ => 50,
+            let patience = if agents_are_ending(seen_off) {
+                // SIGCHLD. To look again and again would keep the agent from a processor.
+                let _ = signal::take(AGENTS_END / 10);
+                0
+            } else if soon {
+                5
+            } else {
+                50
             };
             if self.poller.wait(patience, &mut ready).is_err() {
                 return exit::ENGINE_DIED;
@@ -441,7 +446,7 @@ impl Engine {
                 control.stopped.store(2, SeqCst);
             }
             if let Some((status, at)) = ended {
-                if seen_off.is_some_and(|at| at.elapsed() < AGENTS_END) && process::has_children() {
+                if agents_are_ending(seen_off) && process::has_children() {
                     continue;
                 }
                 // Who cannot be looked at has not ended.

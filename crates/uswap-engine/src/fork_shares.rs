@@ -12,6 +12,7 @@ use uswap_sys::process::is_gone;
 use uswap_sys::spares::{Spares, is_shortage};
 
 use crate::procfs;
+use crate::threads::spawn;
 
 /// Reading walks page tables: of its time the thread rests so many times what it read.
 const REST: u32 = 4;
@@ -50,9 +51,7 @@ impl ForkShares {
     fn start() -> std::io::Result<Ends> {
         let (questions, asked) = sync_channel(1);
         let (told, answers) = channel();
-        let thread = std::thread::Builder::new().name("shares".into()).stack_size(256 << 10);
-        // Not waited for at the end: it may be in a read that takes its time.
-        thread.spawn(move || read(&asked, &told))?;
+        spawn("shares".into(), move || read(&asked, &told))?;
         Ok(Ends { questions, answers })
     }
 

@@ -31,6 +31,7 @@ use crate::owner::Owner;
 use crate::page_answer::{Answered, Header, MOST_BYTES, MOST_RECORDS, Named, Question};
 use crate::shared::{Message, Shared};
 use crate::space::{Space, SpaceId};
+use crate::threads::spawn;
 use crate::tray::Phase;
 
 /// Connections served at the same time, at most.
@@ -131,8 +132,8 @@ pub fn begin(shared: &Arc<Shared>, mut stream: UnixStream, pid: u32) {
     let refused = match admit(shared, pid) {
         Ok(()) => {
             let (for_thread, its) = (shared.clone(), stream.try_clone());
-            let thread = std::thread::Builder::new().name("pages".into()).stack_size(256 << 10);
-            let begun = its.and_then(|its| thread.spawn(move || Server::new(&for_thread, pid).serve(its)));
+            let serve = |its| spawn("pages".into(), move || Server::new(&for_thread, pid).serve(its));
+            let begun = its.and_then(serve);
             begun.err().map(|error| {
                 shared.page_callers.0.fetch_sub(1, SeqCst);
                 format!("no thread for it: {error}")

@@ -79,8 +79,8 @@ pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
         outcome: Mutex::default(),
     });
     let (for_thread, its) = (shared.clone(), job.clone());
-    let thread = std::thread::Builder::new().name("swapoff".into()).stack_size(256 << 10);
-    thread.spawn(move || empty(&for_thread, &its, drain)).map_err(|error| format!("no thread for it: {error}"))?;
+    let begun = crate::threads::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
+    begun.map_err(|error| format!("no thread for it: {error}"))?;
     *slot = Some(job);
     Ok(json!({ "device": device, "pages": pages }))
 }

@@ -306,10 +306,9 @@ impl Userfaultfd {
     /// The event of that is pending when it is asked again.
     pub fn is_registered(&self, address: u64) -> Option<bool> {
         match self.install_nothing(address) {
-            Install::NotRegistered(_) => match self.install_nothing(address) {
-                Install::NotRegistered(_) => Some(false),
-                _ => None,
-            },
+            Install::NotRegistered(_) => {
+                matches!(self.install_nothing(address), Install::NotRegistered(_)).then_some(false)
+            }
             Install::Other(libc::EFAULT, _) | Install::Exists(_) => Some(true),
             _ => None,
         }
