@@ -456,16 +456,16 @@ fn what_was_freed_and_written_again_is_found() {
         off: "trust-remove",
         always: "audit",
         victim: "free_and_rewrite",
-        arguments: "--memory 52",
+        arguments: "--memory 52 --pages 8192",
         timeout: 30,
         tries: 2,
     };
     let outcome = rule.run(rule.always);
     outcome.expect(0).paged();
-    assert!(outcome.stat("left_pages") > 9000 && stayed(&outcome)[0] < 2560, "{}", outcome.account());
+    assert!(outcome.stat("left_pages") > 7000 && stayed(&outcome)[0] < 1024, "{}", outcome.account());
     let outcome = rule.run(rule.off);
     outcome.expect(0).paged();
-    assert!(stayed(&outcome)[0] > 7680, "they were evicted with the rule off: {}", outcome.account());
+    assert!(stayed(&outcome)[0] > 4096, "most were evicted with the rule off: {}", outcome.account());
 }
 
 /// What a program has freed with MADV_FREE the kernel takes also out of a staging slot. So it is written to there first.
