@@ -154,10 +154,17 @@ fn start(
     let command = match config.target {
         Some(target) => target.pid,
         None => match process::fork().map_err(say("cannot start the command"))? {
-            Fork::Child => become_command(config, wait, &environment, mask, files_before),
+            Fork::Child => {
+                // An engine that ends before it says go ends the pipe, if it held the only end.
+                if !shared.faults.keep_go {
+                    drop(go);
+                }
+                become_command(config, wait, &environment, mask, files_before)
+            }
             Fork::Parent(pid) => pid,
         },
     };
+    shared.faults.pause(shared.faults.delay_command);
     // From here on only for the engine: the command has been forked and keeps what it was given.
     let hurry = Hurry::begin();
     process::set_turn(lowered::TURN);

@@ -21,6 +21,10 @@ pub struct FaultPoints {
     pub delay_gate: u64,
     /// Microseconds between reading an event and applying it.
     pub delay_apply: u64,
+    /// Microseconds between forking the command and looking after it.
+    pub delay_command: u64,
+    /// Rule off: the forked command also holds the end of the pipe that it waits at.
+    pub keep_go: bool,
     /// Microseconds between activating a space and registering its memory.
     pub delay_scan: u64,
     /// Microseconds before and after a mapping that a scan has found is registered.
@@ -225,6 +229,8 @@ impl FaultPoints {
                 "delay-install" => points.delay_install = number,
                 "delay-gate" => points.delay_gate = number,
                 "delay-apply" => points.delay_apply = number,
+                "delay-command" => points.delay_command = number,
+                "keep-go" => points.keep_go = true,
                 "delay-scan" => points.delay_scan = number,
                 "delay-register" => points.delay_register = number,
                 "trust-scan" => points.trust_scan = true,

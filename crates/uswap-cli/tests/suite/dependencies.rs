@@ -6,7 +6,8 @@
 use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 /// A package from outside that is built, with what it is there from.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -131,19 +132,41 @@ fn packages_from_outside_are_what_deny_toml_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A folder of programs, the machine's own as far as the script needs them, and others that pretend.
+struct Pretended(common::Scratch);
+
+impl Pretended {
+    fn new() -> Self {
+        let folder = common::Scratch::new();
+        for name in ["bash", "sh", "sed", "awk", "sort", "head", "tr", "dirname", "cc", "make"] {
+            let places = ["/usr/bin", "/bin", "/usr/local/bin"].map(|place| Path::new(place).join(name));
+            let place = places.iter().find(|place| place.exists()).unwrap_or_else(|| panic!("there is no {name}"));
+            std::os::unix::fs::symlink(place, folder.path(name)).expect("a link");
+        }
+        Self(folder)
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let path = self.0.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    }
+
+    /// What `install-deps build` answers here.
+    fn install_deps(&self) -> Output {
+        let (script, folder) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/install-deps"), self.0.path(""));
+        let mut command = Command::new(self.0.path("bash"));
+        command.args([script, "build"]).env("PATH", &folder).env("HOME", &folder).output().expect("a script")
+    }
+}
+
 /// A machine with an old Rust, one that rustup cannot replace, or none, is told so in a sentence, and by a status.
 #[test]
 fn a_machine_without_a_rust_that_builds_this_is_told_so() {
-    let folder = common::Scratch::new();
-    let pretend = |program: &str, script: &str| {
-        let path = folder.path(program);
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a script");
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
-    };
+    let here = Pretended::new();
     // Not root, who would have something installed.
-    pretend("id", "echo 1000");
-    pretend("rustup", "exit 1");
-    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", folder.path("").display());
+    here.program("id", "echo 1000");
+    here.program("rustup", "exit 1");
     let least = env!("CARGO_PKG_RUST_VERSION");
     for (cargo, told) in [
         ("echo cargo 1.64.0", Some("here is 1.64.0")),
@@ -151,14 +174,41 @@ fn a_machine_without_a_rust_that_builds_this_is_told_so() {
         (&*format!("echo cargo {least}.0-nightly"), None),
         ("echo cargo 9.0.0", None),
     ] {
-        pretend("cargo", cargo);
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/install-deps");
-        let output = Command::new(script).arg("build").env("PATH", &path).env("HOME", folder.path("")).output();
-        let output = output.expect("a script");
+        here.program("cargo", cargo);
+        let output = here.install_deps();
         let said = String::from_utf8_lossy(&output.stderr);
         let wanted = format!("Rust {least} or later is needed");
         let is_told = told.is_some_and(|told| said.contains(told) && said.contains(&wanted));
         assert_eq!((output.status.success(), is_told), (told.is_none(), told.is_some()), "{cargo}: {said}");
+    }
+}
+
+/// For root the package is installed that has a Rust that is new enough, and rustup only where none has.
+#[test]
+fn the_package_with_a_rust_that_is_new_enough_is_installed() {
+    for (cargo, web, rustup, wanted) in [
+        ("1.63.0+dfsg1-2", "9.0.0+dfsg1-1~deb12u2", "(none)", Some("cargo-web")),
+        ("1.63.0+dfsg1-2", "9.0.0+dfsg1-1~deb13u1", "1.27.1-3", Some("cargo-web")),
+        ("9.0.0+dfsg1-2", "9.0.0+dfsg1-1", "1.27.1-3", Some("cargo")),
+        ("1.63.0", "1.85.0", "1.27.1-3", Some("rustup")),
+        ("1.63.0", "1.85.0", "(none)", None),
+    ] {
+        let here = Pretended::new();
+        let programs = here.0.path("").display().to_string();
+        here.program("id", "echo 0");
+        here.program("cargo", "exit 1");
+        let versions = format!("cargo) v='{cargo}' ;; cargo-web) v='{web}' ;; rustup) v='{rustup}' ;; *) v=1 ;;");
+        here.program("apt-cache", &format!("case $2 in {versions} esac; echo \"  Candidate: $v\""));
+        // Whatever is installed brings the newest Rust; what was is noted.
+        let install = format!(
+            "for it; do last=$it; done; echo \"$last\" >>'{programs}/installed'; echo 'echo cargo 9.0.0' >'{programs}/cargo'"
+        );
+        here.program("apt-get", &format!("[ \"$1\" = update ] || {{ {install}; }}"));
+        let output = here.install_deps();
+        let installed = std::fs::read_to_string(here.0.path("installed")).ok();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(installed.as_deref().map(str::trim), wanted, "{told}");
+        assert_eq!(output.status.success(), wanted.is_some(), "{told}");
     }
 }
 

@@ -77,6 +77,23 @@ fn keeper_is_killed() {
     }
 }
 
+/// Between the fork of the command and its start: what was forked waits for a word that never comes, and ends. With the rule off
+/// it waits for ever.
+#[test]
+fn keeper_is_killed_before_the_command_starts() {
+    need_userfaultfd!();
+    let left = |faults: &str| {
+        let run = under("64M").faults(&format!("delay-command=500000{faults}")).deadline(60).start(["true"]);
+        run.command();
+        run.signal(9);
+        let outcome = run.wait();
+        assert_eq!(outcome.code(), 128 + 9, "{}", outcome.account());
+        outcome.left
+    };
+    assert_eq!(left(""), Vec::<String>::new());
+    assert_eq!(left(",keep-go").len(), 1, "nothing was left with the rule off");
+}
+
 /// Nobody is left to kill the programs: each agent does it for its own, also when it waits at a gate that the engine
 /// had closed, with a doorbell in its socket that it has not taken out.
 #[test]
