@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use uswap_core::size::human;
 use uswap_engine::config::{RunConfig, Target, exit};
-use uswap_engine::{keeper, target};
+use uswap_engine::{eligibility, keeper};
 use uswap_sys::interrupt;
 use uswap_sys::process::{self, Change, Fork};
 
@@ -62,10 +62,10 @@ pub fn attach(arguments: &AttachArguments) -> i32 {
 
 fn prepare(arguments: &AttachArguments) -> Result<RunConfig, Refusal> {
     let refuse = |text: String| (text, exit::REFUSED);
-    target::check(arguments.pid).map_err(refuse)?;
+    eligibility::check(arguments.pid).map_err(refuse)?;
     let program = Target { pid: arguments.pid, tree: arguments.tree };
     let config = prepare_engine(&arguments.engine, Some(program))?;
-    let words = target::command_line(arguments.pid).into_iter();
+    let words = eligibility::command_line(arguments.pid).into_iter();
     // Without the NUL that ended each.
     Ok(RunConfig { arguments: words.filter_map(|word| std::ffi::CString::new(word).ok()).collect(), ..config })
 }

@@ -12,9 +12,9 @@ use uswap_core::ageing::Ageing;
 use uswap_core::size::human;
 use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
-use uswap_engine::descriptors;
-use uswap_engine::heaps;
-use uswap_engine::swaps::temporary_folder;
+use uswap_engine::fd_budget;
+use uswap_engine::heap_limits;
+use uswap_engine::swapon::temporary_folder;
 use uswap_sys::process::{self, Limit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
 
@@ -337,7 +337,7 @@ fn memory() -> Vec<Check> {
             Verdict::Note,
             format!("node, java, .NET and others take theirs from the {found} here"),
         )
-        .fix(heaps::advice()),
+        .fix(heap_limits::advice()),
         swap,
         overcommit,
     ]
@@ -347,14 +347,14 @@ fn limits() -> Vec<Check> {
     let unlimited = |value: u64| if value == u64::MAX { "unlimited".into() } else { value.to_string() };
     let files = process::open_files_limit().unwrap_or(Limit { soft: 0, hard: 0 });
     let verdict = match files.hard {
-        ..descriptors::LEAST => Verdict::Fails,
-        descriptors::LEAST..4096 => Verdict::Warning,
+        ..fd_budget::LEAST => Verdict::Fails,
+        fd_budget::LEAST..4096 => Verdict::Warning,
         _ => Verdict::Works,
     };
     let found = format!("soft {}, hard {}", unlimited(files.soft), unlimited(files.hard));
     let mut open = Check::new("RLIMIT_NOFILE", verdict, found);
     if files.hard < 4096 {
-        let (each, least) = (descriptors::OF_A_PROCESS, descriptors::LEAST);
+        let (each, least) = (fd_budget::OF_A_PROCESS, fd_budget::LEAST);
         let text =
             format!("each managed process takes about {each} descriptors, a run {least} at least: ulimit -Hn 65536\n");
         open = open.fix(text + "when they run out processes stay unmanaged, and a run that goes on forking is ended");
@@ -398,7 +398,7 @@ fn oom_protection() -> Check {
 fn priority() -> Check {
     let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
                CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";
-    match process::may_take_niceness(uswap_engine::hurry::HURRIED) {
+    match process::may_take_niceness(uswap_engine::boost::HURRIED) {
         true => Check::new("engine's priority", Verdict::Works, "it may give way to a program and come back"),
         false => Check::new("engine's priority", Verdict::Note, "not above that of the programs").fix(fix),
     }

@@ -11,8 +11,8 @@ use uswap_core::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
-use uswap_engine::descriptors::check_limit;
-use uswap_engine::swaps::LEAST_BUDGET;
+use uswap_engine::fd_budget::check_limit;
+use uswap_engine::swapon::LEAST_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_engine::tree::Tree;
+use uswap_engine::process_tree::Tree;
 use uswap_sys::process::{self, Change};
 use uswap_sys::signal::{self, Taken};
 

@@ -17,7 +17,7 @@
 //! condition bounds. It is looked at each time the list has been passed once or so.
 //!
 //! What a refault costs is a guess as well: from the pool it is hardly more than a soft fault. So there is a bound by the clock, as the
-//! engine measures it (its `expense.rs`): while soft faults cost too much the share shrinks whatever it saves, down to next to nothing, and
+//! engine measures it (its `soft_fault_cost.rs`): while soft faults cost too much the share shrinks whatever it saves, down to next to nothing, and
 //! it grows again only when they cost much less.
 
 use crate::ageing::{Ageing, Cost};

@@ -1,5 +1,5 @@
 //! The engine's own policy: `working_set.rs` of `uswap-core`, the code that runs, driven as the engine drives it
-//! (`evict.rs`, `fault.rs`). Left out: trays of 64 pages and the floor under the staged pages that follows from them, watermarks,
+//! (`evict.rs`, `install.rs`). Left out: trays of 64 pages and the floor under the staged pages that follows from them, watermarks,
 //! readahead. With [`AccessBits`] instead of soft faults it is what the same policy would be on a kernel that notes accesses.
 
 use uswap_core::PAGE_SIZE;

@@ -1,0 +1,322 @@
+//! Events: what the program does to its address space, applied to the page table in the order it happened.
+//!
+//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one that happened is
+//! in the page table.
+
+use uswap_abi::layout::PAGE;
+use uswap_core::word::{PageWord, State};
+use uswap_store::ObjectId;
+use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
+
+use crate::pager::event_loop::Owner;
+use crate::pager::reclaim::staging::{Phase, bits};
+use crate::pager::space::Space;
+use crate::remote::address_space::Remote;
+use crate::remote::events::reorder::Held;
+
+impl Owner {
+    /// Applies one change; `last`: no other is left to be applied.
+    pub fn apply(&mut self, space: &mut Space, held: Held, last: bool) {
+        let counters = &self.shared.counters;
+        space.memory.notes.apply_until(held.notes, &space.registered);
+        match held.event {
+            Event::Fault { .. } => {}
+            Event::Unmap { start, end } => {
+                counters.unmap_events.add(1);
+                self.release_range(space, start, end);
+                space.unregister_range(start, end);
+                self.cut_fresh(space, start, end);
+                space.memory.notes.unmap(start, end);
+                space.memory.needs_scan = true;
+                self.wake_waiters(space, start, end);
+            }
+            Event::Remove { start, end } => {
+                counters.remove_events.add(1);
+                if !self.shared.faults.ignore_remove && !space.memory.in_area(start) {
+                    let resident = space.resident;
+                    self.release_range(space, start, end);
+                    if space.resident < resident && !self.shared.faults.trust_remove {
+                        space.left.note(start, end);
+                    }
+                }
+                self.wake_waiters(space, start, end);
+            }
+            Event::Remap { from, to, length } => {
+                counters.remap_events.add(1);
+                if !self.shared.faults.ignore_remap {
+                    self.remap(space, from, to, length);
+                    space.memory.notes.remap(from, to, length, held.leaves);
+                }
+            }
+            Event::Fork(child) => {
+                counters.fork_events.add(1);
+                self.fork(space, child, last);
+            }
+        }
+    }
+
+    /// Forgets the pages of a range and gives back what they hold.
+    pub fn release_range(&mut self, space: &mut Space, start: u64, end: u64) {
+        self.cancel_orders(space, start, end);
+        self.release_pages(space, start, end);
+    }
+
+    /// The same for pages without orders under way.
+    pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
+        let store = &self.shared.store;
+        let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
+        let (stored, mut zeros) = (&mut space.stored, 0);
+        space.table.take_range(start, end, |_, word| {
+            working_set.forget(word);
+            match word.state() {
+                State::Stored(object) => {
+                    store.release(ObjectId::from_bits(object));
+                    *stored = stored.saturating_sub(1);
+                }
+                State::Staged(slot) => {
+                    let (tray, bit) = trays.of_slot(slot);
+                    tray.live &= !(1 << bit);
+                }
+                State::Resident => *resident = resident.saturating_sub(1),
+                State::Zero => zeros += 1,
+                _ => {}
+            }
+            if let Some(copy) = word.kept_copy() {
+                store.release_cached(ObjectId::from_bits(copy));
+            }
+        });
+        space.zeros -= zeros;
+        self.shared.zero_pages.sub(zeros);
+    }
+
+    /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
+    pub fn cancel_orders(&mut self, space: &mut Space, start: u64, end: u64) {
+        let filling = space.trays.filling.clone();
+        for number in filling {
+            let tray = space.trays.get_mut(number);
+            let touched: Vec<usize> = (0..tray.runs.len()).filter(|r| tray.runs[*r].overlaps(start, end)).collect();
+            for index in touched {
+                if let Some(agent) = &space.memory.agent {
+                    agent.ring.trays[number as usize].hand_over.cancel(index as u32);
+                }
+                self.shared.counters.orders_cancelled.add(1);
+                let tray = space.trays.get_mut(number);
+                let slots = tray.runs[index].slots() & tray.ordered;
+                tray.ordered &= !slots;
+                let addresses = tray.addresses;
+                for slot in bits(slots) {
+                    let address = addresses[slot as usize];
+                    let word = space.table.get(address);
+                    if word.state() == State::Resident && word.in_flight() {
+                        space.working_set.join(&mut space.table, address, word.set_in_flight(false));
+                    }
+                }
+            }
+        }
+    }
+
+    fn wake_waiters(&mut self, space: &mut Space, start: u64, end: u64) {
+        space.copies.wake(&space.memory.events, start, end);
+        while let Some((address, _)) = space.waiters.next_from(start).filter(|(address, _)| *address < end) {
+            space.waiters.remove(address);
+            space.memory.events.wake(address, PAGE);
+        }
+        let (events, gone) = (&space.memory.events, start..end);
+        space
+            .held
+            .extract_if(.., |fault| gone.contains(&fault.address))
+            .for_each(|held| events.wake(held.address, PAGE));
+    }
+
+    /// mremap: words, registration and staged pages move along.
+    fn remap(&mut self, space: &mut Space, from: u64, to: u64, length: u64) {
+        self.cancel_orders(space, from, from + length);
+        self.release_range(space, to, to + length);
+        let mut moved: Vec<(u64, PageWord)> = Vec::new();
+        space.table.take_range(from, from + length, |address, word| moved.push((address, word)));
+        moved.iter().for_each(|(_, word)| space.working_set.forget(*word));
+        for (address, word) in moved {
+            let target = address - from + to;
+            if let State::Staged(slot) = word.state() {
+                let (tray, bit) = space.trays.of_slot(slot);
+                tray.addresses[bit as usize] = target;
+            }
+            let word = word.set_in_flight(false);
+            if word.state() == State::Resident {
+                // Also one that was set aside: who is on no list under its new address is never found again.
+                space.working_set.join(&mut space.table, target, word);
+            } else {
+                space.table.set(target, word);
+            }
+        }
+        space.move_registration(from, to, length);
+        space.left.remap(from, to, length);
+        self.cut_fresh(space, from, from + length);
+        self.cut_fresh(space, to, to + length);
+        space.memory.needs_scan = true;
+        self.wake_waiters(space, from, from + length);
+    }
+
+    fn cut_fresh(&self, space: &mut Space, start: u64, end: u64) {
+        if !self.shared.faults.lasting_fresh {
+            space.fresh.cut(start, end);
+        }
+    }
+
+    /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
+    /// change is left to be applied.
+    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, last: bool) {
+        parent.forks += 1;
+        parent.suspect_sharing();
+        let mut child = Space::new(self.new_id(), Remote::new(events));
+        let random = uswap_sys::process::random_word().unwrap_or(0);
+        child.memory.identity = random & !0xff | self.number as u64 | 1 << 63;
+        (child.memory.area, child.active, child.parent) = (parent.memory.area, true, Some(parent.id));
+        child.registered = parent.registered.clone();
+        child.kin = parent.kin.child();
+        // What is set aside as shared is not copied from list to list in each child.
+        self.copies_begin(parent);
+        child.copies = parent.copies.inherited();
+        child.memory.process_name = parent.memory.process_name.clone();
+        child.memory.attached = parent.memory.attached;
+        child.account = parent.account.clone();
+        child.memory.needs_scan = true;
+        child.left = parent.left.clone();
+        child.suspect_sharing();
+        if !self.shared.faults.no_fork_clone {
+            self.clone_pages(parent, &mut child);
+        }
+        let excluded = self.excluded_from_fork(parent, last);
+        if self.shared.faults.audit {
+            self.audit_fresh(parent);
+        }
+        child.memory.notes = parent.memory.notes.inherited();
+        for (start, end) in excluded.into_iter().chain(self.fresh_at_fork(parent)) {
+            self.release_range(&mut child, start, end);
+            child.unregister_range(start, end);
+        }
+        self.copies_begin(&mut child);
+        self.shared.counters.managed_processes.add(1);
+        // What fails here is tried again when the agent touches the page.
+        let _ = install_identity(&child);
+        if !self.adopt(child) {
+            let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
+            self.shared.condemn(crate::pager::context::Verdict::Broken(text));
+        }
+    }
+
+    /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
+    /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
+    fn fresh_at_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
+        if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.ranges().to_vec() }
+    }
+
+    fn clone_pages(&mut self, parent: &Space, child: &mut Space) {
+        let store = &self.shared.store;
+        child.table = parent.table.clone();
+        child.working_set = parent.working_set.clone();
+        (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
+        child.trays = parent.trays.inherited();
+        child.stored = parent.stored;
+        child.zeros = parent.zeros;
+        self.shared.zero_pages.add(child.zeros);
+        let (mut ordered, resident) = (Vec::new(), &mut child.resident);
+        child.table.for_each_mut(|address, word| {
+            match word.state() {
+                State::Stored(object) => store.retain(ObjectId::from_bits(object)),
+                State::Resident => *resident += 1,
+                _ => {}
+            }
+            if let Some(copy) = word.kept_copy() {
+                store.retain_cached(ObjectId::from_bits(copy));
+            }
+            // Orders and reads under way are the parent's.
+            if word.in_flight() && word.state() == State::Resident {
+                ordered.push(address);
+            }
+            *word = word.set_in_flight(false);
+        });
+        for address in ordered {
+            let word = child.table.get(address);
+            child.working_set.join(&mut child.table, address, word);
+        }
+    }
+
+    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
+    /// live on in other hands (CLONE_VM without CLONE_THREAD), even when the process itself is another program now.
+    pub fn forget_agent(&mut self, space: &mut Space) {
+        self.absorb(space);
+        space.memory.agent = None;
+        space.memory.gate_pending = false;
+        space.memory.orphaned = Some(std::time::Instant::now());
+        let filling = std::mem::take(&mut space.trays.filling);
+        for number in filling {
+            self.settle_orphan(space, number);
+        }
+        for number in std::mem::take(&mut space.trays.dropping) {
+            let charged = space.trays.get(number).charged;
+            self.under_way(space, -i64::from(charged));
+            space.trays.put_free_unclean(number);
+        }
+        self.lose_process(space);
+    }
+
+    fn settle_orphan(&mut self, space: &mut Space, number: u32) {
+        let ordered = space.trays.get(number).ordered;
+        for bit in bits(ordered) {
+            let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
+            let address = space.trays.get(number).addresses[bit as usize];
+            // What still lies where it was did not move: its slot can hold a page that the agent inherited and was to drop.
+            let stayed =
+                space.memory.pagemap.as_ref().is_some_and(|pagemap| pagemap.is_present(address).unwrap_or(false));
+            let moved = !stayed && space.memory.place_of(slot, true).is_some();
+            let tray = space.trays.get_mut(number);
+            tray.ordered &= !(1 << bit);
+            let word = space.table.get(address);
+            if word.state() == State::Resident && word.in_flight() {
+                if moved {
+                    tray.live |= 1 << bit;
+                    tray.clean |= 1 << bit;
+                    space.resident = space.resident.saturating_sub(1);
+                    space.table.set(address, word.staged(slot as u16));
+                } else {
+                    space.table.set(address, word.set_in_flight(false));
+                }
+            }
+        }
+        let tray = space.trays.get_mut(number);
+        (tray.inherited, tray.phase) = (true, Phase::Staged);
+        space.trays.staged.push_back(number);
+    }
+}
+
+/// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
+/// there at the fork: it only says where to look for the space first (see `find_child`).
+pub fn install_identity(child: &Space) -> Install {
+    let mut page = [0u8; 4096];
+    page[..8].copy_from_slice(&child.memory.identity.to_ne_bytes());
+    child.memory.events.copy(child.memory.identity_page(), &page)
+}
+
+impl Space {
+    /// Forgets that a range is registered.
+    pub fn unregister_range(&mut self, start: u64, end: u64) {
+        let touched: Vec<(u64, u64)> =
+            self.registered.range(..end).filter(|(_, e)| **e > start).map(|(s, e)| (*s, *e)).collect();
+        for (s, e) in touched {
+            self.registered.remove(&s);
+            if s < start {
+                self.registered.insert(s, start);
+            }
+            if e > end {
+                self.registered.insert(end, e);
+            }
+        }
+    }
+
+    fn move_registration(&mut self, from: u64, to: u64, length: u64) {
+        self.unregister_range(from, from + length);
+        self.unregister_range(to, to + length);
+        self.registered.insert(to, to + length);
+    }
+}

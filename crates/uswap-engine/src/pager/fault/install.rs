@@ -1,0 +1,539 @@
+//! The life of a fault: from the page word to the installed page.
+//!
+//! Every installation is decided and issued by the owner between two readings of the space's events; a page with an
+//! order or a device read under way is never installed but waits for the outcome. An installation that the kernel
+//! puts off (EAGAIN: an event is pending) is decided anew after that event was read.
+
+use std::time::{Duration, Instant};
+
+use uswap_core::PAGE_SIZE;
+use uswap_core::growth::{Growth, during};
+use uswap_core::word::{PageWord, State};
+use uswap_store::{LoadError, ObjectId};
+use uswap_sys::userfaultfd::{Event, Install};
+
+use crate::pager::event_loop::{Fault, Owner};
+use crate::pager::latency::Tier;
+use crate::pager::space::Space;
+use crate::remote::identity::probe::is_proof;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Readahead window of first touches, in pages.
+const MOST_FIRST_TOUCH: u32 = 64;
+/// A first touch that takes longer has waited for room.
+const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
+/// How often the processor is given up for a thread whose change is under way.
+const QUIET_TRIES: u32 = 32;
+/// How long the owner spins for the agent to leave the gate before it looks after others.
+const GATE_SPINS: u32 = 2000;
+
+/// How an attempt to serve a page ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// The page is there, or its address is none of ours any more.
+    Done,
+    /// Something is under way for it, or the kernel puts it off.
+    Wait,
+}
+
+impl Owner {
+    /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change
+    /// is under way the gate stays closed, nothing is applied and the faults wait.
+    pub fn serve(&mut self, space: &mut Space) {
+        if !self.close_gate(space) {
+            return self.retry_soon();
+        }
+        self.bind_account(space);
+        if !self.shared.faults.no_absorb {
+            self.absorb(space);
+        }
+        let mut faults = std::mem::take(&mut self.faults);
+        let since = Instant::now();
+        let complete = self.read_changes(space, &mut faults);
+        if complete {
+            if !space.memory.window.is_empty() {
+                during(Growth::AddressSpaces, || self.apply_window(space));
+            }
+            self.rescue(space, &faults);
+            self.shared.faults.pause(self.shared.faults.delay_gate);
+            open_gate(space);
+        } else {
+            self.retry_soon();
+        }
+        for Fault { address, write, protected, thread } in faults.drain(..) {
+            if protected {
+                self.serve_copy(space, address, since);
+                continue;
+            }
+            let held = self.shared.load.is_holding() && self.put_aside(space, address, write, thread);
+            if !held {
+                self.serve_fault(space, address, write, since);
+            }
+        }
+        self.faults = faults;
+    }
+
+    /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since all that was moved has
+    /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
+    /// (it touches shared pages before it moves them).
+    fn rescue(&mut self, space: &mut Space, faults: &[Fault]) {
+        let held = space.held.iter().map(|fault| fault.address);
+        let missing = faults.iter().filter(|fault| !fault.protected);
+        let waiting = missing.map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
+        let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
+        let mut stray = Vec::new();
+        let found = waiting.filter(|address| ordered(space.table.get(*address)));
+        found.for_each(|address| during(Growth::Lists, || stray.push(address)));
+        for address in stray {
+            during(Growth::Lists, || self.cancel_orders(space, address, address + PAGE));
+        }
+    }
+
+    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
+    fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
+        for _ in 0..QUIET_TRIES {
+            while self.read_events(space, faults) {}
+            if space.memory.window.is_empty()
+                || self.shared.faults.order_as_read
+                || space.memory.events.is_quiet(space.memory.area)
+            {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
+    fn read_events(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
+        if !self.may_read_events() {
+            return false;
+        }
+        let mut events = std::mem::take(&mut self.events);
+        let more = match space.memory.events.read_events(&mut events) {
+            Ok(more) => {
+                space.memory.starved = None;
+                more
+            }
+            Err(error) => self.events_were_refused(space, &error),
+        };
+        for event in events.drain(..) {
+            if let Event::Fault { address, write, protected, thread } = event {
+                self.shared.counters.pgfault.add(1);
+                let agent = space.memory.agent.as_ref().map_or(0, |_| space.memory.reader);
+                during(Growth::AddressSpaces, || {
+                    self.find_process(space, Some(thread));
+                    self.placement.fault(thread, space.memory.pid.unwrap_or(0), agent);
+                    space.throttle.note(address & !(PAGE - 1), thread);
+                    faults.push(Fault { address: address & !(PAGE - 1), write, protected, thread });
+                });
+            } else {
+                if matches!(event, Event::Fork(_)) {
+                    self.fork_was_read();
+                }
+                self.shared.faults.pause(self.shared.faults.delay_apply);
+                if matches!(event, Event::Remove { start, .. } if start == space.memory.notice_page()) {
+                    during(Growth::AddressSpaces, || self.read_notes(space));
+                }
+                during(Growth::AddressSpaces, || space.memory.note_change(event, &space.registered));
+            }
+        }
+        self.events = events;
+        more
+    }
+
+    /// Applies the changes in the order in which they happened.
+    fn apply_window(&mut self, space: &mut Space) {
+        if space.memory.window.is_empty() {
+            return;
+        }
+        let mut changes = if self.shared.faults.order_as_read {
+            space.memory.window.take_as_read()
+        } else {
+            let (changes, misordered) = space.memory.changes_in_order(&space.registered);
+            self.shared.counters.misordered_events.add(misordered);
+            changes
+        }
+        .into_iter();
+        while let Some(change) = changes.next() {
+            self.apply(space, change, changes.len() == 0);
+        }
+        space.memory.notes.apply_until(u64::MAX, &space.registered);
+    }
+
+    /// Closes the gate; `false` while the agent is inside (the gate stays closed).
+    fn close_gate(&mut self, space: &mut Space) -> bool {
+        let Some(agent) = &space.memory.agent else { return true };
+        if self.shared.faults.no_gate {
+            return true;
+        }
+        if !space.memory.gate_pending {
+            agent.ring.gate.close();
+            space.memory.gate_pending = true;
+        }
+        for _ in 0..GATE_SPINS {
+            if agent.ring.gate.is_quiet() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        for _ in 0..16 {
+            std::thread::yield_now();
+            if agent.ring.gate.is_quiet() {
+                return true;
+            }
+        }
+        self.shared.counters.gate_deferred.add(1);
+        false
+    }
+
+    /// Serves one fault, or notes that it waits.
+    pub fn serve_fault(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) {
+        if self.try_serve(space, address, write, since) == Served::Wait {
+            space.waiters.insert(address, write);
+            self.retry_unless_reading(space, address);
+        } else {
+            space.waiters.remove(address);
+        }
+    }
+
+    /// Has a page come back that nobody waits for. What puts it off is to be tried again.
+    pub fn bring(&mut self, space: &mut Space, address: u64) -> Served {
+        self.try_serve(space, address, false, Instant::now())
+    }
+
+    fn try_serve(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        if space.memory.area != 0 && space.memory.in_area(address) {
+            return self.serve_area(space, address);
+        }
+        if !space.memory.window.is_empty() {
+            return Served::Wait;
+        }
+        if !space.is_registered(address) {
+            during(Growth::AddressSpaces, || space.learn_registered(address));
+        }
+        let word = space.table.get(address);
+        if word.in_flight() {
+            return self.reach_in_flight(space, address);
+        }
+        let needs_room = !matches!(word.state(), State::Poisoned) && !self.has_room(space, 1);
+        if needs_room && self.is_helpless(space) {
+            self.shared.counters.over_limit.add(1);
+        } else if needs_room {
+            self.stall(space, address, write);
+            return Served::Done;
+        }
+        self.install(space, address, write, since)
+    }
+
+    /// Installs the page from where its word says that it is.
+    fn install(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        self.placement.keep();
+        match space.table.get(address).state() {
+            State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
+            State::Resident if self.shared.faults.no_stray => Served::Done,
+            State::Resident => self.install_stray(space, address),
+            State::Staged(slot) => self.unstage(space, address, slot, write, since),
+            State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
+            State::Poisoned => self.poison(space, address),
+        }
+    }
+
+    /// Lets the fault wait for room.
+    fn stall(&mut self, space: &mut Space, address: u64, write: bool) {
+        if space.stalled.iter().any(|(known, ..)| *known == address) {
+            return;
+        }
+        self.shared.counters.throttled.add(1);
+        during(Growth::Lists, || space.stalled.push_back((address, write, Instant::now())));
+        self.retry_soon();
+    }
+
+    /// Serves faults that waited for room, as far as there is room or patience has run out.
+    pub fn serve_stalled(&mut self, space: &mut Space) {
+        while !space.stalled.is_empty() {
+            let has_room = self.has_room(space, 1);
+            let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
+            let next = if has_room { Some(0) } else { space.stalled.iter().position(too_late) };
+            let Some((address, write, since)) = next.and_then(|index| space.stalled.remove(index)) else {
+                return self.retry_soon();
+            };
+            self.shared.counters.over_limit.add(u64::from(!has_room));
+            self.shared.counters.throttled_us.add(since.elapsed().as_micros() as u64);
+            let in_flight = space.table.get(address).in_flight();
+            let served = if in_flight { Served::Wait } else { self.install(space, address, write, since) };
+            if served == Served::Wait {
+                space.waiters.insert(address, write);
+                self.retry_unless_reading(space, address);
+            }
+        }
+    }
+
+    /// Looks again at the faults that waited for something under way.
+    pub fn serve_waiters(&mut self, space: &mut Space) {
+        let mut from = 0;
+        while let Some((address, write)) = space.waiters.next_from(from) {
+            from = address + PAGE;
+            if space.table.get(address).in_flight() && !has_arrived(space, address) {
+                self.retry_unless_reading(space, address);
+            } else {
+                self.serve_fault(space, address, write, Instant::now());
+            }
+        }
+    }
+
+    /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by mail.
+    fn retry_unless_reading(&mut self, space: &Space, address: u64) {
+        let word = space.table.get(address);
+        let is_reading = word.in_flight() && matches!(word.state(), State::Stored(_));
+        if !is_reading || has_arrived(space, address) {
+            self.retry_soon();
+        }
+    }
+
+    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
+    fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
+        if address == space.memory.identity_page() && space.memory.identity != 0 {
+            // Refused while the child changes its mappings; its agent waits here, and is no agent until it is served.
+            let result = crate::pager::fault::changes::install_identity(space);
+            return self.finish_install(space, address, PAGE, result);
+        }
+        let is_proof = is_proof(space.memory.area, address);
+        if is_proof && space.memory.pid.is_none() {
+            // Once these are there nobody can tell any more whose they are.
+            self.find_process(space, None);
+            self.retry_soon();
+            return Served::Wait;
+        }
+        let turn = is_proof.then(|| self.shared.prover.pause());
+        let result = space.memory.zero(address, PAGE);
+        drop(turn);
+        self.finish_install(space, address, PAGE, result)
+    }
+
+    /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero page (charged as if written: a later write
+    /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
+    /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
+    pub fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+        let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
+        // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
+        let fills = write || space.table.get(address).state() == State::Zero;
+        let fits = |state| state == State::Untouched || fills && state == State::Zero;
+        let pages = self.run_of(space, address, window, fits);
+        let length = pages * PAGE;
+        if self.shared.faults.hits(self.shared.faults.found_there) {
+            space.memory.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
+        }
+        let (result, length) = shorten(length, |length| {
+            if fills {
+                space.memory.copy(address, &self.zeros[..length as usize])
+            } else {
+                space.memory.zero(address, length)
+            }
+        });
+        let served = self.finish_install(space, address, length, result);
+        if served == Served::Done {
+            let done = installed_bytes(result, length);
+            space.first_touches.advance(address, address + done.max(PAGE));
+            self.shared.counters.zero_fills.add(done / PAGE);
+            let ample = self.is_ample(space);
+            for page in (address..address + done).step_by(PAGE_SIZE) {
+                self.shared.touched(space.id, page);
+                let active = self.is_welcome(space, page, ample);
+                let word = space.table.get(page);
+                self.shared.counters.swpin_zero.add(u64::from(word.state() == State::Zero));
+                self.become_resident(space, page, word.resident().set_active(active));
+            }
+            let took = since.elapsed();
+            self.shared.latencies.record(Tier::Zero, took);
+            if took > WAITED_FOR_ROOM {
+                space.record.waited(took);
+            }
+        }
+        served
+    }
+
+    /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
+    /// anything under way, and there is room for them.
+    pub fn run_of(&self, space: &Space, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
+        let border = space.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
+        let mut pages = 1;
+        while pages < u64::from(window) {
+            let next = address + pages * PAGE;
+            if next >= border || !self.fits_beside(space, next, pages as i64, &fits) {
+                break;
+            }
+            pages += 1;
+        }
+        pages
+    }
+
+    /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies `fits`, nothing is
+    /// under way with it, and there is room for it beside `others`.
+    pub fn fits_beside(&self, space: &Space, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
+        let word = space.table.get(page);
+        let free = !word.in_flight() && fits(word.state()) && !space.memory.in_area(page);
+        free && self.has_room(space, others + 16)
+    }
+
+    /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
+    /// it is there already and the message is old.
+    fn install_stray(&mut self, space: &mut Space, address: u64) -> Served {
+        let result = space.memory.copy(address, &self.zeros[..PAGE_SIZE]);
+        let served = self.finish_install(space, address, PAGE, result);
+        if result == Install::Done {
+            self.shared.counters.stray_faults.add(1);
+            let word = space.table.get(address);
+            if let Some(copy) = word.kept_copy() {
+                self.shared.store.release_cached(ObjectId::from_bits(copy));
+            }
+            space.table.set(address, word.without_copy());
+        }
+        served
+    }
+
+    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
+    pub fn is_welcome(&mut self, space: &mut Space, address: u64, ample: bool) -> bool {
+        let word = space.table.get(address);
+        let room = space.working_set.has_room(ample);
+        if !matches!(word.state(), State::Stored(_) | State::Zero) {
+            return room;
+        }
+        let refault = space.working_set.refault(word);
+        space.record.refaulted(refault.distance);
+        space.locality.returned(address, refault.distance as u32, space.now());
+        let counters = &self.shared.counters;
+        counters.workingset_refault_anon.add(1);
+        counters.workingset_restore_anon.add(u64::from(refault.restore));
+        counters.workingset_activate_anon.add(u64::from(refault.activate));
+        space.refaults += u64::from(!space.shared_parked.is_empty());
+        refault.activate || room
+    }
+
+    /// The page is mapped now: word, list, count.
+    pub fn become_resident(&mut self, space: &mut Space, address: u64, word: PageWord) {
+        if space.table.get(address).state() == State::Zero {
+            space.zeros -= 1;
+            self.shared.zero_pages.sub(1);
+        }
+        space.working_set.join(&mut space.table, address, word);
+        space.resident += 1;
+    }
+
+    /// What follows from the kernel's answer, and whether the fault is served.
+    pub fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
+        let counters = &self.shared.counters;
+        let done = installed_bytes(result, length);
+        self.charge(space, (done / PAGE) as i64);
+        match result {
+            Install::Done => Served::Done,
+            // The first page is in place: whoever waits for it was woken, or is woken here.
+            Install::Exists(bytes) if bytes > 0 => Served::Done,
+            Install::Exists(_) => {
+                counters.install_exists.add(1);
+                if !self.shared.faults.no_wake {
+                    space.memory.events.wake(address, PAGE);
+                }
+                self.found_present(space, address);
+                Served::Done
+            }
+            Install::Again(bytes) => {
+                counters.install_again.add(1);
+                if bytes > 0 || self.shared.faults.no_retry { Served::Done } else { Served::Wait }
+            }
+            Install::NotRegistered(_) | Install::Gone => {
+                space.memory.events.wake(address, length);
+                Served::Done
+            }
+            Install::NoMemory(_) => Served::Wait,
+            Install::Other(errno, _) => {
+                let text = during(Growth::Telling, || format!("the kernel refused page {address:#x}: errno {errno}"));
+                self.shared.notice(text);
+                space.memory.events.wake(address, length);
+                Served::Wait
+            }
+        }
+    }
+
+    /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing of ours can be
+    /// newer than what the program sees.
+    fn found_present(&mut self, space: &mut Space, address: u64) {
+        let word = space.table.get(address);
+        if matches!(word.state(), State::Untouched | State::Zero) {
+            self.become_resident(space, address, word.resident());
+        }
+    }
+
+    /// The bytes of a stored page cannot be had.
+    pub fn lost_object(&mut self, space: &mut Space, address: u64, error: &LoadError) -> Served {
+        if matches!(error, LoadError::Checksum { .. }) {
+            self.shared.counters.checksum_errors.add(1);
+        }
+        during(Growth::Telling, || self.lost(space, address, &error.to_string()))
+    }
+
+    /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
+    pub fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
+        self.shared.counters.poisoned_pages.add(1);
+        let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
+        self.shared
+            .alarm(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
+        self.release_pages(space, address, address + PAGE);
+        space.table.set(address, PageWord::UNTOUCHED.poisoned());
+        self.poison(space, address)
+    }
+
+    fn poison(&mut self, space: &mut Space, address: u64) -> Served {
+        let result = space.memory.poison(address, PAGE);
+        self.charge(space, -1);
+        self.finish_install(space, address, PAGE, result)
+    }
+
+    /// Whether the address space has ended while we looked at it.
+    pub fn is_over(&self, space: &Space) -> bool {
+        !space.memory.is_alive()
+    }
+}
+
+/// Whether the page was read ahead and lies in its buffer.
+fn has_arrived(space: &Space, address: u64) -> bool {
+    match space.table.get(address).state() {
+        State::Stored(object) => space.ahead.has(address, ObjectId::from_bits(object)),
+        _ => false,
+    }
+}
+
+fn open_gate(space: &mut Space) {
+    if let Some(agent) = &space.memory.agent
+        && space.memory.gate_pending
+    {
+        agent.ring.gate.open();
+    }
+    space.memory.gate_pending = false;
+}
+
+/// A page of an installation buffer.
+pub fn page_mut(buffer: &mut [u8], index: usize) -> &mut uswap_core::PageBuf {
+    (&mut buffer[index * PAGE_SIZE..(index + 1) * PAGE_SIZE]).try_into().expect("a whole page")
+}
+
+/// Installs several pages; if they turn out not to lie in one mapping, only the first.
+pub fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u64) {
+    match install(length) {
+        Install::NotRegistered(0) if length > PAGE => (install(PAGE), PAGE),
+        result => (result, length),
+    }
+}
+
+/// Bytes that are in place now.
+pub fn installed_bytes(result: Install, length: u64) -> u64 {
+    match result {
+        Install::Done => length,
+        Install::Exists(n)
+        | Install::Again(n)
+        | Install::NotRegistered(n)
+        | Install::NoMemory(n)
+        | Install::Other(_, n) => n,
+        Install::Gone => 0,
+    }
+}

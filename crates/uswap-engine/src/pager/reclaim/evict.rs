@@ -1,0 +1,597 @@
+//! The life of an eviction: from the victim's choice (`working_set.rs` of the core) to the dropped staging slot.
+//!
+//! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for the price of one
+//! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
+//! remain to make the test worth something.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::time::{Duration, Instant};
+
+use uswap_abi::layout::TRAY_PAGES;
+use uswap_abi::ring::{Operation, RunResult, errno_of};
+use uswap_core::Need;
+use uswap_core::growth::{Growth, during};
+use uswap_core::word::State;
+use uswap_store::ObjectId;
+
+use crate::pager::context::{EvictDone, EvictJob, EvictPage, Stored};
+use crate::pager::event_loop::Owner;
+use crate::pager::reclaim::staging::{PageRun, Phase, bits};
+use crate::pager::space::Space;
+use crate::remote::address_space::MOST_REFUSALS;
+use crate::remote::agent::processes;
+
+const PAGE: u64 = 4096;
+/// Most trays being filled at a time in a space.
+const MOST_FILLING: usize = 32;
+/// How long a page that cannot be moved is left alone.
+const PARKING: Duration = Duration::from_secs(1);
+/// And to look which of those that were shared still are takes one part in so many of the time.
+const UNPARKING_COST: u32 = 50;
+/// Pages that lie staged at least, unless soft faults cost too much, and at most.
+const LEAST_STAGED: u64 = 128;
+const MOST_STAGED: u64 = 8192;
+/// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when there was room, asks for none.
+const MOST_OWED: u64 = 256;
+/// Most trays being stored at a time over all spaces (the workers' queue).
+pub const MOST_STORING: usize = 64;
+
+impl Owner {
+    /// Sets evictions under way so that `wanted` pages get free.
+    pub fn reclaim(&mut self, space: &mut Space, wanted: u64) {
+        if space.refaults > 0 {
+            let most = space.refaults.min(wanted).min(TRAY_PAGES.into());
+            let pressed = self.press_shared(space, most as usize) as u64;
+            let left = (space.refaults - pressed).min(MOST_OWED);
+            space.refaults = if space.shared_parked.is_empty() { 0 } else { left };
+        }
+        let keep = staging_target(space);
+        let (stored, staged) = self.store_staged(space, wanted, keep);
+        let filling = space.trays.filling.len() as u64 * u64::from(TRAY_PAGES);
+        let short = (wanted - stored.min(wanted)) + keep;
+        let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
+        for _ in 0..trays.min(8) {
+            if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
+                break;
+            }
+        }
+    }
+
+    /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged. How many go, and how many lie.
+    pub fn store_staged(&mut self, space: &mut Space, wanted: u64, keep: u64) -> (u64, u64) {
+        let mut stored = 0;
+        let mut staged = space.trays.staged_pages();
+        while stored < wanted && staged > keep {
+            let Some(number) = space.trays.staged.pop_front() else { break };
+            let live = u64::from(space.trays.get(number).live.count_ones());
+            if !self.store_tray(space, number) {
+                break;
+            }
+            stored += live;
+            staged -= live;
+        }
+        (stored, staged)
+    }
+
+    /// Orders the next pages of the inactive list into a free tray.
+    fn fill_tray(&mut self, space: &mut Space) -> bool {
+        if !self.is_settled(space) && !self.shared.faults.trust_fresh {
+            return false;
+        }
+        let (mut room, count) = self.candidates(space);
+        let candidates = &mut room[..count];
+        if candidates.is_empty() {
+            return false;
+        }
+        candidates.sort_unstable();
+        let Some(number) = space.trays.take_free() else {
+            for address in candidates {
+                let word = space.table.get(*address);
+                space.working_set.rejoin(&mut space.table, *address, word);
+            }
+            return false;
+        };
+        self.shared.counters.pgscan.add(candidates.len() as u64);
+        let tray = space.trays.get_mut(number);
+        let mut runs = std::mem::take(&mut tray.runs);
+        group_runs(candidates, &space.shared_pages, &space.alone, &mut runs);
+        if self.shared.faults.audit {
+            self.audit_runs(space, &runs);
+        }
+        let tray = space.trays.get_mut(number);
+        (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
+        for run in &runs {
+            space.trays.get_mut(number).ordered |= run.slots();
+            for index in 0..run.pages {
+                let address = run.address + u64::from(index) * PAGE;
+                let copied = run.unshare && space.is_mapped_elsewhere(address);
+                space.copies.unshared(copied.into());
+                space.trays.get_mut(number).addresses[(run.slot + index) as usize] = address;
+                let word = space.table.get(address);
+                space.table.set(address, word.set_in_flight(true).set_queued(false));
+                space.shared_pages.remove(&address);
+                space.alone.remove(&address);
+            }
+        }
+        let tray = space.trays.get_mut(number);
+        tray.runs = runs;
+        tray.phase = Phase::Filling;
+        space.trays.filling.push(number);
+        self.push_fill(space, number);
+        true
+    }
+
+    fn push_fill(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.memory.agent else { return };
+        if agent.ring.threads.is_wanted()
+            && let Some(pid) = space.memory.pid
+        {
+            processes::tell_of_threads(pid, &agent.ring.threads);
+        }
+        let tray = space.trays.get_mut(number);
+        let shared = &agent.ring.trays[number as usize];
+        let mut doorbell = false;
+        if tray.inherited {
+            doorbell |= agent.ring.push(Operation::DropInherited, number);
+            tray.pushed += 1;
+            tray.inherited = false;
+        }
+        for (run, target) in tray.runs.iter().zip(&shared.runs) {
+            target.what.store(run.packed(), Relaxed);
+            target.slot.store(run.slot, Relaxed);
+            target.result.store(RunResult::Pending as u32, Relaxed);
+        }
+        shared.runs_done.store(0, Relaxed);
+        shared.hand_over.reset();
+        shared.stuck.store(0, Relaxed);
+        shared.unseen.store(0, Relaxed);
+        shared.clean.store(0, Relaxed);
+        shared.run_count.store(tray.runs.len() as u32, Release);
+        doorbell |= agent.ring.push(Operation::Fill, number);
+        tray.pushed += 1;
+        if doorbell {
+            agent.ring_doorbell();
+        }
+    }
+
+    /// Up to a tray of pages that are next to go, and how many.
+    fn candidates(&mut self, space: &mut Space) -> ([u64; TRAY_PAGES as usize], usize) {
+        self.unpark(space);
+        let (mut pages, mut count) = ([0; TRAY_PAGES as usize], 0);
+        let mut looked = 0;
+        while count < TRAY_PAGES as usize && looked < 8192 {
+            looked += 1;
+            let Some(address) = space.working_set.next_victim(&mut space.table) else { break };
+            let is_known = space.copies.are_known() || space.shared_pages.contains(&address);
+            if !is_known && space.is_shared(address) {
+                during(Growth::Lists, || space.shared_parked.push_back(address));
+            } else {
+                self.shared.counters.pgdeactivate.add(u64::from(space.table.get(address).active()));
+                pages[count] = address;
+                count += 1;
+            }
+        }
+        (pages, count)
+    }
+
+    /// Once a second the parked pages are tried again.
+    fn unpark(&mut self, space: &mut Space) {
+        let none = space.parked.is_empty() && space.shared_parked.is_empty();
+        if none || Instant::now() < space.unpark_at {
+            return;
+        }
+        let begun = Instant::now();
+        let own = space.take_unshared();
+        for address in std::mem::take(&mut space.parked).into_iter().chain(own) {
+            if space.is_on_no_list(address) {
+                let word = space.table.get(address);
+                space.working_set.join(&mut space.table, address, word.set_active(false));
+            }
+        }
+        space.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
+    }
+
+    /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
+    pub fn press_shared(&mut self, space: &mut Space, most: usize) -> usize {
+        let mut pressed = 0;
+        while pressed < most {
+            let Some(address) = space.shared_parked.pop_front() else { break };
+            if space.is_on_no_list(address) {
+                let word = space.table.get(address);
+                during(Growth::Lists, || space.shared_pages.insert(address));
+                space.working_set.rejoin(&mut space.table, address, word);
+                pressed += 1;
+            }
+        }
+        pressed
+    }
+
+    /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
+    pub fn absorb(&mut self, space: &mut Space) {
+        let mut index = 0;
+        while let Some(number) = space.trays.filling.get(index).copied() {
+            let (completed, filled) = self.look(space, number);
+            let filled = filled | self.look_for_agent(space, number);
+            self.absorb_filled(space, number, filled);
+            if completed {
+                self.finish_fill(space, number);
+            }
+            // A tray that is filled has left the list.
+            index += usize::from(!completed || space.trays.filling.get(index) == Some(&number));
+        }
+        let mut index = 0;
+        while let Some(number) = space.trays.dropping.get(index).copied() {
+            if self.look(space, number).0 {
+                self.finish_drop(space, number);
+            }
+            index += usize::from(space.trays.dropping.get(index) == Some(&number));
+        }
+    }
+
+    /// Whether the tray's orders are completed, and the slots that hold a page.
+    fn look(&self, space: &Space, number: u32) -> (bool, u64) {
+        let pushed = space.trays.get(number).pushed;
+        space.memory.agent.as_ref().map_or((false, 0), |agent| agent.ring.trays[number as usize].hand_over.look(pushed))
+    }
+
+    /// The slots that hold a page though the agent could not say so: it may not look any more.
+    fn look_for_agent(&self, space: &Space, number: u32) -> u64 {
+        let Some(agent) = space.memory.agent.as_ref().filter(|_| !self.shared.faults.no_second_look) else { return 0 };
+        let unseen = agent.ring.trays[number as usize].unseen.load(SeqCst) & space.trays.get(number).ordered;
+        let found = bits(unseen).filter(|bit| space.memory.place_of(number * TRAY_PAGES + bit, true).is_some());
+        found.fold(0, |slots, bit| slots | 1 << bit)
+    }
+
+    /// Pages that arrived in the tray are staged from now on.
+    fn absorb_filled(&mut self, space: &mut Space, number: u32, filled: u64) {
+        let tray = space.trays.get_mut(number);
+        // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
+        let new = filled & tray.ordered;
+        tray.filled |= filled;
+        tray.clean |= new;
+        tray.ordered &= !new;
+        let addresses = tray.addresses;
+        let mut live = 0;
+        for bit in bits(new) {
+            let address = addresses[bit as usize];
+            let word = space.table.get(address);
+            if word.state() == State::Resident && word.in_flight() {
+                space.table.set(address, word.staged((number * TRAY_PAGES + bit) as u16));
+                space.resident = space.resident.saturating_sub(1);
+                live |= 1 << bit;
+            }
+        }
+        space.trays.get_mut(number).live |= live;
+    }
+
+    /// All runs of the tray were tried: what did not move goes back to the lists.
+    fn finish_fill(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.memory.agent else { return };
+        let shared = &agent.ring.trays[number as usize];
+        let mut results = [RunResult::Pending; TRAY_PAGES as usize];
+        let told = shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed)));
+        results.iter_mut().zip(told).for_each(|(result, told)| *result = told);
+        let errno = errno_of(shared.runs[0].result.load(Relaxed));
+        let (stuck, clean) = (shared.stuck.load(SeqCst), shared.clean.load(SeqCst));
+        let tray = space.trays.get_mut(number);
+        let left = std::mem::take(&mut tray.ordered);
+        tray.inherited = stuck & tray.filled != 0;
+        tray.clean &= clean;
+        tray.phase = Phase::Staged;
+        let mut runs = std::mem::take(&mut tray.runs);
+        let addresses = tray.addresses;
+        // A program without hooks may have guards where pages are believed; what its system calls may was looked at.
+        let refused = space.memory.attached.is_none()
+            && tray.filled == 0
+            && !results.is_empty()
+            && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
+        self.count_refusal(space, refused, errno);
+        for (run, result) in runs.iter().zip(results) {
+            for bit in bits(run.slots() & left) {
+                self.put_back(space, addresses[bit as usize], result, run);
+            }
+        }
+        runs.clear();
+        space.trays.get_mut(number).runs = runs;
+        space.trays.filling.retain(|n| *n != number);
+        space.trays.staged.push_back(number);
+        if space.trays.get(number).filled == 0 {
+            space.trays.staged.retain(|n| *n != number);
+            space.trays.put_free(number);
+        }
+        self.settle_freed(space, number);
+    }
+
+    /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
+    /// left alone for a while ([`Space::can_evict`]). `errno`: the kernel's answer.
+    fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
+        space.memory.refusals = if refused { space.memory.refusals.saturating_add(1) } else { 0 };
+        if space.memory.refusals >= MOST_REFUSALS {
+            space.memory.refused = Instant::now();
+        }
+        if space.memory.refusals == MOST_REFUSALS && space.memory.is_alive() {
+            let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
+            let text = during(Growth::Telling, || {
+                let error = std::io::Error::from_raw_os_error(errno);
+                format!(
+                    "{name} (process {pid}): its agent's system calls are refused (a seccomp filter?): {error}; its memory stays"
+                )
+            });
+            self.shared.notice(text);
+        }
+    }
+
+    /// A page that could not be moved.
+    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult, run: &PageRun) {
+        let word = space.table.get(address);
+        if word.state() != State::Resident || !word.in_flight() {
+            return;
+        }
+        let counters = &self.shared.counters;
+        let result =
+            if result == RunResult::Gone && space.memory.attached.is_some() { RunResult::Refused } else { result };
+        let park = match result {
+            RunResult::Busy => {
+                counters.move_busy.add(1);
+                space.suspect_sharing();
+                if space.is_shared(address) {
+                    space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
+                    return during(Growth::Lists, || space.shared_parked.push_back(address));
+                }
+                run.unshare || !during(Growth::Lists, || space.shared_pages.insert(address))
+            }
+            RunResult::ThreadPage | RunResult::Refused => {
+                let counter =
+                    if result == RunResult::Refused { &counters.move_refused } else { &counters.thread_pages };
+                counter.add(1);
+                run.pages == 1 || !during(Growth::Lists, || space.alone.insert(address))
+            }
+            _ => {
+                let word = word.set_in_flight(false).set_active(false);
+                return space.working_set.join(&mut space.table, address, word);
+            }
+        };
+        if park {
+            space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
+            during(Growth::Lists, || space.parked.push(address));
+        } else {
+            space.working_set.rejoin(&mut space.table, address, word.set_in_flight(false));
+        }
+    }
+
+    /// Hands a staged tray to the workers; `false` when they have enough to do.
+    fn store_tray(&mut self, space: &mut Space, number: u32) -> bool {
+        self.settle_freed(space, number);
+        let tray = space.trays.get(number);
+        if tray.live == 0 {
+            self.drop_tray(space, number);
+            return true;
+        }
+        let Some(job) = self.evict_job(space, number) else {
+            space.trays.staged.push_back(number);
+            return false;
+        };
+        let pages = job.pages.pages.len() as u32;
+        if let Err(job) = self.shared.evictions.push(job) {
+            self.shared.release_kept(&job);
+            space.trays.staged.push_front(number);
+            self.retry_soon();
+            return false;
+        }
+        let tray = space.trays.get_mut(number);
+        (tray.phase, tray.charged) = (Phase::Storing, pages);
+        self.under_way(space, i64::from(pages));
+        true
+    }
+
+    fn evict_job(&mut self, space: &mut Space, number: u32) -> Option<EvictJob> {
+        let inherited = space.trays.get(number).inherited;
+        let (pid, agent) = (space.memory.reader, space.memory.agent.as_ref()?);
+        let nonce = agent.nonce;
+        let tray = space.trays.get(number);
+        let mut list = self.shared.tray_lists.take(space.id as usize, 1, Need::System)?;
+        list.pages.clear();
+        for bit in bits(tray.live) {
+            let slot = number * TRAY_PAGES + bit;
+            let address = space.memory.place_of(slot, inherited)?;
+            let word = space.table.get(tray.addresses[bit as usize]);
+            let kept = word.kept_copy().map(ObjectId::from_bits);
+            list.pages.push(EvictPage { slot: bit, address, kept, fate: Stored::Full });
+        }
+        let generation = tray.generation;
+        let (space_id, owner, nonce_page) = (space.id, self.number, space.memory.nonce_page());
+        // From here on the worker decides about the kept copies.
+        for page in list.pages.iter().filter(|page| page.kept.is_some()) {
+            let address = space.trays.get(number).addresses[page.slot as usize];
+            let word = space.table.get(address);
+            space.table.set(address, word.without_copy());
+        }
+        let forked = space.memory.identity != 0 || space.forks > 0;
+        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages: list })
+    }
+
+    /// A worker's answer for a space that may be gone: its objects must not leak.
+    pub fn with_space_or_release(&mut self, done: EvictDone) {
+        let known = self.spaces.contains_key(&done.space);
+        if known {
+            self.with_space(done.space, |owner, space| owner.stored(space, done));
+            return;
+        }
+        for page in &done.pages.pages {
+            if let Stored::Object(object) = page.fate {
+                self.shared.store.release(object);
+            }
+        }
+    }
+
+    /// A worker has stored a tray: pages that are still staged there are stored now.
+    fn stored(&mut self, space: &mut Space, done: EvictDone) {
+        let number = done.tray;
+        let valid = space.trays.get(number).generation == done.generation;
+        let (mut full, mut unreadable) = (false, Vec::new());
+        let mut together = Quads::default();
+        for EvictPage { slot: bit, fate, .. } in done.pages.pages.iter().copied() {
+            let tray = space.trays.get_mut(number);
+            let address = tray.addresses[bit as usize];
+            let still = valid && tray.live & 1 << bit != 0 || self.shared.faults.late_workers;
+            match fate {
+                Stored::Object(object) if !still => self.shared.store.release(object),
+                _ if !still => {}
+                Stored::Object(object) => {
+                    let word = space.table.get(address);
+                    let word = word.stored(object.to_bits(), space.working_set.evict(word));
+                    space.stored += 1;
+                    space.table.set(address, word);
+                    together.add(address);
+                    space.trays.get_mut(number).live &= !(1 << bit);
+                }
+                Stored::Zero => self.evicted_as_zeros(space, number, bit),
+                Stored::Full => full = true,
+                Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
+            }
+        }
+        space.working_set.note_staged(space.trays.leaving_pages());
+        self.shared.counters.stored_in_quads.add(together.pages);
+        self.shared.budget.note_stored(full);
+        self.after_store(space, number, &unreadable);
+    }
+
+    fn after_store(&mut self, space: &mut Space, number: u32, unreadable: &[u64]) {
+        if !unreadable.is_empty() && space.memory.is_alive() && space.memory.agent.is_some() {
+            let pid = space.memory.pid.unwrap_or(0);
+            let count = unreadable.len();
+            self.shared.notice(during(Growth::Telling, || {
+                format!("{count} staged pages of process {pid} cannot be read now")
+            }));
+        }
+        if space.trays.get(number).live == 0 {
+            return self.drop_tray(space, number);
+        }
+        // The store is full, or the process is ending: the pages stay where they are, to be tried again.
+        let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
+        self.under_way(space, -i64::from(charged));
+        space.trays.get_mut(number).phase = Phase::Staged;
+        space.trays.staged.push_back(number);
+        self.retry_soon();
+    }
+
+    /// Has the agent give a tray's memory back.
+    fn drop_tray(&mut self, space: &mut Space, number: u32) {
+        let Some(agent) = &space.memory.agent else {
+            let charged = space.trays.get(number).charged;
+            self.under_way(space, -i64::from(charged));
+            return space.trays.put_free_unclean(number);
+        };
+        let tray = space.trays.get_mut(number);
+        let operation = if tray.inherited { Operation::DropInherited } else { Operation::Drop };
+        tray.phase = Phase::Dropping;
+        tray.pushed += 1;
+        let doorbell = agent.ring.push(operation, number);
+        if doorbell {
+            agent.ring_doorbell();
+        }
+        space.trays.dropping.push(number);
+    }
+
+    fn finish_drop(&mut self, space: &mut Space, number: u32) {
+        let tray = space.trays.get_mut(number);
+        let (filled, charged) = (tray.filled.count_ones(), tray.charged);
+        tray.generation += 1;
+        self.charge(space, -i64::from(filled));
+        self.under_way(space, -i64::from(charged));
+        self.shared.counters.pgsteal.add(u64::from(filled));
+        space.trays.dropping.retain(|n| *n != number);
+        space.trays.put_free(number);
+    }
+}
+
+/// Counts pages, told in the order of their addresses, that come with the three others of their 16 KiB.
+#[derive(Default)]
+struct Quads {
+    next: u64,
+    run: u64,
+    pages: u64,
+}
+
+impl Quads {
+    fn add(&mut self, address: u64) {
+        let begins = address.is_multiple_of(4 * PAGE);
+        self.run = if begins {
+            1
+        } else if address == self.next && self.run > 0 {
+            self.run + 1
+        } else {
+            0
+        };
+        self.pages += if self.run == 4 { 4 } else { 0 };
+        self.next = address + PAGE;
+    }
+}
+
+/// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
+/// turn touches none.
+fn staging_target(space: &Space) -> u64 {
+    if space.record.is_held() || space.working_set.is_plain() {
+        return 0;
+    }
+    let least = if space.expense.is_high() { 0 } else { LEAST_STAGED };
+    space.working_set.staging_target(space.resident).clamp(least, MOST_STAGED).min(space.resident / 4)
+}
+
+/// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of
+/// their own, and those in `alone` one by one.
+fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>, runs: &mut Vec<PageRun>) {
+    runs.clear();
+    let mut last_alone = false;
+    for (slot, address) in pages.iter().enumerate() {
+        let (unshare, single) = (shared.contains(address), alone.contains(address));
+        match runs.last_mut() {
+            Some(run)
+                if run.address + u64::from(run.pages) * PAGE == *address
+                    && run.unshare == unshare
+                    && !single
+                    && !last_alone =>
+            {
+                run.pages += 1;
+            }
+            _ => runs.push(PageRun { address: *address, pages: 1, slot: slot as u32, unshare }),
+        }
+        last_alone = single;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quads_are_aligned_and_whole() {
+        let count = |pages: &[u64]| {
+            let mut quads = Quads::default();
+            pages.iter().for_each(|page| quads.add(page * PAGE));
+            quads.pages
+        };
+        assert_eq!(count(&[4, 5, 6, 7, 8, 9, 10, 11, 12]), 8);
+        assert_eq!(count(&[0, 1, 2, 3, 5, 6, 7, 8]), 4);
+        assert_eq!(count(&[1, 2, 3, 4, 5, 6]), 0);
+        assert_eq!(count(&[4, 6, 7, 8, 9, 11]), 0);
+    }
+
+    #[test]
+    fn runs_cover_all_pages_once_and_in_slot_order() {
+        let pages = [0x1000, 0x2000, 0x3000, 0x8000, 0x9000, 0xb000];
+        let mut runs = Vec::new();
+        group_runs(&pages, &[0x2000].into(), &[0x9000].into(), &mut runs);
+        let covered: Vec<u64> =
+            runs.iter().flat_map(|r| (0..r.pages).map(move |i| r.address + u64::from(i) * PAGE)).collect();
+        assert_eq!(covered, pages);
+        let slots = runs.iter().fold(0, |all, run| {
+            assert_eq!(all & run.slots(), 0);
+            all | run.slots()
+        });
+        assert_eq!(slots, 0b11_1111);
+        assert!(runs.iter().any(|r| (r.address, r.pages) == (0x9000, 1)));
+        assert_eq!(runs.iter().filter(|r| r.unshare).map(|r| r.address).collect::<Vec<_>>(), [0x2000]);
+    }
+}

@@ -1,0 +1,7 @@
+//! From the choice of a page to its place in the store.
+
+pub mod cow_copies;
+pub mod evict;
+pub mod fork_dedup;
+pub mod staging;
+pub mod store_worker;

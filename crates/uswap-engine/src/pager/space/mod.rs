@@ -1,0 +1,258 @@
+//! A space: one address space that we manage, and all that its owner knows of it.
+
+pub mod audit;
+pub mod fault_queue;
+pub mod fork_family;
+pub mod lazyfree_ranges;
+pub mod lazyfree_staged;
+pub mod page_queue;
+pub mod unsettled;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use uswap_core::growth::{Growth, during};
+use uswap_core::locality::{Locality, Now};
+use uswap_core::readahead::Streams;
+use uswap_core::table::PageTable;
+use uswap_core::word::State;
+use uswap_core::working_set::WorkingSet;
+
+use crate::pager::accounting::group::Account;
+use crate::pager::fault::soft_fault_cost::Expense;
+use crate::pager::fault::throttle::Throttle;
+use crate::pager::fault::zero_fill::FirstTouches;
+use crate::pager::io::prepage::Returning;
+use crate::pager::io::readahead_cache::Ahead;
+use crate::pager::io::unuse::Search;
+use crate::pager::reclaim::cow_copies::Copies;
+use crate::pager::reclaim::staging::Trays;
+use crate::pager::space::fault_queue::Waiters;
+use crate::pager::space::fork_family::Kin;
+use crate::pager::space::lazyfree_ranges::Left;
+use crate::pager::space::page_queue::PageQueue;
+use crate::pager::space::unsettled::Fresh;
+use crate::remote::address_space::Remote;
+use crate::run::load_control::{HeldFault, Record};
+use crate::run::measure::idle_sampling::Moves;
+
+/// Pages in a row that must not be shared until nobody looks any more.
+const SUSPICION: u32 = 4096;
+
+/// Number of a space, unique in a run.
+pub type SpaceId = u32;
+
+/// One managed address space. Only its owner's thread touches it.
+#[derive(Debug)]
+pub struct Space {
+    /// Its number.
+    pub id: SpaceId,
+    /// The memory that it manages.
+    pub memory: Remote,
+    /// Attempts in a row to read staged pages that failed.
+    pub failed_reads: u32,
+    /// Memory is registered (or was inherited registered).
+    pub active: bool,
+    /// Children it has forked while managed.
+    pub forks: u32,
+    /// The space it was forked from.
+    pub parent: Option<SpaceId>,
+    /// Page words.
+    pub table: PageTable,
+    /// Who goes next.
+    pub working_set: WorkingSet,
+    /// Readahead streams of swap-ins.
+    pub streams: Streams,
+    /// Whether pages that come with others for nothing are wanted.
+    pub locality: Locality,
+    /// Streams of first touches.
+    pub first_touches: FirstTouches,
+    /// Streams of soft faults.
+    pub soft_faults: Streams,
+    /// Registered ranges as far as events tell.
+    pub registered: BTreeMap<u64, u64>,
+    /// What fork children to come may not have registered.
+    pub fresh: Fresh,
+    /// Where pages may be left that the program has said it drops.
+    pub left: Left,
+    /// The staging slots.
+    pub trays: Trays,
+    /// Pages whose fault waits for something under way; the flag says write.
+    pub waiters: Waiters,
+    /// Pages that were read ahead of their faults, and arrived.
+    pub ahead: Ahead,
+    /// Faults that are held.
+    pub throttle: Throttle,
+    /// Pages whose fault waits for room, in order.
+    pub stalled: VecDeque<(u64, bool, Instant)>,
+    /// What writes after a fork copy.
+    pub copies: Copies,
+    /// Faults that wait for the turn of the process.
+    pub held: Vec<HeldFault>,
+    /// What comes back to it because its turn has begun.
+    pub returning: Returning,
+    /// What its soft faults cost.
+    pub expense: Expense,
+    /// How far pages have been searched that lie on a device that is being emptied.
+    pub search: Search,
+    /// What load control knows of it.
+    pub record: Arc<Record>,
+    /// How often pages of it were installed or dropped.
+    pub moves: Moves,
+    /// The spaces that it may share pages with.
+    pub kin: Kin,
+    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
+    /// there is nothing else to take.
+    pub shared_pages: BTreeSet<u64>,
+    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies between them).
+    pub alone: BTreeSet<u64>,
+    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until they are tried
+    /// again.
+    pub parked: Vec<u64>,
+    /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
+    /// all have given them up.
+    pub shared_parked: PageQueue,
+    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again and again must give
+    /// up shared ones too.
+    pub refaults: u64,
+    /// How many pages are still to be looked at for sharing.
+    pub sharing: u32,
+    /// When the parked pages are tried again.
+    pub unpark_at: Instant,
+    /// Resident pages in the table (words in that state).
+    pub resident: u64,
+    /// Stored pages in the table.
+    pub stored: u64,
+    /// Evicted pages of zeros in the table.
+    pub zeros: u64,
+    /// What its process is charged with, once there are groups.
+    pub account: Option<Arc<Account>>,
+    /// Its pages on the way from order to drop.
+    pub under_way: i64,
+}
+
+impl Space {
+    /// A space of this memory; everything else is to be learnt.
+    pub fn new(id: SpaceId, memory: Remote) -> Self {
+        Self {
+            id,
+            memory,
+            failed_reads: 0,
+            active: false,
+            forks: 0,
+            parent: None,
+            table: PageTable::default(),
+            working_set: WorkingSet::default(),
+            streams: Streams::with_strides(),
+            locality: Locality::default(),
+            first_touches: FirstTouches::default(),
+            soft_faults: Streams::default(),
+            registered: BTreeMap::new(),
+            fresh: Fresh::default(),
+            left: Left::default(),
+            trays: Trays::default(),
+            waiters: Waiters::default(),
+            ahead: Ahead::default(),
+            throttle: Throttle::default(),
+            stalled: VecDeque::new(),
+            copies: Copies::default(),
+            held: Vec::new(),
+            returning: Returning::default(),
+            expense: Expense::new(Instant::now()),
+            search: Search::default(),
+            record: Arc::default(),
+            moves: Moves::default(),
+            kin: Kin::default(),
+            shared_pages: BTreeSet::new(),
+            alone: BTreeSet::new(),
+            parked: Vec::new(),
+            shared_parked: PageQueue::default(),
+            refaults: 0,
+            sharing: 0,
+            unpark_at: Instant::now(),
+            resident: 0,
+            stored: 0,
+            zeros: 0,
+            account: None,
+            under_way: 0,
+        }
+    }
+
+    /// Whether orders are under way that an agent is expected to complete.
+    pub fn is_filling(&self) -> bool {
+        !self.memory.stopped && !self.trays.filling.is_empty()
+    }
+
+    /// Where it is in its life, for whoever counts in evictions.
+    pub fn now(&self) -> Now {
+        Now { evictions: self.working_set.evictions(), resident: self.resident }
+    }
+
+    /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and
+    /// not those that relatives share.
+    pub fn weight(&self) -> u64 {
+        let set_aside = self.parked.len() + self.shared_parked.len();
+        (self.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
+    }
+
+    /// Pages that can go in the end: of those that relatives share its part, since they go where all have given them up.
+    pub fn can_go(&self) -> u64 {
+        self.weight() + self.shared_parked.len() as u64 / u64::from(self.kin.relatives() + 1)
+    }
+
+    /// From now on pages are looked at before they are taken: relatives by fork may map them too.
+    pub fn suspect_sharing(&mut self) {
+        self.sharing = SUSPICION;
+    }
+
+    /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
+    pub fn is_shared(&mut self, address: u64) -> bool {
+        if !self.memory.knows_sharing() || self.sharing == 0 {
+            return false;
+        }
+        let shared = self.is_mapped_elsewhere(address);
+        self.sharing = if shared { SUSPICION } else { self.sharing - 1 };
+        shared
+    }
+
+    /// The same of a page that was shared lately.
+    pub fn is_mapped_elsewhere(&mut self, address: u64) -> bool {
+        !self.memory.is_exclusive(address)
+    }
+
+    /// Whether the page is resident, on no list, and not ordered.
+    pub fn is_on_no_list(&self, address: u64) -> bool {
+        let word = self.table.get(address);
+        word.state() == State::Resident && !word.queued() && !word.in_flight()
+    }
+
+    /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in the order of their
+    /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
+    pub fn take_unshared(&mut self) -> Vec<u64> {
+        during(Growth::Lists, || {
+            if !self.memory.knows_sharing() || !self.kin.may_share() {
+                return std::mem::take(&mut self.shared_parked).iter().collect();
+            }
+            let mut own: Vec<u64> = self.shared_parked.iter().collect();
+            own.sort_unstable();
+            own.retain(|address| self.memory.is_exclusive(*address));
+            self.shared_parked.retain(|address| own.binary_search(&address).is_err());
+            own
+        })
+    }
+
+    /// All pages on the lists were shared by a fork just now. They stay in the order in which they would go.
+    pub fn park_shared(&mut self) {
+        during(Growth::Lists, || {
+            while let Some(address) = self.working_set.next_victim(&mut self.table) {
+                self.shared_parked.push_back(address);
+            }
+        });
+    }
+
+    /// Whether pages can be evicted from it.
+    pub fn can_evict(&self) -> bool {
+        self.active && self.memory.can_stage()
+    }
+}

@@ -1,0 +1,249 @@
+//! Another process as an address space: what is known of it, and how its pages are reached.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
+use uswap_sys::maps::Maps;
+use uswap_sys::memory::Memory;
+use uswap_sys::pagemap::Pagemap;
+use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
+
+use crate::pager::context::Attached;
+use crate::remote::agent::link::AgentLink;
+use crate::remote::events::hook_notes::Notes;
+use crate::remote::events::reorder::{Held, Known, Window};
+use crate::remote::exclusive::Exclusive;
+use crate::remote::identity::lookup::Found;
+use crate::run::procfs;
+
+/// Orders in a row that an agent may fail to execute before its process is left alone for a while.
+pub const MOST_REFUSALS: u32 = 16;
+/// Then it is tried again after this.
+const SULK: Duration = Duration::from_secs(1);
+
+/// The memory of another process, or of its fork child that nobody has spoken for yet.
+#[derive(Debug)]
+pub struct Remote {
+    /// Its process, once known (a fork child is known by its memory first).
+    pub pid: Option<u32>,
+    /// The thread or process by whose id its memory is read: the agent's, which ends with the image (a process whose
+    /// first thread has ended cannot be read by its own id).
+    pub reader: u32,
+    /// Orders in a row whose system calls were refused altogether.
+    pub refusals: u32,
+    /// When the last of too many was.
+    pub refused: Instant,
+    /// Since when the event of a fork waits for a descriptor.
+    pub starved: Option<Instant>,
+    /// The event userfaultfd.
+    pub events: Arc<Userfaultfd>,
+    /// The staging userfaultfd: kept so that it outlives nobody but the space.
+    pub staging: Option<Userfaultfd>,
+    /// The agent, while it lives.
+    pub agent: Option<AgentLink>,
+    /// What the nonce page of this image holds, once its agent has said hello. It stays when the agent is gone.
+    pub nonce: Option<[u64; 2]>,
+    /// When its process was looked for last.
+    pub searched: Option<Instant>,
+    /// How its process was found last.
+    pub found: Option<Found>,
+    /// Who faulted there last while its process was not known.
+    pub faulted: Option<u32>,
+    /// Address of the agent's area (0: unknown).
+    pub area: u64,
+    /// Presence of pages.
+    pub pagemap: Option<Pagemap>,
+    /// Mappings.
+    pub maps: Option<Maps>,
+    /// Its memory as such, also when the process executes another program.
+    pub file: Option<Memory>,
+    /// The agent was brought to its program (or that of the parent), which has no hooks.
+    pub attached: Option<Attached>,
+    /// What a fork child's identity page holds; 0 for an image that was not forked managed.
+    pub identity: u64,
+    /// The process it was known by when it was lost.
+    pub lost: Option<u32>,
+    /// The matcher is looking for its process.
+    pub matching: bool,
+    /// Changes that were read and not applied yet.
+    pub window: Window,
+    /// What the program's hooks have told.
+    pub notes: Notes,
+    /// Which of its pages are mapped nowhere else, as seen last.
+    pub sharing_seen: Exclusive,
+    /// The gate is closed and the agent still inside.
+    pub gate_pending: bool,
+    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it goes on.
+    pub stopped: bool,
+    /// When its agent was sent away, because the program has ended or executes another one.
+    pub dismissed: Option<Instant>,
+    /// When the agent hung up while the address space went on.
+    pub orphaned: Option<Instant>,
+    /// Something came to pass that a scan of the mappings should look at.
+    pub needs_scan: bool,
+    /// The last scan.
+    pub scanned: Instant,
+    /// Keeps what came with the agent's greeting.
+    pub process_name: String,
+    /// Held so that a pid cannot be reused while we read by it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Remote {
+    /// The memory behind this userfaultfd; everything else is to be learnt.
+    pub fn new(events: Userfaultfd) -> Self {
+        Self {
+            pid: None,
+            reader: 0,
+            refusals: 0,
+            refused: Instant::now(),
+            starved: None,
+            events: Arc::new(events),
+            staging: None,
+            agent: None,
+            nonce: None,
+            searched: None,
+            found: None,
+            faulted: None,
+            area: 0,
+            pagemap: None,
+            maps: None,
+            file: None,
+            attached: None,
+            identity: 0,
+            lost: None,
+            matching: false,
+            window: Window::default(),
+            notes: Notes::default(),
+            sharing_seen: Exclusive::default(),
+            gate_pending: false,
+            stopped: false,
+            dismissed: None,
+            orphaned: None,
+            needs_scan: false,
+            scanned: Instant::now(),
+            process_name: String::new(),
+            pidfd: None,
+        }
+    }
+
+    /// Learns which process this is, and by which of its threads it can be read; `false` when it is gone already.
+    pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
+        let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
+        let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
+        let memory = Memory::open(reader);
+        // For want of a descriptor only: others are read by their agent's number.
+        if memory.as_ref().is_err_and(uswap_sys::spares::is_shortage) {
+            return false;
+        }
+        self.process_name = procfs::name(pid).unwrap_or_default();
+        (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
+        self.file = memory.ok();
+        self.reader = reader;
+        true
+    }
+
+    /// Whether it can be told which pages other processes map too.
+    pub fn knows_sharing(&self) -> bool {
+        self.pagemap.is_some()
+    }
+
+    /// Whether no other process maps the page. True also where that cannot be told.
+    pub fn is_exclusive(&mut self, address: u64) -> bool {
+        let seen = &mut self.sharing_seen;
+        self.pagemap.as_ref().is_none_or(|pagemap| seen.is_exclusive(pagemap, address))
+    }
+
+    /// Whether pages can be moved into the staging area.
+    pub fn can_stage(&self) -> bool {
+        let willing = self.refusals < MOST_REFUSALS || self.refused.elapsed() >= SULK;
+        self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
+    }
+
+    /// A change was read; `registered`: what is managed now.
+    pub fn note_change(&mut self, event: Event, registered: &BTreeMap<u64, u64>) {
+        let Self { window, notes, attached, .. } = self;
+        window.push(event, notes.count(), || known(registered, notes, attached.is_some()));
+    }
+
+    /// The changes that were read, in the order in which they happened, and how many were not read in it.
+    pub fn changes_in_order(&mut self, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
+        self.window.take(&self.events, &known(registered, &self.notes, self.attached.is_some()))
+    }
+
+    /// Whether the agent is a process of its own.
+    pub fn has_agent_apart(&self) -> bool {
+        self.agent.as_ref().is_some_and(|agent| agent.process.is_some())
+    }
+
+    /// Whether the address space still exists. The area's first guard page is never registered.
+    pub fn is_alive(&self) -> bool {
+        self.events.is_alive(self.area)
+    }
+
+    /// Installs `pages` at `address`; put off while changes wait: what we know of the address can be old.
+    pub fn copy(&self, address: u64, pages: &[u8]) -> Install {
+        self.unless_changing(|| self.events.copy(address, pages))
+    }
+
+    /// Installs the zero page, under the same condition.
+    pub fn zero(&self, address: u64, length: u64) -> Install {
+        self.unless_changing(|| self.events.zero(address, length))
+    }
+
+    /// Poisons pages, under the same condition.
+    pub fn poison(&self, address: u64, length: u64) -> Install {
+        self.unless_changing(|| self.events.poison(address, length))
+    }
+
+    fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
+        if self.window.is_empty() { install() } else { Install::Again(0) }
+    }
+
+    /// Address of a staging slot in SA.
+    pub fn sa(&self, slot: u32) -> u64 {
+        self.area + SA + u64::from(slot) * PAGE
+    }
+
+    /// Address of a staging slot in SB.
+    pub fn sb(&self, slot: u32) -> u64 {
+        self.area + SB + u64::from(slot) * PAGE
+    }
+
+    /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
+    pub fn place_of(&self, slot: u32, inherited: bool) -> Option<u64> {
+        if !inherited {
+            return Some(self.sb(slot));
+        }
+        let pagemap = self.pagemap.as_ref()?;
+        [self.sb(slot), self.sa(slot)].into_iter().find(|address| pagemap.is_present(*address).unwrap_or(false))
+    }
+
+    /// Address of the identity page.
+    pub fn identity_page(&self) -> u64 {
+        self.area + IDENTITY
+    }
+
+    /// Address of the notice page.
+    pub fn notice_page(&self) -> u64 {
+        self.area + NOTICE
+    }
+
+    /// Address of the nonce page.
+    pub fn nonce_page(&self) -> u64 {
+        self.area + NONCE
+    }
+
+    /// Whether the address lies in the agent's area.
+    pub fn in_area(&self, address: u64) -> bool {
+        (self.area..self.area + AREA_BYTES).contains(&address)
+    }
+}
+
+/// What is known before the changes in a window. A program without hooks leaves no notes of what its children do not get.
+fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> Known<'a> {
+    Known { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
+}

@@ -1,0 +1,68 @@
+//! The lobby: a new program waits for room before it begins, as a fault does.
+//!
+//! What a program touches before its memory is registered comes without asking, a few MiB of it while the governor
+//! looks. One program more or less is what the marks are made for; dozens that are started while memory is already
+//! short are not. So an agent that says hello then is answered when there is room again, one program after the other.
+//! Until its answer comes a program stands before its first instruction, with no lock of anybody.
+//!
+//! Nobody waits longer than [`PATIENCE`], and nobody waits while nothing is under way that would make room. Fork children
+//! do not wait: their memory is registered from the beginning.
+
+use std::time::{Duration, Instant};
+
+use crate::pager::context::Greeting;
+use crate::pager::event_loop::Owner;
+
+/// The longest that a program waits.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// What is to be free for one that comes in: what it touches before it does anything, in pages.
+const ENTRANCE: i64 = 256;
+/// While memory is short they come in one after the other, so far apart that the first is seen before the next.
+const APART: Duration = Duration::from_millis(2);
+
+/// Programs that wait, and when the last one came in.
+#[derive(Debug)]
+pub struct Lobby {
+    waiting: std::collections::VecDeque<(Instant, Box<Greeting>)>,
+    entered: Instant,
+}
+
+impl Default for Lobby {
+    fn default() -> Self {
+        Self { waiting: std::collections::VecDeque::new(), entered: Instant::now() }
+    }
+}
+
+impl Owner {
+    /// An agent has said hello.
+    pub fn receive_hello(&mut self, greeting: Box<Greeting>) {
+        if greeting.events.is_none() || self.lobby.waiting.is_empty() && self.may_enter() {
+            return self.let_in(*greeting);
+        }
+        self.shared.counters.throttled.add(1);
+        self.lobby.waiting.push_back((Instant::now(), greeting));
+        self.retry_soon();
+    }
+
+    /// Lets in who waited long enough, or for whom there is room.
+    pub fn open_lobby(&mut self) {
+        while let Some((since, greeting)) = self.lobby.waiting.pop_front() {
+            if since.elapsed() < PATIENCE && !self.may_enter() {
+                self.lobby.waiting.push_front((since, greeting));
+                return self.retry_soon();
+            }
+            self.let_in(*greeting);
+        }
+    }
+
+    fn let_in(&mut self, greeting: Greeting) {
+        self.lobby.entered = Instant::now();
+        self.greet(greeting);
+    }
+
+    fn may_enter(&self) -> bool {
+        let budget = &self.shared.budget;
+        let calm = budget.usage() <= budget.low() || self.lobby.entered.elapsed() >= APART;
+        calm && (budget.has_room(ENTRANCE) || self.is_run_helpless())
+    }
+}

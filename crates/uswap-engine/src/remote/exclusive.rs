@@ -1,0 +1,34 @@
+//! Which pages are mapped by one process only, read a block at a time.
+
+use std::time::{Duration, Instant};
+
+use uswap_abi::layout::PAGE;
+use uswap_core::growth::{Growth, during};
+use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
+
+/// How long it is believed that a page is or is not shared.
+const FRESH: Duration = Duration::from_millis(2);
+
+/// Which pages of a block are mapped nowhere else, as read a moment ago: pages are asked for in order.
+#[derive(Debug, Default)]
+pub struct Exclusive {
+    block: Option<(u64, Instant)>,
+    words: Vec<u64>,
+}
+
+impl Exclusive {
+    /// True also when nothing can be read: then nobody shares anything any more.
+    pub fn is_exclusive(&mut self, pagemap: &Pagemap, address: u64) -> bool {
+        let start = address & !(BLOCK_PAGES as u64 * PAGE - 1);
+        if !self.block.is_some_and(|(known, at)| known == start && at.elapsed() < FRESH) {
+            let mut words = [0; BLOCK_PAGES];
+            if pagemap.words(start, &mut words).is_err() {
+                return true;
+            }
+            self.block = Some((start, Instant::now()));
+            self.words.clear();
+            during(Growth::Lists, || self.words.extend(words));
+        }
+        self.words[((address - start) / PAGE) as usize] & EXCLUSIVE != 0
+    }
+}

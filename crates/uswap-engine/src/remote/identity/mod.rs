@@ -1,0 +1,4 @@
+//! Which process a userfaultfd belongs to.
+
+pub mod lookup;
+pub mod probe;

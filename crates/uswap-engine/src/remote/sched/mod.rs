@@ -1,0 +1,5 @@
+//! Where the threads of the engine run, and before whom.
+
+pub mod affinity;
+pub mod boost;
+pub mod idle_priority;

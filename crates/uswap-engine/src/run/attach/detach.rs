@@ -1,0 +1,346 @@
+//! Letting go of a program that was attached to: all that was evicted comes back, then nothing of ours is left in it.
+//!
+//! Three phases, begun by the main thread when every owner has done its part of the one before:
+//!
+//! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each owner has evicted pages come back as if
+//!    they were touched. Faults are served as ever. If memory runs short now all goes on as it was before.
+//! 2. *Letting go.* No page of any space is away, and none can go. A space whose events are all read is unregistered, and is
+//!    forgotten. A fork that is under way then leaves a child whose pages are all its own: the kernel takes the registration
+//!    away from it when the userfaultfd is closed. Agents have been told that nothing of the program hangs on them.
+//! 3. *Leaving.* The attacher has each agent unmap what was mapped for it, and end.
+//!
+//! Whatever fails in the last two leaves mappings behind and no more: an agent whose socket ends goes by itself.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
+use uswap_core::growth::{Growth, during};
+use uswap_core::size::human;
+use uswap_core::word::State;
+
+use crate::pager::context::{Message, Shared};
+use crate::pager::event_loop::Owner;
+use crate::pager::space::{Space, SpaceId};
+use crate::remote::agent::link::AgentLink;
+use crate::run::attach::eligibility;
+
+const STAYING: u8 = 0;
+const BRINGING_BACK: u8 = 1;
+const LETTING_GO: u8 = 2;
+const LEAVING: u8 = 3;
+
+/// Pages that an owner brings back before it looks after its mail.
+const AT_ONCE: usize = 1024;
+/// How long nothing may come back before that is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long agents may take to go.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How far it is.
+#[derive(Debug)]
+pub struct Leaving {
+    phase: AtomicU8,
+    /// Of each owner: pages that are away; `UNKNOWN` until it has looked in this phase.
+    away: Vec<AtomicU64>,
+    spaces: Vec<AtomicU64>,
+    /// Agents of spaces that were let go.
+    agents: Mutex<Vec<Leaver>>,
+    /// The attacher has done its part.
+    pub agents_gone: AtomicBool,
+    outcome: Mutex<Option<Asked>>,
+}
+
+/// What was asked for last, and what came of it.
+#[derive(Clone, Debug)]
+struct Asked {
+    pages: u64,
+    limit_before: u64,
+    order_before: u64,
+    error: Option<String>,
+}
+
+/// An agent that is to go.
+#[derive(Debug)]
+pub struct Leaver {
+    /// Its process.
+    pub pid: u32,
+    /// Its thread.
+    pub thread: u32,
+    /// Where its area lies.
+    pub area: u64,
+    /// All of the area is unregistered: it may be unmapped.
+    pub unregistered: bool,
+    /// Ends when the agent has gone.
+    pub link: AgentLink,
+}
+
+const UNKNOWN: u64 = u64::MAX;
+
+impl Leaving {
+    /// Nobody leaves yet.
+    pub fn new(owners: usize) -> Self {
+        let unknown = || (0..owners).map(|_| AtomicU64::new(UNKNOWN)).collect();
+        Self {
+            phase: AtomicU8::new(STAYING),
+            away: unknown(),
+            spaces: unknown(),
+            agents: Mutex::default(),
+            agents_gone: AtomicBool::new(false),
+            outcome: Mutex::default(),
+        }
+    }
+
+    /// Whether nothing is to be evicted, and no agent to be brought.
+    pub fn is_under_way(&self) -> bool {
+        self.phase.load(SeqCst) != STAYING
+    }
+
+    /// Whether all spaces were let go, and agents are to be removed.
+    pub fn is_last_phase(&self) -> bool {
+        self.phase.load(SeqCst) == LEAVING
+    }
+
+    /// Agents that are to go.
+    pub fn take_agents(&self) -> Vec<Leaver> {
+        std::mem::take(&mut *self.agents.lock().expect("agents"))
+    }
+
+    /// Sum over all owners; `None` until all have told.
+    fn sum(figures: &[AtomicU64]) -> Option<u64> {
+        figures.iter().map(|figure| Some(figure.load(SeqCst)).filter(|n| *n != UNKNOWN)).sum()
+    }
+
+    fn begin(&self, phase: u8) {
+        for figure in self.away.iter().chain(&self.spaces) {
+            figure.store(UNKNOWN, SeqCst);
+        }
+        self.phase.store(phase, SeqCst);
+    }
+
+    /// No agent is brought any more.
+    pub fn end(&self) {
+        self.agents_gone.store(true, SeqCst);
+        self.phase.store(LEAVING, SeqCst);
+    }
+
+    /// For the status.
+    pub fn figures(&self) -> Value {
+        let Some(asked) = self.outcome.lock().expect("outcome").clone() else { return Value::Null };
+        let left = Self::sum(&self.away).unwrap_or(asked.pages);
+        json!({ "running": self.is_under_way(), "pages": asked.pages, "pages_left": left, "error": asked.error })
+    }
+}
+
+/// Begins: what the user is answered.
+///
+/// # Errors
+/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed then.
+pub fn begin(shared: &Shared) -> Result<Value, String> {
+    if !shared.tree.is_attached() {
+        return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
+    }
+    let leaving = &shared.leaving;
+    let mut outcome = leaving.outcome.lock().expect("outcome");
+    if leaving.is_under_way() {
+        return Err("it is letting go of its program already".into());
+    }
+    let pages = pages_away(shared);
+    let room = shared.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+    eligibility::check_room(pages << 12, room)?;
+    let limit_before = (shared.budget.limit() as u64) << 12;
+    *outcome = Some(Asked { pages, limit_before, order_before: shared.orders.limit.load(SeqCst), error: None });
+    let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
+    shared.orders.limit.store(lifted << 12, SeqCst);
+    shared.budget.set_limit(lifted << 12);
+    leaving.begin(BRINGING_BACK);
+    wake(shared);
+    Ok(json!({ "pages": pages }))
+}
+
+/// Pages that are not where the program would find them.
+fn pages_away(shared: &Shared) -> u64 {
+    let managed = shared.managed.all();
+    managed.values().map(|process| process.stored + process.staged).sum()
+}
+
+fn wake(shared: &Shared) {
+    for mailbox in &shared.mailboxes {
+        mailbox.post(Message::Balance);
+    }
+}
+
+/// What the main thread remembers of it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    least: Option<(u64, Instant)>,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    /// Looks whether the next phase can begin; `true`: everything is done.
+    pub fn go_on(&mut self, shared: &Shared) -> bool {
+        let leaving = &shared.leaving;
+        match leaving.phase.load(SeqCst) {
+            BRINGING_BACK => self.bring_back(shared),
+            LETTING_GO if Leaving::sum(&leaving.spaces) == Some(0) => {
+                self.last = Some(Instant::now());
+                if let Some(asked) = leaving.outcome.lock().expect("outcome").as_ref() {
+                    // What is told at the end is what was asked for.
+                    shared.budget.set_limit(asked.limit_before);
+                }
+                leaving.begin(LEAVING);
+            }
+            LETTING_GO => wake(shared),
+            LEAVING => {
+                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PATIENCE);
+                if late {
+                    shared
+                        .notice("agents are slow to go; their mappings may be left behind, and hold no memory".into());
+                }
+                return late || leaving.agents_gone.load(SeqCst);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn bring_back(&mut self, shared: &Shared) {
+        wake(shared);
+        let Some(away) = Leaving::sum(&shared.leaving.away) else { return };
+        if away == 0 {
+            *self = Self::default();
+            return shared.leaving.begin(LETTING_GO);
+        }
+        if self.least.is_none_or(|(least, _)| away < least) {
+            self.least = Some((away, Instant::now()));
+        }
+        let room = shared.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+        let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PATIENCE);
+        if stuck {
+            self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
+        } else if let Err(error) = eligibility::check_room(away << 12, room) {
+            self.give_up(shared, error);
+        }
+    }
+
+    /// All goes on as before.
+    fn give_up(&mut self, shared: &Shared, error: String) {
+        *self = Self::default();
+        let mut outcome = shared.leaving.outcome.lock().expect("outcome");
+        if let Some(asked) = outcome.as_mut() {
+            shared.orders.limit.store(asked.order_before, SeqCst);
+            shared.budget.set_limit(asked.limit_before);
+            asked.error = Some(error.clone());
+        }
+        shared.leaving.begin(STAYING);
+        shared.alarm(format!("detach was given up: {error}"));
+    }
+}
+
+impl Owner {
+    /// The owner's part of what is under way. (The budget wants nothing meanwhile.)
+    pub fn leave(&mut self) {
+        let shared = self.shared.clone();
+        let leaving = &shared.leaving;
+        let phase = leaving.phase.load(SeqCst);
+        if phase != BRINGING_BACK && phase != LETTING_GO {
+            return;
+        }
+        let mut away = 0;
+        self.for_each_id(|owner, id| {
+            let mut done = false;
+            owner.with_space(id, |owner, space| {
+                during(Growth::Lists, || {
+                    let left = owner.bring_back(space);
+                    away += left;
+                    done = phase == LETTING_GO && left == 0 && owner.is_clear(space);
+                });
+            });
+            if done {
+                during(Growth::AddressSpaces, || owner.let_go(id));
+            }
+        });
+        leaving.away[self.number].store(away, SeqCst);
+        if phase == LETTING_GO {
+            leaving.spaces[self.number].store(self.spaces.len() as u64, SeqCst);
+        }
+        if !self.spaces.is_empty() {
+            self.retry_soon();
+        }
+    }
+
+    /// Has evicted pages come back, some at a time. Returns how many are not where the program would find them, or may be on
+    /// their way out.
+    fn bring_back(&mut self, space: &mut Space) -> u64 {
+        self.absorb(space);
+        let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
+        let mut left = 0;
+        let mut next = Vec::with_capacity(AT_ONCE);
+        for (address, word) in space.table.iter() {
+            if is_away(word.state()) || word.in_flight() {
+                left += 1;
+                if next.len() < AT_ONCE && !word.in_flight() {
+                    next.push(address);
+                }
+            }
+        }
+        for address in next {
+            // Along with others it may be there already.
+            let word = space.table.get(address);
+            if is_away(word.state()) && !word.in_flight() {
+                self.bring(space, address);
+            }
+        }
+        left
+    }
+
+    /// Whether nothing of the space is under way: its events are read and applied, nobody waits, and no order is out.
+    fn is_clear(&mut self, space: &mut Space) -> bool {
+        self.serve(space);
+        let waits = !space.waiters.is_empty()
+            || !space.stalled.is_empty()
+            || !space.held.is_empty()
+            || space.copies.waiting() > 0;
+        let orders = !space.trays.filling.is_empty();
+        let changes = space.memory.gate_pending
+            || !space.memory.window.is_empty()
+            || !space.memory.events.is_quiet(space.memory.area);
+        let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
+        let is_out = |(_, word): (u64, uswap_core::word::PageWord)| is_away(word.state()) || word.in_flight();
+        !(waits || orders || changes || space.table.iter().any(is_out))
+    }
+
+    /// The program's memory is its own again.
+    fn let_go(&mut self, id: SpaceId) {
+        let Some(mut space) = self.spaces.remove(&id) else { return };
+        let agent = space.memory.agent.take();
+        if let Some(agent) = &agent {
+            // Its end is no reason any more to end the program.
+            agent.let_go();
+            self.unwatch(agent);
+        }
+        self.shared.faults.pause(self.shared.faults.delay_detach);
+        for (start, end) in &space.registered {
+            // What is left registered is so until the last descriptor is closed.
+            let _ = space.memory.events.unregister(*start, end - start);
+        }
+        let mut unregistered = !space.active;
+        if space.active {
+            let sa = space.memory.events.unregister(space.memory.area + SA, NOTICE - SA + PAGE);
+            let staging = space.memory.staging.as_ref();
+            let sb =
+                staging.map_or(Ok(()), |staging| staging.unregister(space.memory.area + SB, u64::from(SLOTS) * PAGE));
+            unregistered = sa.is_ok() && sb.is_ok();
+        }
+        if let (Some(link), Some(pid)) = (agent, space.memory.pid) {
+            let (thread, area) = (space.memory.reader, space.memory.area);
+            let mut agents = self.shared.leaving.agents.lock().expect("agents");
+            agents.push(Leaver { pid, thread, area, unregistered, link });
+        }
+        self.spaces.insert(id, space);
+        self.bury(id);
+    }
+}

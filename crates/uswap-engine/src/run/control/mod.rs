@@ -1,0 +1,334 @@
+//! The control socket: `uswap status` and its kin ask a living run for its figures.
+//!
+//! The request is one line of JSON, the answer is one line of JSON, then the connection ends. The socket is an
+//! abstract one, `@uswap/UID/NAME`, so nothing is left behind by a run that is killed, and a name is free again as
+//! soon as its run has ended. Only the same user and root get an answer.
+//!
+//! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense costs it one second at
+//! most; the threads that serve faults have nothing to do with it.
+
+pub mod group_orders;
+pub mod report;
+pub mod swapoff;
+pub mod swapon;
+pub mod verbose;
+
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use uswap_sys::process::user;
+use uswap_sys::socket::peer_credentials;
+
+use crate::pager::context::Shared;
+use crate::pager::io::page_query;
+use crate::run::attach::detach;
+use crate::run::config::RunConfig;
+use crate::run::control::group_orders::GroupOrder;
+
+/// A caller gets this long, all in all.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest request in bytes.
+const LONGEST_REQUEST: usize = 4096;
+/// Longest name of a run in bytes.
+const LONGEST_NAME: usize = 64;
+
+/// What a caller can ask for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Who the run is, and all figures: `{"request":"status"}`.
+    Status,
+    /// Another device: `{"request":"swapon","spec":"PATH,prio=N,size=SIZE"}`; the path is absolute.
+    Swapon(String),
+    /// Empty a device and let it go: `{"request":"swapoff","device":"NAME"}`, by its name in the status.
+    Swapoff(String),
+    /// Stop a swapoff: `{"request":"swapoff-stop"}`.
+    SwapoffStop,
+    /// Another budget in bytes: `{"request":"limit","bytes":N}`.
+    Limit(u64),
+    /// The budget follows the cgroup: `{"request":"limit","bytes":"auto"}`.
+    LimitAuto,
+    /// Another compressor: `{"request":"compressor","compressor":"zstd:3"}`.
+    Compressor(String),
+    /// Let go of the program that was attached to: `{"request":"detach"}`.
+    Detach,
+    /// What pages of a process hold, by questions and answers of another kind (`page_query.rs`): `{"request":"pages","pid":N}`.
+    Pages(u32),
+    /// `{"request":"group-create",...}` and its kin.
+    Group(GroupOrder),
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// What is wrong with it, for the caller.
+pub fn parse_request(line: &[u8]) -> Result<Request, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
+    let text = |name: &str| {
+        let found = value.get(name).and_then(Value::as_str).map(str::to_owned);
+        found.ok_or_else(|| format!("not a request: {name:?} is missing"))
+    };
+    match value.get("request").and_then(Value::as_str) {
+        Some("status") => Ok(Request::Status),
+        Some("swapon") => text("spec").map(Request::Swapon),
+        Some("swapoff") => text("device").map(Request::Swapoff),
+        Some("swapoff-stop") => Ok(Request::SwapoffStop),
+        Some("detach") => Ok(Request::Detach),
+        Some("pages") => match value.get("pid").and_then(Value::as_u64).and_then(|pid| pid.try_into().ok()) {
+            Some(pid) => Ok(Request::Pages(pid)),
+            None => Err("not a request: \"pid\" is missing".into()),
+        },
+        Some("compressor") => text("compressor").map(Request::Compressor),
+        Some("limit") => match value.get("bytes") {
+            Some(Value::String(auto)) if auto == "auto" => Ok(Request::LimitAuto),
+            bytes => match bytes.and_then(Value::as_u64) {
+                Some(bytes) => Ok(Request::Limit(bytes)),
+                None => Err("not a request: \"bytes\" is missing".into()),
+            },
+        },
+        Some(other) if other.starts_with("group-") => {
+            GroupOrder::parse(&other["group-".len()..], &value).map(Request::Group)
+        }
+        Some(other) => Err(format!("unknown request {other:?}")),
+        None => Err("not a request: \"request\" is missing".into()),
+    }
+}
+
+/// Whether a run may have this name: it is part of an address and of tables.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        return Err(format!("a name has 1 to {LONGEST_NAME} characters"));
+    }
+    match name.chars().find(|c| !c.is_ascii_alphanumeric() && !" -_.:+@".contains(*c)) {
+        Some(c) => Err(format!("a name is made of letters, digits, spaces and - _ . : + @, not {c:?}")),
+        None => Ok(()),
+    }
+}
+
+/// The name of the abstract socket of a run.
+pub fn socket_name(user: u32, name: &str) -> String {
+    format!("uswap/{user}/{name}")
+}
+
+/// The address of a run.
+///
+/// # Errors
+/// EINVAL: the name is too long.
+pub fn address(user: u32, name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(socket_name(user, name))
+}
+
+/// The socket of this run, bound.
+#[derive(Debug)]
+pub struct Control {
+    listener: UnixListener,
+    name: String,
+    keeper: u32,
+    command: Vec<String>,
+    attached_to: Option<u32>,
+    begun: Instant,
+}
+
+impl Control {
+    /// Takes the run's name. To be done before the command runs: a name that is taken is a reason to refuse.
+    ///
+    /// # Errors
+    /// For the user: the name is taken.
+    pub fn bind(config: &RunConfig, keeper: u32) -> Result<Self, String> {
+        let name = config.name.clone();
+        check_name(&name).map_err(|error| format!("--name {name:?}: {error}"))?;
+        let bound = address(user(), &name).and_then(|address| UnixListener::bind_addr(&address));
+        let listener = bound.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => format!("a run named {name:?} is there already (uswap status {name})"),
+            _ => format!("the control socket of run {name:?} cannot be made: {error}"),
+        })?;
+        let text = |argument: &CString| argument.to_string_lossy().into_owned();
+        let command = config.arguments.iter().map(text).collect();
+        let attached_to = config.target.map(|target| target.pid);
+        Ok(Self { listener, name, keeper, command, attached_to, begun: Instant::now() })
+    }
+
+    /// Serves callers, in a thread of its own, as long as the process lives.
+    ///
+    /// # Errors
+    /// EAGAIN: no more threads.
+    pub fn start(self, shared: Arc<Shared>) -> io::Result<()> {
+        crate::run::threads::spawn("control".into(), move || self.serve(&shared))
+    }
+
+    fn serve(&self, shared: &Arc<Shared>) {
+        loop {
+            match self.listener.accept() {
+                // A caller that is gone has no use for an answer.
+                Ok((stream, _)) => drop(self.answer(stream, shared)),
+                // Out of descriptors: they come back.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn answer(&self, stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let caller = peer_credentials(&stream)?.user;
+        // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
+        let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
+        let reply = if caller != 0 && caller != user() {
+            json!({ "error": "this run belongs to another user" })
+        } else {
+            match parse_request(&line) {
+                Ok(Request::Pages(pid)) => {
+                    page_query::begin(shared, stream, pid);
+                    return Ok(());
+                }
+                request => {
+                    request.and_then(|request| self.obey(request, shared)).unwrap_or_else(|e| json!({ "error": e }))
+                }
+            }
+        };
+        // What was ordered can have taken its time.
+        let deadline = deadline.max(Instant::now() + PATIENCE / 4);
+        write_all(&stream, format!("{reply}\n").as_bytes(), deadline)
+    }
+
+    fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<Value, String> {
+        match request {
+            Request::Status => Ok(self.status(shared)),
+            Request::Swapon(spec) => swapon::swapon(shared, &spec),
+            Request::Swapoff(device) => swapoff::begin(shared, &device),
+            Request::SwapoffStop => swapoff::stop(shared),
+            Request::Detach => detach::begin(shared),
+            Request::Limit(bytes) if shared.leaving.is_under_way() => {
+                Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))
+            }
+            Request::LimitAuto if shared.leaving.is_under_way() => Err("it is letting go of its program".into()),
+            Request::Limit(bytes) => swapon::limit(shared, bytes),
+            Request::LimitAuto => swapon::limit_auto(shared),
+            Request::Compressor(name) => swapon::compressor(shared, &name),
+            Request::Group(order) => group_orders::obey(shared, &order),
+            Request::Pages(_) => Err("it is answered by itself".into()),
+        }
+    }
+
+    fn status(&self, shared: &Shared) -> Value {
+        json!({
+            "name": self.name,
+            "pid": self.keeper,
+            "engine_pid": std::process::id(),
+            "user": user(),
+            "command": self.command,
+            "attached_to": self.attached_to,
+            "uptime_ms": self.begun.elapsed().as_millis() as u64,
+            "version": env!("CARGO_PKG_VERSION"),
+            "figures": report::figures(shared),
+        })
+    }
+}
+
+/// Reads up to a newline or the end, at most `most` bytes, until `deadline`.
+///
+/// # Errors
+/// ETIMEDOUT; EMSGSIZE for a longer line.
+pub fn read_line(mut stream: &UnixStream, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut piece = [0u8; 4096];
+    loop {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        let n = match stream.read(&mut piece) {
+            Ok(0) => return Ok(line),
+            Ok(n) => n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = piece[..n].iter().position(|byte| *byte == b'\n');
+        line.extend_from_slice(&piece[..end.unwrap_or(n)]);
+        if line.len() > most {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"));
+        }
+        if end.is_some() {
+            return Ok(line);
+        }
+    }
+}
+
+/// Writes everything until `deadline`.
+///
+/// # Errors
+/// ETIMEDOUT; EPIPE: the other end is gone.
+pub fn write_all(mut stream: &UnixStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(left(deadline)?))?;
+        match stream.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_requests_are_understood() {
+        assert_eq!(parse_request(br#"{"request":"status","more":1}"#), Ok(Request::Status));
+        let swapon = br#"{"request":"swapon","spec":"/swap,prio=3"}"#;
+        assert_eq!(parse_request(swapon), Ok(Request::Swapon("/swap,prio=3".into())));
+        assert_eq!(parse_request(br#"{"request":"limit","bytes":1048576}"#), Ok(Request::Limit(1 << 20)));
+        assert_eq!(parse_request(br#"{"request":"limit","bytes":"auto"}"#), Ok(Request::LimitAuto));
+        let compressor = br#"{"request":"compressor","compressor":"zstd:9"}"#;
+        assert_eq!(parse_request(compressor), Ok(Request::Compressor("zstd:9".into())));
+        assert!(parse_request(br#"{"request":"compressor","compressor":9}"#).is_err());
+        assert_eq!(parse_request(br#"{"request":"pages","pid":77}"#), Ok(Request::Pages(77)));
+        assert!(parse_request(br#"{"request":"pages","pid":-1}"#).is_err());
+        let remove = br#"{"request":"group-remove","group":"a/b"}"#;
+        assert_eq!(parse_request(remove), Ok(Request::Group(GroupOrder::Remove("a/b".into()))));
+        assert!(parse_request(br#"{"request":"group-remove"}"#).is_err());
+        for bad in [&br#"{"request":"swapon"}"#[..], br#"{"request":"limit","bytes":-1}"#] {
+            assert!(parse_request(bad).is_err(), "{bad:?}");
+        }
+        for bad in [&b""[..], b"status", b"[]", b"{}", br#"{"request":1}"#, br#"{"request":"x"}"#, b"\xff\xfe"] {
+            assert!(parse_request(bad).is_err(), "{bad:?}");
+        }
+        assert!(parse_request(&[b'['; LONGEST_REQUEST]).is_err(), "deep nesting");
+    }
+
+    #[test]
+    fn names_fit_into_an_address_and_a_table() {
+        for good in ["a", "build-1", "1234", "ci:job_7.2", "my run", &"x".repeat(LONGEST_NAME)] {
+            assert_eq!(check_name(good), Ok(()));
+            assert!(address(u32::MAX, good).is_ok());
+        }
+        for bad in ["", "a\tb", "a/b", "ü", "a\n", &"x".repeat(LONGEST_NAME + 1)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_caller_that_sends_nothing_or_too_much_is_left_after_its_time() {
+        let soon = || Instant::now() + Duration::from_millis(50);
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        assert!(read_line(&ours, 10, soon()).is_err());
+        (&theirs).write_all(b"12345678901234567890").expect("room");
+        assert!(read_line(&ours, 10, soon()).is_err());
+        (&theirs).write_all(b"abc\nrest").expect("room");
+        assert_eq!(read_line(&ours, 10, soon()).expect("a line"), b"abc");
+        let much = vec![0; 16 << 20];
+        let begun = Instant::now();
+        assert!(write_all(&ours, &much, soon()).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,370 @@
+//! Load control in the engine: what the policy (`load_control.rs` of the core) sees, and how a process is held.
+//!
+//! The controller's thread looks at all processes each few milliseconds while load control is on, and 20 times a second
+//! otherwise, at counters that the owners keep and at the processor time of the processes. What it decides are flags, one for
+//! each space. The owner of a space whose flag is set puts its faults aside and evicts its pages before those of others.
+//!
+//! A fault that is put aside is served when the process is let in, when it turns out not to be held rightly, or when it
+//! was held for [`MOST_HOLD`]. Only faults in user mode are held: a system call that waits for a page may hold locks of the kernel that
+//! others need. `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The owner never reads
+//! it, since reading it waits until the thread has gone to sleep: the controller (`controller.rs`) does, and tells the owner whom to
+//! serve at once.
+
+pub mod controller;
+pub mod servers;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use uswap_core::growth::{Growth, during};
+use uswap_core::load_control::{Key, MOST_HOLD};
+
+pub use controller::Controller;
+
+use crate::pager::event_loop::Owner;
+use crate::pager::space::{Space, SpaceId};
+
+/// Faults of a space that are put aside at a time, at most: others are served at once.
+const MOST_HELD: usize = 256;
+/// Questions to the controller under way, at most.
+pub const MOST_QUESTIONS: usize = 1024;
+/// How often owners tell what they have while it looks.
+const TOLD: Duration = Duration::from_millis(1);
+/// What a fault costs beside the owner's work: the message and the wake-up.
+const WAKE_UP: Duration = Duration::from_micros(20);
+/// Pages of a held space that are worth being evicted before those of others.
+const LEAST_SUSPENDED: u64 = 32;
+
+/// As good as no bound, where a test takes it away.
+const LONG_HOLD: Duration = Duration::from_secs(10);
+
+/// A fault that was put aside.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldFault {
+    /// Its page.
+    pub address: u64,
+    /// The access was a write.
+    pub write: bool,
+    since: Instant,
+    /// Served at the latest by then.
+    until: Instant,
+}
+
+/// What an owner tells of a space, and the controller decides about it. Each counter has one writer.
+#[derive(Debug, Default)]
+pub struct Record {
+    owner: usize,
+    space: SpaceId,
+    pid: AtomicU32,
+    agent: AtomicU32,
+    /// The agent is a thread of the process, whose work is not the program's.
+    within: AtomicBool,
+    active: AtomicBool,
+    pages: AtomicU64,
+    stored: AtomicU64,
+    /// Pages that came back, and the sum of their refault distances.
+    refaults: AtomicU64,
+    distance: AtomicU64,
+    /// Nanoseconds that faults waited for pages.
+    waited: AtomicU64,
+    /// Faults for which something is under way, and faults that were put aside.
+    pending: AtomicU64,
+    blocked: AtomicU64,
+    held: AtomicBool,
+    /// Its place in line, and the estimate of its working set.
+    place: AtomicU64,
+    demand: AtomicU64,
+    /// Milliseconds that it had faults put aside: since when it has without a break, and before that.
+    waiting: AtomicU64,
+    waited_before: AtomicU64,
+}
+
+/// Grows a counter that nobody else writes.
+fn grow(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl Record {
+    /// Of a space of this owner.
+    pub fn new(owner: usize, space: SpaceId) -> Self {
+        Self { owner, space, ..Self::default() }
+    }
+
+    /// Whether its faults are put aside.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+
+    /// Pages of its working set, as load control estimates it.
+    pub fn demand(&self) -> u64 {
+        self.demand.load(Relaxed)
+    }
+
+    /// A page came back that would have needed `distance` more pages of room to stay.
+    pub fn refaulted(&self, distance: u64) {
+        grow(&self.refaults, 1);
+        grow(&self.distance, distance);
+    }
+
+    /// A fault was served, so long after it was read.
+    pub fn waited(&self, took: Duration) {
+        grow(&self.waited, (took + WAKE_UP).as_nanos() as u64);
+    }
+
+    /// How long it has waited for its turn without a break, and in all.
+    fn waiting_ms(&self) -> (u64, u64) {
+        let now = self.waiting.load(Relaxed);
+        (now, self.waited_before.load(Relaxed) + now)
+    }
+
+    fn count_wait(&self, passed: Duration) {
+        if self.is_held() && self.blocked.load(Relaxed) > 0 {
+            grow(&self.waiting, passed.as_millis() as u64);
+        } else if !self.is_held() {
+            grow(&self.waited_before, self.waiting.swap(0, Relaxed));
+        }
+    }
+}
+
+/// Whether a thread that faulted may be held.
+#[derive(Debug)]
+pub struct Question {
+    record: Arc<Record>,
+    pid: u32,
+    thread: u32,
+    address: u64,
+}
+
+/// What owners and controller share.
+#[derive(Debug)]
+pub struct Load {
+    enabled: bool,
+    /// Owners tell of their spaces at each turn.
+    watching: AtomicBool,
+    /// Somebody is held.
+    holding: AtomicBool,
+    records: Mutex<BTreeMap<Key, Arc<Record>>>,
+    questions: SyncSender<Question>,
+    /// By owner: pages of held spaces that can be evicted.
+    suspended: Vec<AtomicI64>,
+    /// Pages that are left beside those who are in.
+    spare: AtomicI64,
+    turns: AtomicU64,
+    ended_ms: AtomicU64,
+    /// The longest that any fault was put aside, in milliseconds.
+    longest_hold: AtomicU64,
+}
+
+impl Load {
+    /// For so many owners; the controller gets the other end of `questions`.
+    pub fn new(enabled: bool, owners: usize, questions: SyncSender<Question>) -> Self {
+        Self {
+            enabled,
+            watching: AtomicBool::new(false),
+            holding: AtomicBool::new(false),
+            records: Mutex::default(),
+            questions,
+            suspended: (0..owners).map(|_| AtomicI64::new(0)).collect(),
+            spare: AtomicI64::new(0),
+            turns: AtomicU64::new(0),
+            ended_ms: AtomicU64::new(0),
+            longest_hold: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether anybody is held: all that the fault path asks while nobody is.
+    pub fn is_holding(&self) -> bool {
+        self.holding.load(Relaxed)
+    }
+
+    /// While processes take turns: pages that are left beside those who are in, or that they lack.
+    pub fn spare(&self) -> Option<i64> {
+        self.is_holding().then(|| self.spare.load(Relaxed))
+    }
+
+    fn is_watching(&self) -> bool {
+        self.watching.load(Relaxed)
+    }
+
+    /// A space has begun.
+    pub fn begin(&self, record: &Arc<Record>) {
+        self.records.lock().expect("records").insert(key(record), record.clone());
+    }
+
+    /// A space has ended.
+    pub fn end(&self, record: &Record) {
+        if self.records.lock().expect("records").remove(&key(record)).is_some() {
+            self.ended_ms.fetch_add(record.waiting_ms().1, Relaxed);
+        }
+    }
+
+    /// Pages that held spaces of other owners than this could give.
+    fn suspended_elsewhere(&self, owner: usize) -> i64 {
+        let others = self.suspended.iter().enumerate().filter(|(number, _)| *number != owner);
+        others.map(|(_, pages)| pages.load(Relaxed)).sum()
+    }
+
+    fn all(&self) -> Vec<(Key, Arc<Record>)> {
+        self.records.lock().expect("records").iter().map(|(key, record)| (*key, record.clone())).collect()
+    }
+
+    /// What the summary says, if anybody had to wait.
+    pub fn in_words(&self) -> Option<String> {
+        let figures = self.figures();
+        let (turns, waited) = (figures["turns"].as_u64()?, figures["waited_ms"].as_u64()?);
+        (waited > 0).then(|| format!("processes took {turns} turns and waited {:.1} s for them", waited as f64 / 1e3))
+    }
+
+    /// What is told of load control as a whole.
+    pub fn figures(&self) -> serde_json::Value {
+        let all = self.all();
+        let held = all.iter().filter(|(_, record)| record.is_held()).count();
+        let waited: u64 = all.iter().map(|(_, record)| record.waiting_ms().1).sum();
+        let state = match (self.enabled, self.is_watching()) {
+            (false, _) => "off",
+            (_, false) => "idle",
+            _ => "active",
+        };
+        let waited = waited + self.ended_ms.load(Relaxed);
+        let (turns, longest) = (self.turns.load(Relaxed), self.longest_hold.load(Relaxed));
+        serde_json::json!({ "state": state, "held": held, "turns": turns, "waited_ms": waited, "longest_hold_ms": longest })
+    }
+
+    /// A fault that was put aside is served now.
+    fn count_hold(&self, fault: &HeldFault) {
+        self.longest_hold.fetch_max(fault.since.elapsed().as_millis() as u64, Relaxed);
+    }
+
+    /// Of a process: whether it waits for its turn, for how long without a break, and in all.
+    pub fn figures_of(&self, owner: usize, space: SpaceId) -> (bool, u64, u64) {
+        let records = self.records.lock().expect("records");
+        let record = records.get(&(key_of(owner, space)));
+        record.map_or((false, 0, 0), |record| {
+            let (now, all) = record.waiting_ms();
+            (record.is_held() && now > 0, now, all)
+        })
+    }
+}
+
+fn key_of(owner: usize, space: SpaceId) -> Key {
+    (owner as u64) << 32 | u64::from(space)
+}
+
+fn key(record: &Record) -> Key {
+    key_of(record.owner, record.space)
+}
+
+impl Owner {
+    /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
+    /// others wait for, nor one whose thread nobody can look at.
+    pub fn put_aside(&mut self, space: &mut Space, address: u64, write: bool, thread: u32) -> bool {
+        let Some(pid) = space.memory.pid.filter(|_| space.record.is_held() && !space.memory.in_area(address)) else {
+            return false;
+        };
+        if thread == space.memory.reader || thread == 0 || space.held.len() >= MOST_HELD {
+            return false;
+        }
+        let question = Question { record: space.record.clone(), pid, thread, address };
+        if self.shared.load.questions.try_send(question).is_err() {
+            return false;
+        }
+        let since = Instant::now();
+        let until = since + if self.shared.faults.long_hold { LONG_HOLD } else { MOST_HOLD };
+        if !space.held.iter().any(|held| held.address == address) {
+            self.shared.counters.held_faults.add(1);
+            during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, since, until }));
+        }
+        space.record.blocked.store(space.held.len() as u64, Relaxed);
+        self.retry_by(until);
+        true
+    }
+
+    /// Serves the faults of a space that were put aside: all, once it is not held any more, and those that were held for
+    /// long enough.
+    pub fn serve_held(&mut self, space: &mut Space) {
+        let held = space.record.is_held() && self.shared.load.is_holding();
+        let now = Instant::now();
+        let is_due = |fault: &mut HeldFault| !held || fault.until <= now;
+        let due: Vec<HeldFault> = during(Growth::AddressSpaces, || space.held.extract_if(.., is_due).collect());
+        for fault in &due {
+            self.shared.load.count_hold(fault);
+            self.shared.counters.held_to_the_end.add(u64::from(held));
+            self.serve_fault(space, fault.address, fault.write, now);
+        }
+        space.record.blocked.store(space.held.len() as u64, Relaxed);
+        if let Some(next) = space.held.iter().map(|fault| fault.until).min() {
+            self.retry_by(next);
+        }
+    }
+
+    /// A thread that was put aside is in a system call, or cannot be looked at.
+    pub fn serve_at_once(&mut self, space: &mut Space, address: u64) {
+        if let Some(place) = space.held.iter().position(|fault| fault.address == address) {
+            let fault = space.held.swap_remove(place);
+            self.shared.load.count_hold(&fault);
+            self.shared.counters.held_in_calls.add(1);
+            space.record.blocked.store(space.held.len() as u64, Relaxed);
+            self.serve_fault(space, address, fault.write, Instant::now());
+        }
+    }
+
+    /// Tells the controller of all spaces: often while it watches, and now and then.
+    pub fn tell_load(&mut self, now_and_then: bool) {
+        if now_and_then || self.shared.load.is_watching() && self.told_load.elapsed() >= TOLD {
+            self.told_load = Instant::now();
+            let groups = &self.shared.groups;
+            let in_use = groups.in_use();
+            let is_limited = |space: &Space| space.account.as_ref().is_some_and(|account| groups.is_limited(account));
+            self.spaces.values().for_each(|space| space.tell_load(in_use && is_limited(space)));
+        }
+    }
+
+    /// Spaces whose pages go first: those of held processes, and of these the ones that have longest to wait for their turn,
+    /// as many as it takes to have `wanted` pages twice over; and the pages that all of them have here.
+    pub fn suspended(&self, wanted: u64) -> (Vec<SpaceId>, u64) {
+        if !self.shared.load.is_holding() {
+            return (Vec::new(), 0);
+        }
+        let can_give = |space: &Space| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
+        let suspended = self.spaces.values().filter(|space| can_give(space));
+        let place = |space: &Space| (space.record.place.load(Relaxed), space.id, space.weight());
+        let mut found: Vec<(u64, SpaceId, u64)> =
+            during(Growth::AddressSpaces, || suspended.map(|space| place(space)).collect());
+        let pages: u64 = found.iter().map(|(.., weight)| weight).sum();
+        self.shared.load.suspended[self.number].store(pages as i64, Relaxed);
+        found.sort_unstable_by_key(|(place, ..)| std::cmp::Reverse(*place));
+        let mut ahead = 0;
+        let enough = found.into_iter().take_while(|(.., weight)| {
+            ahead += weight;
+            ahead - weight < 2 * wanted
+        });
+        (during(Growth::AddressSpaces, || enough.map(|(_, id, _)| id).collect()), pages)
+    }
+
+    /// Whether another owner's held spaces give so many pages, and are about to.
+    pub fn others_give(&self, wanted: u64) -> bool {
+        let load = &self.shared.load;
+        let other_owners = || self.shared.idle.iter().enumerate().filter(|(number, _)| *number != self.number);
+        load.is_holding()
+            && load.suspended_elsewhere(self.number) >= wanted as i64
+            && self.shared.budget.has_room(0)
+            && (self.shared.budget.under_way() > 0 || other_owners().any(|(_, idle)| !idle.load(Relaxed)))
+    }
+}
+
+impl Space {
+    /// Who has a group's limit to keep to does not take turns for the run's.
+    fn tell_load(&self, limited: bool) {
+        let record = &self.record;
+        record.pid.store(self.memory.pid.unwrap_or(0), Relaxed);
+        record.agent.store(self.memory.reader, Relaxed);
+        record.within.store(!self.memory.has_agent_apart(), Relaxed);
+        record.active.store(self.active && self.can_evict() && !limited, Relaxed);
+        record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
+        record.stored.store(self.stored, Relaxed);
+        record.pending.store((self.waiters.len() + self.stalled.len() + self.copies.waiting()) as u64, Relaxed);
+    }
+}

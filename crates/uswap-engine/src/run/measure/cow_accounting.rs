@@ -1,0 +1,128 @@
+//! What processes share with relatives by fork, read by a thread of its own.
+//!
+//! Pages that a fork left shared are counted in parent and child. How many they are only smaps_rollup tells
+//! (proc_pid_smaps(5)), and reading it takes the lock of the process's address space: if a thread of that process holds
+//! it and waits for a processor, the reader waits along, for as long as a hundred milliseconds beside thirty busy
+//! processes. The governor must not: so it asks here, and goes on with what it was told last.
+
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
+
+use uswap_sys::process::is_gone;
+use uswap_sys::spares::{Spares, is_shortage};
+
+use crate::run::procfs;
+use crate::run::threads::spawn;
+
+/// Reading walks page tables: of its time the thread rests so many times what it read.
+const REST: u32 = 4;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_millis(20);
+
+/// A process that is asked for, and what was known of it then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    pub pid: u32,
+    /// A thread of it that is alive: where the main thread has ended, its number tells nothing.
+    pub thread: u32,
+    /// What tells its image from others.
+    pub family: usize,
+    /// How many of its image had been born.
+    pub births: u32,
+    /// How many pages its writes had copied.
+    pub copied: u64,
+}
+
+/// The governor's end.
+#[derive(Debug, Default)]
+pub struct ForkShares {
+    /// Once something was asked: most programs never fork.
+    thread: Option<Ends>,
+}
+
+#[derive(Debug)]
+struct Ends {
+    questions: SyncSender<Vec<Asked>>,
+    answers: Receiver<Vec<(Asked, i64)>>,
+}
+
+impl ForkShares {
+    /// Starts the thread; it ends after the governor.
+    fn start() -> std::io::Result<Ends> {
+        let (questions, asked) = sync_channel(1);
+        let (told, answers) = channel();
+        spawn("shares".into(), move || read(&asked, &told))?;
+        Ok(Ends { questions, answers })
+    }
+
+    /// Asks for these processes, in this order. `false`: it is still busy with others, or there are no more threads (EAGAIN).
+    pub fn ask(&mut self, processes: Vec<Asked>) -> bool {
+        if processes.is_empty() {
+            return true;
+        }
+        if self.thread.is_none() {
+            self.thread = Self::start().ok();
+        }
+        self.thread.as_ref().is_some_and(|thread| thread.questions.try_send(processes).is_ok())
+    }
+
+    /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
+    /// together: what one has less of its relative has more of.
+    pub fn answers(&self) -> impl Iterator<Item = Vec<(Asked, i64)>> {
+        self.thread.iter().flat_map(|thread| thread.answers.try_iter())
+    }
+}
+
+/// Holds a descriptor for the time when there are no others.
+fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<Vec<(Asked, i64)>>) {
+    let spare = Spares::hold(1).ok();
+    while let Ok(processes) = asked.recv() {
+        let begun = Instant::now();
+        let read = |asked: Asked| Some((asked, shared_pages(asked.thread, spare.as_ref())?));
+        if told.send(processes.into_iter().filter_map(read).collect()).is_err() {
+            return;
+        }
+        std::thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
+    }
+}
+
+/// `None`: it cannot be known, and what was told last still counts. That who has just ended shares nothing would be wrong to tell:
+/// what it held may have been counted a moment ago, and a tree of forks that is killed would seem to be many times what it was.
+fn shared_pages(thread: u32, spare: Option<&Spares>) -> Option<i64> {
+    let mut answer = procfs::shared_pages(thread);
+    if answer.as_ref().is_err_and(is_shortage)
+        && let Some(spare) = spare
+    {
+        spare.give_up_one();
+        answer = procfs::shared_pages(thread);
+        spare.fill(0);
+    }
+    match answer {
+        Err(error) if is_shortage(&error) || is_gone(&error) => None,
+        answer => Some(answer.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_asked_for_is_told_but_not_who_is_gone() {
+        let mut shares = ForkShares::default();
+        assert!(shares.ask(Vec::new()));
+        let own = std::process::id();
+        let asked = |pid| Asked { pid, thread: pid, ..Asked::default() };
+        assert!(shares.ask(vec![asked(u32::MAX), asked(own)]));
+        let mut answers = Vec::new();
+        for _ in 0..5000 {
+            answers.extend(shares.answers().flatten());
+            if !answers.is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(answers.iter().map(|(asked, _)| asked.pid).collect::<Vec<_>>(), [own]);
+        assert!(answers[0].1 >= 0, "{answers:?}");
+    }
+}

@@ -1,0 +1,12 @@
+//! What the tree uses, and how much it may.
+
+pub mod cgroup;
+pub mod cow_accounting;
+pub mod cow_plausibility;
+pub mod governor;
+pub mod heap_limits;
+pub mod idle_sampling;
+pub mod outgrown;
+pub mod process_tree;
+pub mod shared_memory;
+pub mod unmanaged;

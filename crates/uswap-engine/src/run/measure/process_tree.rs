@@ -1,0 +1,260 @@
+//! Which processes a run is about, and their end.
+//!
+//! A run's are the descendants of its engine, which is a subreaper: nobody gets away. Those of a program that was attached to
+//! are the program and what it forks from then on, and with `--tree` also what it had forked before. It is no child of ours:
+//! whoever of them is orphaned goes to a reaper that we do not know. So they are remembered, each with its time of birth
+//! (process ids come again), and their children are looked for as long as they live.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use uswap_sys::process;
+
+use crate::run::config::Target;
+use crate::run::procfs::{self, OwnChildren, Seen};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The processes of a run.
+#[derive(Debug)]
+pub enum Tree {
+    /// The descendants of whoever asks: keeper or engine.
+    OfRun {
+        /// Tells our own children without another descriptor.
+        own: Option<OwnChildren>,
+    },
+    /// A program that was running already.
+    OfProgram {
+        /// It.
+        root: u32,
+        /// What it had forked before belongs to it.
+        whole: bool,
+        /// All of them.
+        members: Mutex<Members>,
+    },
+}
+
+/// Processes, with the time at which each began.
+#[derive(Debug, Default)]
+pub struct Members {
+    known: HashMap<u32, u64>,
+    /// They and their descendants are none of ours.
+    excluded: HashMap<u32, u64>,
+}
+
+impl Tree {
+    /// The tree of a run that is about to begin. `keeper`: not among them, whosever child it is.
+    pub fn of(target: Option<Target>, keeper: u32) -> Self {
+        let Some(target) = target else { return Self::OfRun { own: OwnChildren::open().ok() } };
+        let mut members = Members::default();
+        members.know(target.pid);
+        for pid in procfs::children(target.pid).into_iter().chain([keeper]) {
+            if let Some(born) = procfs::start_time(pid).filter(|_| !target.tree || pid == keeper) {
+                members.excluded.insert(pid, born);
+            }
+        }
+        Self::OfProgram { root: target.pid, whole: target.tree, members: Mutex::new(members) }
+    }
+
+    /// Whether it is a program that was attached to.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Self::OfProgram { .. })
+    }
+
+    /// Whether the process is all that the user named: it gets an agent whatever its size.
+    pub fn is_root(&self, pid: u32) -> bool {
+        matches!(self, Self::OfProgram { root, whole: false, .. } if *root == pid)
+    }
+
+    /// A process whose limits are those of all: a run's begin as its engine's.
+    pub fn first(&self) -> u32 {
+        match self {
+            Self::OfRun { .. } => std::process::id(),
+            Self::OfProgram { root, .. } => *root,
+        }
+    }
+
+    /// All that are there now, as far as they can be seen.
+    pub fn members(&self) -> Vec<u32> {
+        self.look().pids
+    }
+
+    /// The same, and whether that is all.
+    pub fn look(&self) -> Seen {
+        match self {
+            Self::OfRun { .. } => procfs::descendants(std::process::id()),
+            Self::OfProgram { members, .. } => members.lock().expect("members").look(),
+        }
+    }
+
+    /// The same, with our own children in any case.
+    fn look_hard(&self) -> Seen {
+        let mut seen = self.look();
+        if let (Self::OfRun { own: Some(own) }, false) = (self, seen.complete) {
+            seen.pids.extend(own.read());
+        }
+        seen
+    }
+
+    /// A process turned out to be one of them: its parent had ended before anybody looked.
+    pub fn admit(&self, pid: u32) {
+        if let Self::OfProgram { members, .. } = self {
+            members.lock().expect("members").know(pid);
+        }
+    }
+
+    /// Kills all of them, and reaps those that are children of this process, again and again until none is left:
+    /// a process can fork while it is being looked at. Returns what was still there after ten seconds, in words. Where looking
+    /// fails for want of a descriptor, those of a run are found as our children, who come one after the other: whoever is
+    /// orphaned below us becomes one. Then only the kernel's word counts that there is none any more.
+    pub fn kill(&self) -> Option<String> {
+        let begun = Instant::now();
+        loop {
+            let left = self.look_hard();
+            for pid in &left.pids {
+                // Gone already is what we want.
+                let _ = process::kill(*pid, 9);
+            }
+            let childless = is_childless();
+            let gone = if left.complete { left.pids.is_empty() } else { childless && !self.is_attached() };
+            if gone {
+                return None;
+            }
+            if begun.elapsed() > PATIENCE {
+                return Some(in_words(&left));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Reaps who has ended; whether there are no others.
+fn is_childless() -> bool {
+    loop {
+        match process::wait_news(None) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+fn in_words(left: &Seen) -> String {
+    let pids: Vec<String> = left.pids.iter().map(u32::to_string).collect();
+    let more = if left.complete { "" } else { " (and what cannot be seen for want of descriptors)" };
+    format!("not ended within {} seconds: processes {}{more}", PATIENCE.as_secs(), pids.join(", "))
+}
+
+impl Members {
+    fn know(&mut self, pid: u32) {
+        if let Some(born) = procfs::start_time(pid) {
+            self.known.insert(pid, born);
+        }
+    }
+
+    /// Those that live, and their children, and theirs.
+    fn look(&mut self) -> Seen {
+        let mut complete = true;
+        let mut lives = |pid: &u32, known: &mut u64| match procfs::born(*pid) {
+            Ok(born) => born == Some(*known),
+            Err(_) => {
+                complete = false;
+                true
+            }
+        };
+        self.known.retain(&mut lives);
+        self.excluded.retain(&mut lives);
+        let mut pids: Vec<u32> = self.known.keys().copied().collect();
+        let mut next = 0;
+        while next < pids.len() {
+            match procfs::children_seen(pids[next]) {
+                Ok(below) => complete &= self.admit(below, &mut pids),
+                Err(_) => complete = false,
+            }
+            next += 1;
+        }
+        Seen { pids, complete }
+    }
+
+    /// Children of a member are members; `false`: not all could be looked at.
+    fn admit(&mut self, below: Vec<u32>, pids: &mut Vec<u32>) -> bool {
+        let mut complete = true;
+        for pid in below {
+            if self.excluded.contains_key(&pid) || self.known.contains_key(&pid) {
+                continue;
+            }
+            match procfs::born(pid) {
+                Ok(Some(born)) => {
+                    self.known.insert(pid, born);
+                    pids.push(pid);
+                }
+                Ok(None) => {}
+                Err(_) => complete = false,
+            }
+        }
+        complete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("60").spawn().expect("a child")
+    }
+
+    fn tree(pid: u32, tree: bool) -> Members {
+        let Tree::OfProgram { members, .. } = Tree::of(Some(Target { pid, tree }), 1) else { panic!("attached") };
+        members.into_inner().expect("members")
+    }
+
+    /// Children are ended whatever the test comes to.
+    struct Ended(Vec<Child>);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            for child in &mut self.0 {
+                child.kill().and_then(|()| child.wait()).expect("our child");
+            }
+        }
+    }
+
+    #[test]
+    fn children_from_before_belong_only_to_a_whole_tree() {
+        let me = std::process::id();
+        let mut children = Ended(vec![sleeper()]);
+        let before = children.0[0].id();
+        let (mut alone, mut whole) = (tree(me, false), tree(me, true));
+        children.0.push(sleeper());
+        let later = children.0[1].id();
+        let (alone, whole) = (alone.look().pids, whole.look().pids);
+        assert!(alone.contains(&me) && alone.contains(&later) && !alone.contains(&before), "{alone:?}");
+        assert!([me, later, before].iter().all(|pid| whole.contains(pid)), "{whole:?}");
+    }
+
+    #[test]
+    fn who_has_ended_is_forgotten_and_an_orphan_is_not() {
+        // The shell ends, and its child goes to another reaper.
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 30 & echo $!; sleep 0.3"]).stdout(std::process::Stdio::piped());
+        let mut shell = command.spawn().expect("a shell");
+        let mut members = tree(shell.id(), true);
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+        let orphan: u32 = line.trim().parse().expect("a number");
+        assert!(members.look().pids.contains(&orphan));
+        shell.wait().expect("our child");
+        let left = members.look().pids;
+        assert_eq!(left, [orphan]);
+        process::kill(orphan, 9).expect("alive");
+        let gone = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            members.look().pids.is_empty()
+        });
+        assert!(gone, "{:?}", members.look());
+    }
+}

@@ -1,0 +1,13 @@
+//! A run of `uswap run` or `uswap attach`: its processes, threads, measurements and orders.
+
+pub mod attach;
+pub mod config;
+pub mod control;
+pub mod fd_budget;
+pub mod keeper;
+pub mod load_control;
+pub mod measure;
+pub mod procfs;
+pub mod record;
+pub mod supervisor;
+pub mod threads;
