@@ -7,7 +7,7 @@ export RUST_BACKTRACE := 0
 # Where rustup puts cargo, also before a new shell has been opened.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test loom test-vm soak bench bench-quick fuzz lint install-deps
+.PHONY: help build demo test house loom test-vm soak bench bench-quick fuzz lint install-deps
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -27,6 +27,9 @@ test: install-deps ## all tests that CI runs (about 17 minutes on two cores)
 	cargo test --release --workspace --exclude uswap-cli --no-fail-fast || status=$$?; \
 	RUST_TEST_THREADS="$${RUST_TEST_THREADS:-$$((3 * $$(nproc)))}" cargo test --release -p uswap-cli --no-fail-fast || status=$$?; \
 	exit $$status
+
+house: ## how the code is laid out: folders, functions, loops of imports, names (a second)
+	@tests/house
 
 # Little optimised and without debug information: compiling is most of it.
 loom: ## the models of the lock-free protocols: every interleaving (a minute and a half, most of it compiling)

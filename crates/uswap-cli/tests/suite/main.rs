@@ -18,6 +18,7 @@ mod failures;
 mod groups;
 mod growing;
 mod hints;
+mod house;
 mod lab;
 mod nbd;
 mod network;

@@ -12,6 +12,7 @@ use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::pager::accounting::budget::Budget;
+use crate::pager::accounting::moves::Moves;
 use crate::pager::counters::Counters;
 use crate::pager::fault_points::FaultPoints;
 use crate::pager::io::bounded_queue::Jobs;
@@ -24,7 +25,6 @@ use crate::pager::space::SpaceId;
 use crate::pager::space::fork_family::KinSeen;
 use crate::remote::agent::link::AgentLink;
 use crate::remote::sched::idle_priority::Lowered;
-use crate::run::measure::idle_sampling::Moves;
 
 /// Known to every thread.
 pub struct Shared {
@@ -35,7 +35,7 @@ pub struct Shared {
     /// The groups.
     pub groups: crate::pager::accounting::groups::Groups,
     /// Load control.
-    pub load: crate::run::load_control::Load,
+    pub load: crate::pager::load_control::Load,
     /// The counters.
     pub counters: Counters,
     /// Fault latencies by tier.
@@ -340,7 +340,7 @@ impl Greeting {
         if self.link.process.is_some() {
             return crate::remote::agent::processes::speaks_for(self.thread, self.pid);
         }
-        crate::run::procfs::process_of_thread(self.thread) == Some(self.pid)
+        uswap_sys::procfs::process_of_thread(self.thread) == Some(self.pid)
     }
 }
 

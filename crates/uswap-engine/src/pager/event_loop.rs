@@ -20,11 +20,11 @@ use crate::pager::context::{Greeting, Mailbox, Message, Shared, Verdict};
 use crate::pager::io::direct_reads::{self, Queues};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
+use crate::pager::load_control::Record;
 use crate::pager::space::{Space, SpaceId};
 use crate::remote::agent::admission::Lobby;
 use crate::remote::sched::affinity::Placement;
-use crate::run::load_control::Record;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// Most pages in one installation.
 pub const MOST_INSTALL: usize = 64;
@@ -150,7 +150,7 @@ impl Owner {
     pub fn run(&mut self) {
         self.placement = Placement::of_this_thread(!self.shared.faults.no_placement, self.mailbox.clone());
         let mut ready = Vec::with_capacity(64);
-        crate::run::supervisor::serve_without_growth(&self.shared);
+        self.shared.faults.serve_without_growth();
         loop {
             ready.clear();
             if let Err(error) = self.poller.wait(self.timeout(), &mut ready) {

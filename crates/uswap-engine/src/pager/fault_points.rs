@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use uswap_core::growth;
 use uswap_store::StoreFaults;
 
 /// A turn under `crowd` where `turn` says nothing else.
@@ -216,6 +217,14 @@ pub struct FaultPoints {
 }
 
 impl FaultPoints {
+    /// The calling thread serves pages: from now on it allocates nothing that has no name, where that is tested.
+    pub fn serve_without_growth(&self) {
+        if self.no_alloc > 0 {
+            growth::set_lenient(self.no_alloc > 1);
+            growth::forbid();
+        }
+    }
+
     /// Reads the list.
     ///
     /// # Errors

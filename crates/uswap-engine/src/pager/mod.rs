@@ -8,5 +8,6 @@ pub mod fault;
 pub mod fault_points;
 pub mod io;
 pub mod latency;
+pub mod load_control;
 pub mod reclaim;
 pub mod space;

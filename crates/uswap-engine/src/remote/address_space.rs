@@ -17,10 +17,10 @@ use crate::remote::events::hook_notes::Notes;
 use crate::remote::events::reorder::{Held, Known, Window};
 use crate::remote::exclusive::Exclusive;
 use crate::remote::identity::lookup::Found;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// Orders in a row that an agent may fail to execute before its process is left alone for a while.
-pub const MOST_REFUSALS: u32 = 16;
+const MOST_REFUSALS: u32 = 16;
 /// Then it is tried again after this.
 const SULK: Duration = Duration::from_secs(1);
 
@@ -161,6 +161,20 @@ impl Remote {
     pub fn can_stage(&self) -> bool {
         let willing = self.refusals < MOST_REFUSALS || self.refused.elapsed() >= SULK;
         self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
+    }
+
+    /// All runs of an order were refused, or not. True: for so many orders in a row that it is left alone for a while from now on.
+    pub fn count_refusal(&mut self, refused: bool, now: Instant) -> bool {
+        self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
+        if self.refusals >= MOST_REFUSALS {
+            self.refused = now;
+        }
+        self.refusals == MOST_REFUSALS
+    }
+
+    /// Whose memory it is, for messages: "python3 (process 4711)".
+    pub fn label(&self) -> String {
+        format!("{} (process {})", self.process_name, self.pid.unwrap_or(0))
     }
 
     /// A change was read; `registered`: what is managed now.

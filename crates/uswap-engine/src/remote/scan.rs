@@ -203,7 +203,7 @@ fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
     if !wordless || mapping.name == "[heap]" {
         return false;
     }
-    let statics = space.memory.pid.and_then(crate::run::procfs::static_data);
+    let statics = space.memory.pid.and_then(uswap_sys::procfs::static_data);
     statics.is_none_or(|(start, end)| mapping.start < end && start < mapping.end)
 }
 

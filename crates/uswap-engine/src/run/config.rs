@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use uswap_core::size::Size;
 use uswap_device::nbd::{MOST_CONNECTIONS, NbdUri};
+
+use crate::pager::accounting::pool_share::PoolShare;
 pub use uswap_store::{AllocatorKind, Compression, Tier};
 
 /// A place for swapped pages.
@@ -126,48 +128,6 @@ pub enum Ram {
     Bytes(u64),
     /// In a cgroup with a limit: in balance with its file pages.
     Auto,
-}
-
-/// How much of the budget the pool may take, in percent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum PoolShare {
-    /// This, as long as the run lasts.
-    Fixed(f64),
-    /// What faults make of it, and this at most.
-    Adaptive(f64),
-}
-
-impl PoolShare {
-    /// The most that anybody may ask for: what is left is the working set.
-    pub const MOST: f64 = 90.0;
-}
-
-impl std::str::FromStr for PoolShare {
-    type Err = String;
-
-    /// `auto`, `auto:MOST` or a number, with or without `%`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "auto" {
-            return Ok(Self::Adaptive(Self::MOST));
-        }
-        let (number, kind): (&str, fn(f64) -> Self) = match text.strip_prefix("auto:") {
-            Some(most) => (most, Self::Adaptive),
-            None => (text, Self::Fixed),
-        };
-        let percent: Option<f64> = number.strip_suffix('%').unwrap_or(number).parse().ok();
-        let percent = percent.filter(|percent| (0.0..=Self::MOST).contains(percent));
-        percent.map(kind).ok_or_else(|| "auto, auto:MOST, or between 0 and 90 percent of the budget".into())
-    }
-}
-
-impl std::fmt::Display for PoolShare {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Fixed(percent) => write!(f, "{percent}"),
-            Self::Adaptive(most) if *most >= Self::MOST => write!(f, "auto"),
-            Self::Adaptive(most) => write!(f, "auto:{most}"),
-        }
-    }
 }
 
 /// A program that is running already.

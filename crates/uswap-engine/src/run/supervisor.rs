@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use uswap_core::PageHasher;
 use uswap_core::size::human;
-use uswap_core::{PageHasher, growth};
 use uswap_device::{Device, FileDevice, IoBackend};
 use uswap_store::{Concurrency, Store, StoreConfig};
 use uswap_sys::events::{EventFd, Poller};
@@ -48,8 +48,8 @@ use crate::run::keeper;
 use crate::run::measure::governor::Governor;
 use crate::run::measure::heap_limits;
 use crate::run::measure::process_tree::Tree;
-use crate::run::procfs;
 use crate::run::threads::{self, Later};
+use uswap_sys::procfs;
 
 /// How long reclaim may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
@@ -270,7 +270,7 @@ fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], m
 pub struct Channels {
     pub matches: std::sync::mpsc::Receiver<crate::remote::identity::lookup::MatchJob>,
     pub tape: Option<crate::run::record::Tape>,
-    pub questions: std::sync::mpsc::Receiver<crate::run::load_control::Question>,
+    pub questions: std::sync::mpsc::Receiver<crate::pager::load_control::Question>,
 }
 
 fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), String> {
@@ -293,7 +293,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     faults.set_in(&store.faults);
     let processors = process::processors();
     let (matches, match_jobs) = std::sync::mpsc::channel();
-    let (asked, questions) = sync_channel(crate::run::load_control::MOST_QUESTIONS);
+    let (asked, questions) = sync_channel(crate::pager::load_control::MOST_QUESTIONS);
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
     let mailboxes = mailboxes.map_err(|error| format!("eventfd: {error}"))?;
@@ -302,7 +302,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         store,
         budget: Budget::new(config.limit, processors).with_slack(!faults.no_slack),
         groups: Groups::new(processors, mailboxes.clone()),
-        load: crate::run::load_control::Load::new(config.load_control || faults.crowd, owners, asked),
+        load: crate::pager::load_control::Load::new(config.load_control || faults.crowd, owners, asked),
         counters: Default::default(),
         latencies: Default::default(),
         hasher,
@@ -374,14 +374,6 @@ fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
         }
     }
     Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
-}
-
-/// The calling thread serves pages: from now on it allocates nothing that has no name, where that is tested.
-pub fn serve_without_growth(shared: &Shared) {
-    if shared.faults.no_alloc > 0 {
-        growth::set_lenient(shared.faults.no_alloc > 1);
-        growth::forbid();
-    }
 }
 
 /// Agents that are killed have gone by then, mostly at once: each end is waited for as it comes.

@@ -16,17 +16,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_store::WritebackScratch;
+use uswap_sys::thread::spawn;
 
 use crate::pager::context::Shared;
 use crate::pager::event_loop::Owner;
 use crate::pager::io::reader;
+use crate::pager::load_control::controller::Controller;
 use crate::pager::reclaim::store_worker;
 use crate::remote::agent::image::AgentImage;
 use crate::remote::identity::lookup::MatchJob;
 use crate::remote::inject::AttacherHandle;
 use crate::remote::sched::boost::Hurry;
 use crate::run::config::RunConfig;
-use crate::run::load_control::Controller;
 use crate::run::measure::governor::Governor;
 use crate::run::supervisor::Channels;
 
@@ -34,11 +35,6 @@ const WORKERS: usize = 2;
 /// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
 pub const MOST_WORKERS: usize = 8;
 const MOST_WRITERS: usize = 4;
-
-/// Starts a thread. It holds nothing that outlives the process: nobody waits for its end.
-pub fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(body).map(drop)
-}
 
 /// The threads that begin once memory grows.
 pub struct Later {
@@ -132,7 +128,7 @@ fn is_slow(shared: &Shared) -> bool {
 /// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
 fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
     let mut scratch = WritebackScratch::new();
-    crate::run::supervisor::serve_without_growth(shared);
+    shared.faults.serve_without_growth();
     // Whether repacking freed something in this round or is yet to try.
     let mut repacks = looks_after_room;
     let (mut tried_room, mut looked, mut tidied) = (Instant::now(), Instant::now(), Instant::now());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::pager::accounting::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
 use crate::pager::context::Mailbox;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// Between two attempts to write.
 const PAUSE: Duration = Duration::from_micros(50);

@@ -4,4 +4,6 @@ pub mod budget;
 pub mod charge;
 pub mod group;
 pub mod groups;
+pub mod moves;
+pub mod pool_share;
 pub mod pool_size;

@@ -35,7 +35,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::run::config::PoolShare;
+use crate::pager::accounting::pool_share::PoolShare;
 
 /// How often it is judged.
 const PERIOD: Duration = Duration::from_millis(100);

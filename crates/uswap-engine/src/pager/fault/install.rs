@@ -475,9 +475,8 @@ impl Owner {
     /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
     pub fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
         self.shared.counters.poisoned_pages.add(1);
-        let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
-        self.shared
-            .alarm(format!("page {address:#x} of {name} (process {pid}) is lost: {why}; touching it raises SIGBUS"));
+        let whose = space.memory.label();
+        self.shared.alarm(format!("page {address:#x} of {whose} is lost: {why}; touching it raises SIGBUS"));
         self.release_pages(space, address, address + PAGE);
         space.table.set(address, PageWord::UNTOUCHED.poisoned());
         self.poison(space, address)

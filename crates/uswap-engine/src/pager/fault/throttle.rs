@@ -18,7 +18,7 @@ use uswap_core::{Lease, Need};
 use crate::pager::event_loop::Owner;
 use crate::pager::io::reader::ReadBuffer;
 use crate::pager::space::Space;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How long a fault inside a system call is held.
 const HELD: Duration = Duration::from_millis(4);

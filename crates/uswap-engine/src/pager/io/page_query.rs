@@ -32,7 +32,7 @@ use crate::pager::event_loop::Owner;
 use crate::pager::io::page_answer::{Answered, Header, MOST_BYTES, MOST_RECORDS, Named, Question};
 use crate::pager::reclaim::staging::Phase;
 use crate::pager::space::{Space, SpaceId};
-use crate::run::threads::spawn;
+use uswap_sys::thread::spawn;
 
 /// Connections served at the same time, at most.
 const MOST_CALLERS: usize = 4;

@@ -341,7 +341,7 @@ fn run(shared: &Shared, device: u8) {
     let Some(lane) = shared.readers.lanes[usize::from(device)].get() else { return };
     let mut scratch = LoadScratch::default();
     let mut seat = Seat::default();
-    crate::run::supervisor::serve_without_growth(shared);
+    shared.faults.serve_without_growth();
     while let Some(job) = lane.jobs.take() {
         let mut read = match job {
             Job::Read(read) => read,

@@ -19,7 +19,6 @@ use crate::pager::context::{EvictDone, EvictJob, EvictPage, Stored};
 use crate::pager::event_loop::Owner;
 use crate::pager::reclaim::staging::{PageRun, Phase, bits};
 use crate::pager::space::Space;
-use crate::remote::address_space::MOST_REFUSALS;
 use crate::remote::agent::processes;
 
 const PAGE: u64 = 4096;
@@ -306,17 +305,12 @@ impl Owner {
     /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
     /// left alone for a while ([`Space::can_evict`]). `errno`: the kernel's answer.
     fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
-        space.memory.refusals = if refused { space.memory.refusals.saturating_add(1) } else { 0 };
-        if space.memory.refusals >= MOST_REFUSALS {
-            space.memory.refused = Instant::now();
-        }
-        if space.memory.refusals == MOST_REFUSALS && space.memory.is_alive() {
-            let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
+        let is_left_alone = space.memory.count_refusal(refused, Instant::now());
+        if is_left_alone && space.memory.is_alive() {
             let text = during(Growth::Telling, || {
                 let error = std::io::Error::from_raw_os_error(errno);
-                format!(
-                    "{name} (process {pid}): its agent's system calls are refused (a seccomp filter?): {error}; its memory stays"
-                )
+                let whose = space.memory.label();
+                format!("{whose}: its agent's system calls are refused (a seccomp filter?): {error}; its memory stays")
             });
             self.shared.notice(text);
         }

@@ -9,14 +9,13 @@ use uswap_store::{ObjectId, PutError, Scratch};
 use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::pager::context::{EvictDone, EvictJob, Message, Shared, Stored};
-use crate::run::supervisor::serve_without_growth;
 
 const TRAY: usize = TRAY_PAGES as usize;
 
 /// Serves jobs until there are no more.
 pub fn run(shared: &Arc<Shared>) {
     let mut worker = Worker::new(shared);
-    serve_without_growth(shared);
+    shared.faults.serve_without_growth();
     while let Some(job) = shared.evictions.take() {
         let owner = job.owner;
         let done = worker.store_tray(job);

@@ -14,8 +14,7 @@ impl Owner {
     /// Ends the run with a sentence if the books of a space are wrong.
     pub fn audit(&self, space: &mut Space) {
         if let Err(finding) = space.audit() {
-            let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
-            self.condemn_by_audit(format!("audit of {name} (process {pid}): {finding}"));
+            self.condemn_by_audit(format!("audit of {}: {finding}", space.memory.label()));
         }
     }
 }

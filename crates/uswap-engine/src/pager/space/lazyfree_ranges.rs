@@ -15,7 +15,7 @@ use uswap_sys::pagemap::PresentRun;
 
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-use crate::run::procfs::Statm;
+use uswap_sys::procfs::Statm;
 
 type Range = (u64, u64);
 

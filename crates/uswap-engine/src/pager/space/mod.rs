@@ -20,12 +20,14 @@ use uswap_core::word::State;
 use uswap_core::working_set::WorkingSet;
 
 use crate::pager::accounting::group::Account;
+use crate::pager::accounting::moves::Moves;
 use crate::pager::fault::soft_fault_cost::Expense;
 use crate::pager::fault::throttle::Throttle;
 use crate::pager::fault::zero_fill::FirstTouches;
 use crate::pager::io::prepage::Returning;
 use crate::pager::io::readahead_cache::Ahead;
 use crate::pager::io::unuse::Search;
+use crate::pager::load_control::{HeldFault, Record};
 use crate::pager::reclaim::cow_copies::Copies;
 use crate::pager::reclaim::staging::Trays;
 use crate::pager::space::fault_queue::Waiters;
@@ -34,8 +36,6 @@ use crate::pager::space::lazyfree_ranges::Left;
 use crate::pager::space::page_queue::PageQueue;
 use crate::pager::space::unsettled::Fresh;
 use crate::remote::address_space::Remote;
-use crate::run::load_control::{HeldFault, Record};
-use crate::run::measure::idle_sampling::Moves;
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;

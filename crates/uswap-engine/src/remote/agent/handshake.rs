@@ -15,7 +15,7 @@ use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
 use crate::remote::address_space::Remote;
 use crate::remote::identity::lookup::{Found, MatchJob};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How often the process of a space is looked for in the whole tree.
 const SEARCH: Duration = Duration::from_millis(20);

@@ -19,7 +19,7 @@ use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 use crate::pager::context::{Attached, Fetched, Greeting, Message, Shared};
 use crate::remote::agent::link::AgentLink;
 use crate::remote::agent::processes::{self, AgentProcess};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How long a visitor may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use uswap_sys::trace::{robust_list, share_memory};
 use crate::pager::context::{ManagedProcess, Message, Shared};
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 const SIGKILL: i32 = 9;
 /// How long an agent may take to go.

@@ -11,7 +11,7 @@ use uswap_sys::process::descriptor_of_thread;
 use uswap_sys::socket::MessageSocket;
 
 use crate::pager::context::{Fetched, ManagedProcess, Shared};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How long a process that no agent speaks for is looked at: an agent waits ten seconds.
 const PATIENCE: Duration = Duration::from_secs(11);

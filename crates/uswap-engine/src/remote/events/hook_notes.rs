@@ -23,7 +23,7 @@ use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// Bytes of count and ring.
 const BYTES: usize = (NOTES_START - NOTES_COUNT) as usize + NOTES * NOTE_BYTES as usize;

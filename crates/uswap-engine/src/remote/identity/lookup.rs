@@ -14,7 +14,7 @@ use uswap_sys::userfaultfd::Userfaultfd;
 use crate::pager::context::{Message, Shared};
 use crate::pager::space::SpaceId;
 use crate::remote::identity::probe::Answer;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// The process of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,8 +25,8 @@ use crate::remote::inject::elf_image::{Found, Layout};
 use crate::remote::inject::reason::{ProgramKind, Why, program_kind};
 use crate::remote::inject::sequence::{Brought, Failure, Injector, Target, Words};
 use crate::run::attach::detach::Leaver;
-use crate::run::procfs;
-use crate::run::threads::spawn;
+use uswap_sys::procfs;
+use uswap_sys::thread::spawn;
 
 /// How long it waits for news when everybody has an agent.
 const NOBODY: Duration = Duration::from_millis(100);

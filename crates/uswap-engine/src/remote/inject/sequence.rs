@@ -24,7 +24,7 @@ use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::inject::elf_image::{Found, Layout};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How long a thread may take to stop before it is left alone.
 const ARRIVAL: Duration = Duration::from_millis(50);

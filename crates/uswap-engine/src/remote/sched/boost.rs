@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use uswap_sys::process;
 
 use crate::pager::context::{ManagedProcess, Shared};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// The niceness of threads that make room while memory grows unseen.
 pub const HURRIED: i32 = -10;

@@ -7,7 +7,7 @@ use uswap_core::size::human;
 
 use crate::remote::inject::elf_image::{Found, Layout};
 use crate::run::measure::cgroup::{Cgroup, free_memory};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// The setting by which the security module yama says who may trace whom (Documentation/admin-guide/LSM/Yama.rst).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";

@@ -12,7 +12,7 @@ use crate::remote::inject::reason::Why;
 use crate::run::attach::detach::{self, Progress};
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How long a thread is looked for that can be stopped without the program being told, and the agent's hello is waited for.
 const PATIENCE: Duration = Duration::from_secs(15);

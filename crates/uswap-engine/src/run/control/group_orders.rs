@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::pager::accounting::group::Limit;
 use crate::pager::accounting::groups::Figures;
 use crate::pager::context::{Message, Shared};
-use crate::run::procfs::{self, Statm};
+use uswap_sys::procfs::{self, Statm};
 
 /// An order about groups; paths as the user wrote them.
 #[derive(Clone, Debug, PartialEq)]

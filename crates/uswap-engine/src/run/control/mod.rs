@@ -160,7 +160,7 @@ impl Control {
     /// # Errors
     /// EAGAIN: no more threads.
     pub fn start(self, shared: Arc<Shared>) -> io::Result<()> {
-        crate::run::threads::spawn("control".into(), move || self.serve(&shared))
+        uswap_sys::thread::spawn("control".into(), move || self.serve(&shared))
     }
 
     fn serve(&self, shared: &Arc<Shared>) {

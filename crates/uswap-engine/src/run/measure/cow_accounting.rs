@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use uswap_sys::process::is_gone;
 use uswap_sys::spares::{Spares, is_shortage};
 
-use crate::run::procfs;
-use crate::run::threads::spawn;
+use uswap_sys::procfs;
+use uswap_sys::thread::spawn;
 
 /// Reading walks page tables: of its time the thread rests so many times what it read.
 const REST: u32 = 4;

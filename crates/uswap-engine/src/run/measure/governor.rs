@@ -30,7 +30,7 @@ use crate::run::measure::idle_sampling::Stillness;
 use crate::run::measure::outgrown::Outgrown;
 use crate::run::measure::shared_memory::SharedMemory;
 use crate::run::measure::unmanaged::Census;
-use crate::run::procfs::{self, Memory, Statm};
+use uswap_sys::procfs::{self, Memory, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.

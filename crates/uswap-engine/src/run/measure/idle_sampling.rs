@@ -13,30 +13,10 @@
 //! **If the guess is wrong.** What a process frees by itself is seen some milliseconds late: memory seems shorter than it is.
 //! What it allocates, too: by no more than there was room for.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use crate::pager::accounting::moves::Moves;
 
 /// So many readings that are the same make a process still.
 const STILL: u32 = 8;
-
-/// How often pages of a space were installed or dropped. One thread writes it: the space's owner.
-#[derive(Clone, Debug, Default)]
-pub struct Moves(Arc<AtomicU64>);
-
-impl Moves {
-    /// Pages are moved; to be told before they are charged.
-    pub fn count(&self) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(1), Release);
-    }
-
-    fn now(&self) -> u64 {
-        self.0.load(Acquire)
-    }
-
-    fn are_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
 
 /// How still a process is.
 #[derive(Debug, Default)]

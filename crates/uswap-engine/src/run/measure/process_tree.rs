@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use uswap_sys::process;
 
 use crate::run::config::Target;
-use crate::run::procfs::{self, OwnChildren, Seen};
+use uswap_sys::procfs::{self, OwnChildren, Seen};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

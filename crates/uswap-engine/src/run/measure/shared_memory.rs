@@ -9,7 +9,7 @@ use uswap_core::size::human;
 
 use crate::pager::context::Shared;
 use crate::run::measure::cgroup::{Cgroup, shared_memory_of_machine};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// How often it is looked at, at most, and which part of the time that may take.
 const PERIOD: Duration = Duration::from_millis(100);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::pager::context::{ManagedProcess, Shared};
 use crate::remote::inject::reason::{Why, why};
-use crate::run::procfs;
+use uswap_sys::procfs;
 
 /// Anonymous memory (pages: 8 MiB) from which on a program without an agent is noted.
 const WORTH_A_WORD: i64 = 2048;

@@ -22,8 +22,6 @@ use std::time::{Duration, Instant};
 use uswap_core::growth::{Growth, during};
 use uswap_core::load_control::{Key, MOST_HOLD};
 
-pub use controller::Controller;
-
 use crate::pager::event_loop::Owner;
 use crate::pager::space::{Space, SpaceId};
 

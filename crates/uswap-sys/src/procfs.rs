@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::spares::is_shortage;
 use uswap_abi::message::{AGENT_NAME, CALL_NAME};
-use uswap_sys::spares::is_shortage;
 
 /// Anonymous memory of a process, read again and again (1.2 µs with the file kept open).
 #[derive(Debug)]
@@ -433,7 +433,7 @@ mod tests {
         let (say, hear) = std::sync::mpsc::channel();
         let (end, wait) = std::sync::mpsc::channel::<()>();
         let sleeper = std::thread::spawn(move || {
-            say.send(uswap_sys::process::this_thread()).expect("somebody listens");
+            say.send(crate::process::this_thread()).expect("somebody listens");
             wait.recv().expect_err("nothing is ever said");
         });
         let tid = hear.recv().expect("a thread");
@@ -456,10 +456,10 @@ mod tests {
         assert!(memory.anonymous > 0 && memory.size > memory.anonymous);
         assert!(shared_pages(me).is_ok_and(|pages| pages < memory.anonymous));
         assert_eq!(process_of_thread(me), Some(me));
-        let thread = WhereThread::open(me, uswap_sys::process::this_thread()).expect("a thread of ours");
+        let thread = WhereThread::open(me, crate::process::this_thread()).expect("a thread of ours");
         assert!((0..3).all(|_| thread.processor().is_some_and(|number| number < 4096)));
-        let thread = uswap_sys::process::processor_time_of_thread(uswap_sys::process::this_thread()).expect("a clock");
-        let all = uswap_sys::process::processor_time(me).expect("a clock");
+        let thread = crate::process::processor_time_of_thread(crate::process::this_thread()).expect("a clock");
+        let all = crate::process::processor_time(me).expect("a clock");
         assert!(!thread.is_zero() && thread <= all, "{thread:?} of {all:?}");
         assert!(idle_time().is_some() && parent(me) == Some(std::os::unix::process::parent_id()));
         assert!(name(me).is_some_and(|name| !name.is_empty()));

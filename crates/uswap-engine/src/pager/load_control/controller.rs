@@ -12,8 +12,8 @@ use uswap_sys::process;
 
 use super::{Question, Record};
 use crate::pager::context::{Message, Shared};
-use crate::run::load_control::servers::Looked;
-use crate::run::procfs::{self, Mode, Statm};
+use crate::pager::load_control::servers::Looked;
+use uswap_sys::procfs::{self, Mode, Statm};
 
 /// How often the controller looks while load control is on, and otherwise.
 const BUSY_TICK: Duration = Duration::from_millis(5);
