@@ -73,7 +73,7 @@ impl Rule {
 
 /// Shown by memory that is filled beyond the budget and read back.
 fn filled_twice(off: &'static str, always: &'static str) -> Rule {
-    Rule { off, always, victim: "fill_twice", arguments: "88 half-random --reads 1", timeout: 20, tries: 3 }
+    Rule { off, always, victim: "fill_twice", arguments: "88 half-random --reads 1", timeout: 20, tries: 8 }
 }
 
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
@@ -105,7 +105,7 @@ fn guards_are_announced() {
         victim: "guard_pages",
         arguments: "--memory 52",
         timeout: 30,
-        tries: 3,
+        tries: 8,
     };
     if rule.run("").stdout.contains("not supported") {
         return not_here("this kernel has no guard pages (they came with 6.13)");
@@ -117,7 +117,7 @@ fn guards_are_announced() {
 #[test]
 fn attached_segments_are_announced() {
     need_userfaultfd!();
-    Rule { off: "silent-hooks", always: "", victim: "shmat_remap", arguments: "--memory 52", timeout: 30, tries: 3 }
+    Rule { off: "silent-hooks", always: "", victim: "shmat_remap", arguments: "--memory 52", timeout: 30, tries: 8 }
         .is_needed();
 }
 
@@ -131,7 +131,7 @@ fn fork_clone() {
         victim: "fork_cow",
         arguments: "--memory 66 --scene both_write",
         timeout: 60,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -148,7 +148,7 @@ fn patient_greeting() {
         victim: "busy_child",
         arguments: "--memory 50 --rounds 4 --micros 50000",
         timeout: 30,
-        tries: 3,
+        tries: 8,
     };
     let patient = rule.run(rule.always);
     patient.expect(0).paged();
@@ -172,7 +172,7 @@ fn many_proofs() {
         victim: "raw_forks",
         arguments: "--memory 55 --rounds 1",
         timeout: 25,
-        tries: 4,
+        tries: 8,
     }
     .is_needed();
 }
@@ -187,7 +187,7 @@ fn fresh_registrations() {
         victim: "fork_at_start",
         arguments: "--memory 66",
         timeout: 90,
-        tries: 4,
+        tries: 8,
     }
     .is_needed();
 }
@@ -202,7 +202,7 @@ fn scans_are_proven() {
         victim: "late_maps",
         arguments: "--memory 62 --seconds 3",
         timeout: 30,
-        tries: 4,
+        tries: 8,
     }
     .is_needed();
 }
@@ -217,7 +217,7 @@ fn fresh_is_not_what_was_moved_there() {
         victim: "fork_after_move",
         arguments: "--memory 66 --rounds 5",
         timeout: 40,
-        tries: 4,
+        tries: 8,
     }
     .is_needed();
 }
@@ -247,7 +247,7 @@ fn remove_events() {
         victim: "dontneed_stale",
         arguments: "--memory 88 --rounds 3",
         timeout: 60,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -262,7 +262,7 @@ fn remap_events() {
         victim: "mremap_cases",
         arguments: "--memory 77 --rounds 1",
         timeout: 60,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -271,7 +271,7 @@ fn remap_events() {
 #[test]
 fn wipe_on_fork_notes() {
     need_userfaultfd!();
-    Rule { off: "ignore-notes", always: "", victim: "wipeonfork", arguments: "--memory 77", timeout: 60, tries: 3 }
+    Rule { off: "ignore-notes", always: "", victim: "wipeonfork", arguments: "--memory 77", timeout: 60, tries: 8 }
         .is_needed();
 }
 
@@ -286,7 +286,7 @@ fn stacks_stay() {
         victim: "cold_exit",
         arguments: "--memory 66 --stacks own --young 1",
         timeout: 15,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -301,7 +301,7 @@ fn control_blocks_stay() {
         victim: "cold_exit",
         arguments: "--memory 66 --stacks heap --young 1",
         timeout: 40,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -317,7 +317,7 @@ fn nonce() {
         victim: "shared_vm",
         arguments: "--memory 55 --scene parent_execs",
         timeout: 30,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -348,7 +348,7 @@ fn leftovers_are_remembered() {
         victim: "seccomp_filter",
         arguments: "--memory 66 --calls madvise",
         timeout: 20,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -363,7 +363,7 @@ fn who_waits_for_a_page_that_is_there_is_woken() {
         victim: "fill_twice",
         arguments: "96 half-random --reads 1",
         timeout: 15,
-        tries: 2,
+        tries: 8,
     }
     .is_needed();
 }
@@ -378,7 +378,7 @@ fn a_fault_on_a_resident_page_is_served() {
         victim: "drop_beside_touch",
         arguments: "--memory 44 --rounds 8",
         timeout: 20,
-        tries: 4,
+        tries: 8,
     };
     let outcome = rule.run(rule.always);
     outcome.expect(0).paged();
@@ -390,7 +390,7 @@ fn a_fault_on_a_resident_page_is_served() {
 #[test]
 fn slots_without_a_page_answer_at_once() {
     need_userfaultfd!();
-    Rule { tries: 2, ..filled_twice("sleeping-reads", "read-missing=4") }.is_needed();
+    Rule { tries: 8, ..filled_twice("sleeping-reads", "read-missing=4") }.is_needed();
 }
 
 /// A fault in a system call holds that call's locks: held for as long as others, it would keep all who write to the same log from
@@ -405,7 +405,7 @@ fn faults_in_system_calls_are_not_held() {
         arguments: "--memory 138 --rounds 2 --in-calls 1",
         // Several times as long as with the rule, in which it takes 7 s, and 25 beside other load.
         timeout: 60,
-        tries: 2,
+        tries: 8,
     }
     .is_needed();
 }
@@ -421,7 +421,7 @@ fn what_was_just_staged_is_known_before_a_fork() {
         victim: "fork_staged",
         arguments: "--memory 55 --rounds 5",
         timeout: 60,
-        tries: 4,
+        tries: 8,
     }
     .is_needed();
 }
@@ -436,7 +436,7 @@ fn agents_are_not_the_last_to_stay() {
         victim: "last_thread_exits",
         arguments: "--memory 55",
         timeout: 20,
-        tries: 2,
+        tries: 8,
     }
     .is_needed();
 }
@@ -458,7 +458,7 @@ fn what_was_freed_and_written_again_is_found() {
         victim: "free_and_rewrite",
         arguments: "--memory 52 --pages 8192",
         timeout: 30,
-        tries: 2,
+        tries: 8,
     };
     let outcome = rule.run(rule.always);
     outcome.expect(0).paged();
@@ -488,7 +488,7 @@ fn what_the_kernel_takes_from_staging_is_zeros() {
 }
 
 fn freed(off: &'static str, always: &'static str, arguments: &'static str) -> Rule {
-    Rule { off, always, victim: "madv_free", arguments, timeout: 30, tries: 3 }
+    Rule { off, always, victim: "madv_free", arguments, timeout: 30, tries: 8 }
 }
 
 /// A page that came back and was written again is not what its kept copy holds: its hash tells.
@@ -501,7 +501,7 @@ fn a_kept_copy_is_compared() {
         victim: "torture",
         arguments: "--seed 5 --seconds 1 --memory 60 --ops-mask write,verify,rewrite_same,poke",
         timeout: 25,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -516,7 +516,7 @@ fn what_is_put_off_is_tried_again() {
         victim: "torture",
         arguments: "--seed 1 --seconds 1 --memory 52",
         timeout: 40,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
@@ -531,7 +531,7 @@ fn staging_slots_are_inherited() {
         victim: "raw_forks",
         arguments: "--memory 50 --rounds 1",
         timeout: 25,
-        tries: 3,
+        tries: 8,
     }
     .is_needed();
 }
