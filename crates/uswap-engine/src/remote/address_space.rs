@@ -232,8 +232,12 @@ impl Remote {
         if !inherited {
             return Some(self.sb(slot));
         }
-        let pagemap = self.pagemap.as_ref()?;
-        [self.sb(slot), self.sa(slot)].into_iter().find(|address| pagemap.is_present(*address).unwrap_or(false))
+        [self.sb(slot), self.sa(slot)].into_iter().find(|address| self.is_present(*address) == Some(true))
+    }
+
+    /// Whether the page is there; `None`: that cannot be told.
+    pub fn is_present(&self, address: u64) -> Option<bool> {
+        self.pagemap.as_ref()?.is_present(address).ok()
     }
 
     /// Address of the identity page.

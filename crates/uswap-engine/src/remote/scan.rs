@@ -81,9 +81,8 @@ impl Owner {
         let sb = staging.register(space.memory.area + SB, u64::from(SLOTS) * PAGE);
         if let Err(error) = sa.and(sb) {
             if space.memory.is_alive() {
-                let (name, pid) = (&space.memory.process_name, space.memory.pid.unwrap_or(0));
-                self.shared
-                    .notice(format!("{name} (process {pid}) stays unmanaged: staging cannot be registered: {error}"));
+                let whose = space.memory.label();
+                self.shared.notice(format!("{whose} stays unmanaged: staging cannot be registered: {error}"));
             }
             return false;
         }

@@ -267,8 +267,7 @@ impl Owner {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
             let address = space.trays.get(number).addresses[bit as usize];
             // What still lies where it was did not move: its slot can hold a page that the agent inherited and was to drop.
-            let stayed =
-                space.memory.pagemap.as_ref().is_some_and(|pagemap| pagemap.is_present(address).unwrap_or(false));
+            let stayed = space.memory.is_present(address) == Some(true);
             let moved = !stayed && space.memory.place_of(slot, true).is_some();
             let tray = space.trays.get_mut(number);
             tray.ordered &= !(1 << bit);

@@ -52,9 +52,7 @@ impl Owner {
 impl Space {
     /// Whether no page lies in either half of the slot; `false` also where that cannot be known.
     fn is_taken(&self, slot: u32) -> bool {
-        let is_empty = |address| {
-            self.memory.pagemap.as_ref().is_some_and(|pagemap| pagemap.is_present(address).is_ok_and(|is| !is))
-        };
+        let is_empty = |address| self.memory.is_present(address) == Some(false);
         is_empty(self.memory.sb(slot)) && is_empty(self.memory.sa(slot))
     }
 
