@@ -101,6 +101,9 @@ fn help_and_version() {
         outcome.expect(0);
         assert!(outcome.stdout.contains("uswap"), "{}", outcome.account());
     }
+    // `run` has a grammar of its own, which knows none of this.
+    let help = plain().run([USWAP, "run", "--help"]);
+    assert!(help.stdout.starts_with("Run a command and all its children"), "{}", help.account());
 }
 
 #[test]

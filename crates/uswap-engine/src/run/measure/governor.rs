@@ -55,6 +55,10 @@ const LEAST_LEAVING: i64 = 256;
 /// And at most this often.
 const LEAST_RESCAN: Duration = Duration::from_millis(2);
 
+/// The first look waits for so long: the command starts meanwhile, and this thread goes before every other. What memory is managed
+/// by then has been charged by its faults.
+const START: Duration = Duration::from_millis(2);
+
 /// Nobody waits longer than this for an owner that was lowered.
 const LOWERED: Duration = Duration::from_millis(2);
 
@@ -183,6 +187,7 @@ impl Governor {
     pub fn run(governor: &Mutex<Self>, stop: &AtomicBool) {
         // What grows while this thread waits for a processor is seen too late. Where it is not allowed short turns and hurry must do.
         uswap_sys::process::run_first();
+        std::thread::sleep(START);
         loop {
             // Nobody has it while it sleeps: whoever ends the run would wait.
             let interval = Self::lock(governor).look(stop);
