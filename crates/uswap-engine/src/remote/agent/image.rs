@@ -43,6 +43,12 @@ pub struct AgentImage {
     file: Option<Arc<ImageFile>>,
 }
 
+/// Bytes of the file from which the engine maps it: a linker that keeps zeros apart has a segment reach beyond what is stored.
+fn mapped_length() -> usize {
+    const MOST_ZEROS: usize = 4096;
+    IMAGE.len().next_multiple_of(4096) + MOST_ZEROS
+}
+
 impl AgentImage {
     /// Writes the socket's path over the marker and puts the image into a memfd, and into the file if there is one.
     ///
@@ -64,6 +70,7 @@ impl AgentImage {
             image[THREAD_AT] = SET;
         }
         file.as_ref().map(|file| file.fill(&image)).transpose()?;
+        image.resize(mapped_length(), 0);
         Ok(Self { memory: memfd_with(c"uswap-agent.so", &image)?, file })
     }
 
@@ -133,10 +140,12 @@ impl Shortage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::inject::elf_image::Layout;
 
     #[test]
     fn the_image_is_an_elf_object_with_exactly_one_marker() {
         assert_eq!(&IMAGE[..4], b"\x7fELF");
+        assert!(Layout::of_agent().file_span() <= mapped_length() as u64, "a segment reaches beyond the file");
         assert_eq!(IMAGE.windows(MARKER.len()).filter(|window| *window == MARKER).count(), 1);
         assert_eq!(IMAGE.windows(SHORTAGE.len()).filter(|window| *window == SHORTAGE).count(), 1);
     }

@@ -29,6 +29,8 @@ pub struct Segment {
     pub length: u64,
     /// Where it lies in the file.
     pub offset: u64,
+    /// Bytes that it has there; what is behind them are zeros.
+    pub stored: u64,
     /// PROT_* bits.
     pub protection: u64,
 }
@@ -54,26 +56,29 @@ impl Layout {
     /// # Panics
     /// When the image is not what the build script makes.
     pub fn of_agent() -> Self {
-        let word = |at: usize| u64::from_le_bytes(IMAGE[at..at + 8].try_into().expect("eight bytes"));
-        let half = |at: usize| u32::from_le_bytes(IMAGE[at..at + 4].try_into().expect("four bytes"));
-        let count = usize::from(u16::from_le_bytes([IMAGE[56], IMAGE[57]]));
+        Self::of(IMAGE)
+    }
+
+    fn of(image: &[u8]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
+        let half = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().expect("four bytes"));
+        let count = usize::from(u16::from_le_bytes([image[56], image[57]]));
         let headers: Vec<usize> = (0..count).map(|i| word(32) as usize + 56 * i).collect();
         let mut segments = Vec::new();
         let (mut dynamic, mut file_to_memory) = (0, Vec::new());
         for at in headers {
-            let (kind, flags, offset, address, length) =
-                (half(at), half(at + 4), word(at + 8), word(at + 16), word(at + 40));
+            let (kind, flags, offset, address) = (half(at), half(at + 4), word(at + 8), word(at + 16));
             if kind == PT_DYNAMIC {
                 dynamic = offset as usize;
             }
             if kind == PT_LOAD {
                 // PF_X, PF_W, PF_R to PROT_READ, PROT_WRITE, PROT_EXEC.
                 let protection = u64::from(flags >> 2 & 1 | flags & WRITABLE | (flags & 1) << 2);
-                assert!(word(at + 32) == length, "the image has no memory that is not in its file");
-                let cut = address % PAGE;
-                file_to_memory.push((offset, length, address));
-                let (address, offset) = (address - cut, offset - cut);
-                segments.push(Segment { address, length: (length + cut).next_multiple_of(PAGE), offset, protection });
+                let (cut, stored) = (address % PAGE, word(at + 32));
+                let length = (word(at + 40) + cut).next_multiple_of(PAGE);
+                file_to_memory.push((offset, stored, address));
+                let (address, offset, stored) = (address - cut, offset - cut, stored + cut);
+                segments.push(Segment { address, length, offset, stored, protection });
             }
         }
         let entries = || (dynamic..).step_by(16).map(|at| (word(at), word(at + 8))).take_while(|(tag, _)| *tag != 0);
@@ -81,7 +86,7 @@ impl Layout {
         // The relocations lie in the first segment, where file and memory are the same.
         let relocations = (find(DT_RELA)..find(DT_RELA) + find(DT_RELASZ)).step_by(24);
         let relative = relocations.filter(|at| word(at + 8) as u32 == RELATIVE).map(|at| (word(at), word(at + 16)));
-        let marker = IMAGE.windows(AREA_MARKER.len()).position(|w| w == AREA_MARKER).expect("a marker") as u64;
+        let marker = image.windows(AREA_MARKER.len()).position(|w| w == AREA_MARKER).expect("a marker") as u64;
         let in_memory = |(offset, length, address): &(u64, u64, u64)| {
             (*offset..offset + length).contains(&marker).then(|| marker - offset + address)
         };
@@ -90,12 +95,16 @@ impl Layout {
         Self { span, entry: word(24), relative: relative.collect(), area_word, segments }
     }
 
+    /// Bytes that a file has to have for all segments to be mapped from it: behind its end nothing can be touched.
+    pub fn file_span(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.offset + segment.length).max().expect("segments")
+    }
+
     /// What a writable segment holds when the image lies at `base`.
     pub fn content(&self, segment: &Segment, base: u64) -> Vec<u8> {
         let mut bytes = vec![0; segment.length as usize];
-        let from = segment.offset as usize;
-        let there = IMAGE.len().min(from + bytes.len()) - from;
-        bytes[..there].copy_from_slice(&IMAGE[from..from + there]);
+        let (from, stored) = (segment.offset as usize, segment.stored as usize);
+        bytes[..stored].copy_from_slice(&IMAGE[from..from + stored]);
         for (place, value) in &self.relative {
             if let Some(at) = place.checked_sub(segment.address).filter(|at| at + 8 <= segment.length) {
                 bytes[at as usize..at as usize + 8].copy_from_slice(&(base + value).to_le_bytes());
@@ -180,6 +189,25 @@ mod tests {
         assert!((code.address..code.address + code.length).contains(&layout.entry));
         let ends = layout.segments.iter().map(|s| s.address + s.length);
         assert!(ends.zip(layout.segments.iter().skip(1)).all(|(end, next)| end <= next.address));
+    }
+
+    /// Some linkers keep zeros apart (.bss): what lies behind the file's part of a segment is none of it.
+    #[test]
+    fn what_a_segment_does_not_have_in_the_file_is_zeros() {
+        let mut image = IMAGE.to_vec();
+        let writable = |at: &usize| image[*at] == PT_LOAD as u8 && u32::from(image[at + 4]) & WRITABLE != 0;
+        let at = (0..usize::from(image[56])).map(|i| image[32] as usize + 56 * i).find(writable).expect("data");
+        let stored = u64::from_le_bytes(image[at + 32..at + 40].try_into().expect("eight bytes"));
+        image[at + 40..at + 48].copy_from_slice(&(stored + 2 * PAGE).to_le_bytes());
+        let layout = Layout::of(&image);
+        let data = layout.segments.iter().find(|s| s.protection & 2 != 0).expect("data");
+        assert!(data.length >= stored + 2 * PAGE && layout.file_span() >= data.offset + data.length);
+        let bytes = layout.content(data, 0x10000);
+        assert!(
+            bytes[data.stored as usize..].iter().all(|byte| *byte == 0),
+            "something of the file lies behind its data"
+        );
+        assert!(bytes[..data.stored as usize].iter().any(|byte| *byte != 0));
     }
 
     #[test]
