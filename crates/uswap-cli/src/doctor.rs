@@ -14,7 +14,6 @@ use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
 use uswap_engine::fd_budget;
 use uswap_engine::heap_limits;
-use uswap_engine::swapon::temporary_folder;
 use uswap_sys::process::{self, Limit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
 
@@ -257,7 +256,7 @@ fn remote_hands() -> Vec<Check> {
 
 /// The directories in which a run without `--swap` makes its file, in its order: the first that works counts.
 fn swap_places() -> Vec<Check> {
-    let temporary = temporary_folder().map(|folder| ("swap in $TMPDIR", folder));
+    let temporary = uswap_sys::process::temporary_folder().map(|folder| ("swap in $TMPDIR", folder));
     let places = temporary.into_iter().chain([("swap in /var/tmp", PathBuf::from("/var/tmp"))]);
     let mut checks: Vec<Check> = places.map(|(subject, directory)| swap_place(subject, &directory)).collect();
     let usable = checks.iter().any(|check| check.verdict != Verdict::Note);

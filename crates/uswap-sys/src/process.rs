@@ -496,3 +496,8 @@ pub fn random_word() -> io::Result<u64> {
     check(unsafe { libc::getrandom((&raw mut word).cast(), 8, 0) } as libc::c_long)?;
     Ok(word)
 }
+
+/// $TMPDIR; one that is empty is not set.
+pub fn temporary_folder() -> Option<std::path::PathBuf> {
+    std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into)
+}

@@ -36,3 +36,25 @@ pub fn read(pid: u32, ranges: &[RemoteRange], buffer: &mut [u8]) -> io::Result<u
     };
     crate::check(n as libc::c_long).map(|n| n as usize)
 }
+
+/// The same into two buffers, one after the other.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_after(pid: u32, ranges: &[RemoteRange], first: &mut [u8], then: &mut [u8]) -> io::Result<usize> {
+    let part = |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let local = [part(first), part(then)];
+    // SAFETY: the local vectors are the caller's buffers; RemoteRange has the layout of an iovec; the remote side is checked
+    // by the kernel.
+    let n = unsafe {
+        libc::process_vm_readv(
+            pid as libc::pid_t,
+            local.as_ptr(),
+            2,
+            ranges.as_ptr().cast(),
+            ranges.len() as libc::c_ulong,
+            0,
+        )
+    };
+    crate::check(n as libc::c_long).map(|n| n as usize)
+}

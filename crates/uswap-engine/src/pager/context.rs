@@ -8,13 +8,13 @@ use uswap_core::{Lease, PageHasher, RankedMutex, Reserve, ranks};
 use uswap_device::ReadQueue;
 use uswap_store::{ObjectId, Store};
 use uswap_sys::events::EventFd;
-use uswap_sys::socket::MessageSocket;
-use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::moves::Moves;
+use crate::pager::address_space::AddressSpace;
 use crate::pager::counters::Counters;
 use crate::pager::fault_points::FaultPoints;
+use crate::pager::idle_priority::Lowered;
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::io::page_query::{Callers, PageQuery};
 use crate::pager::io::reader::{Read, Readers};
@@ -23,11 +23,9 @@ use crate::pager::latency::Latencies;
 use crate::pager::reclaim::cow_copies::Copied;
 use crate::pager::space::SpaceId;
 use crate::pager::space::fork_family::KinSeen;
-use crate::remote::agent::link::AgentLink;
-use crate::remote::sched::idle_priority::Lowered;
 
 /// Known to every thread.
-pub struct Shared {
+pub struct Shared<M: AddressSpace> {
     /// The two tiers.
     pub store: Store,
     /// The budget.
@@ -45,52 +43,29 @@ pub struct Shared {
     /// Delays and refusals for tests.
     pub faults: FaultPoints,
     /// The owners' mailboxes, by owner number.
-    pub mailboxes: Vec<Arc<Mailbox>>,
+    pub mailboxes: Vec<Arc<Mailbox<M>>>,
     /// Jobs for the workers that store trays.
-    pub evictions: Jobs<EvictJob>,
+    pub evictions: Jobs<EvictJob<M>>,
     /// Lists of pages for them.
     pub tray_lists: Reserve<TrayList>,
     /// The threads that read devices.
     pub readers: Readers,
-    /// Tells whose memory is behind a userfaultfd.
-    pub prover: crate::remote::identity::probe::Prover,
-    /// Fork children to be matched with their processes.
-    pub matches: std::sync::mpsc::Sender<crate::remote::identity::lookup::MatchJob>,
     /// Why the tree must end, said once.
     pub verdict: Mutex<Option<Verdict>>,
     /// What the user should know, in the order it happened.
     pub notices: Mutex<Vec<Notice>>,
-    /// Connections of agents that could not come to the door, with their processes.
-    pub fetched: Mutex<Vec<Fetched>>,
-    /// Held while a thread is traced: the news of it belong to the attacher. So do those of threads that are to stop and
-    /// have not yet, whose number this is.
-    pub tracing: Mutex<usize>,
-    /// Why processes cannot be attached to.
-    pub refused: Mutex<std::collections::BTreeMap<u32, crate::remote::inject::reason::Why>>,
-    /// How long threads were stopped for an agent to be brought, in nanoseconds.
-    pub attach_stops: uswap_core::Histogram,
-    /// The engine's descriptors.
-    pub descriptors: crate::run::fd_budget::Descriptors,
-    /// Whose memory this is about.
-    pub tree: crate::run::measure::process_tree::Tree,
-    /// Letting go of a program that was attached to.
-    pub leaving: crate::run::attach::detach::Leaving,
-    /// What was ordered while the tree runs.
-    pub orders: crate::run::control::swapon::Orders,
+    /// What the threads share of the kind of memory that is managed.
+    pub of_memory: M::Shared,
     /// Who asks for pages.
     pub page_callers: Callers,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
-    /// Memory may have to be managed soon: the threads that look after it are to begin (`threads.rs`).
-    pub is_expecting: std::sync::atomic::AtomicBool,
     /// Where pages of forked processes went, by hash.
     pub twins: crate::pager::reclaim::fork_dedup::Twins,
     /// The pool's share of the budget, as it was asked for and as it is.
     pub pool_share: crate::pager::accounting::pool_size::ShareTold,
     /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
     pub zero_pages: crate::pager::counters::Gauge,
-    /// Bytes of shared memory that one process had when the user was told of it; 0 until then.
-    pub shared_memory: std::sync::atomic::AtomicU64,
     /// Pages that each owner could reclaim, as of its last look.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// By owner: memory is short, and it has no evictions under way.
@@ -98,9 +73,7 @@ pub struct Shared {
     /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
     pub managed: Managed,
     /// What is touched, if the run is recorded.
-    pub recorder: Option<crate::run::record::Recorder>,
-    /// Programs that no agent speaks for, noted by the census.
-    pub unmanaged: Mutex<Vec<crate::run::measure::unmanaged::Unmanaged>>,
+    pub recorder: Option<crate::pager::record::Recorder>,
 }
 
 /// What an owner tells of a managed process.
@@ -191,7 +164,7 @@ pub enum Verdict {
     Broken(String),
 }
 
-impl Shared {
+impl<M: AddressSpace> Shared<M> {
     /// A page was touched that was not mapped.
     pub fn touched(&self, space: SpaceId, address: u64) {
         if let Some(recorder) = &self.recorder {
@@ -216,14 +189,8 @@ impl Shared {
         self.main_bell.ring();
     }
 
-    /// Kills the tree; what is left of it, in words.
-    pub fn kill_tree(&self) -> Option<String> {
-        self.descriptors.give_up_all();
-        self.tree.kill()
-    }
-
     /// A job will not be done: its kept copies are given back.
-    pub fn release_kept(&self, job: &EvictJob) {
+    pub fn release_kept(&self, job: &EvictJob<M>) {
         for kept in job.pages.pages.iter().filter_map(|page| page.kept) {
             self.store.release_cached(kept);
         }
@@ -250,15 +217,15 @@ const ROOM: usize = 1024;
 
 /// Where an owner gets its messages.
 #[derive(Debug)]
-pub struct Mailbox {
-    queue: RankedMutex<VecDeque<Message>>,
+pub struct Mailbox<M: AddressSpace> {
+    queue: RankedMutex<VecDeque<Message<M>>>,
     /// Wakes the owner; agents ring it too when they complete an order.
     pub bell: EventFd,
     /// Of the owner's thread.
-    pub lowered: Lowered,
+    pub lowered: Arc<Lowered>,
 }
 
-impl Mailbox {
+impl<M: AddressSpace> Mailbox<M> {
     /// An empty mailbox.
     ///
     /// # Errors
@@ -267,12 +234,12 @@ impl Mailbox {
         Ok(Self {
             queue: RankedMutex::new(ranks::MAILBOX, VecDeque::with_capacity(ROOM)),
             bell: EventFd::new()?,
-            lowered: Lowered::default(),
+            lowered: Arc::default(),
         })
     }
 
     /// Puts a message in and wakes the owner.
-    pub fn post(&self, message: Message) {
+    pub fn post(&self, message: Message<M>) {
         self.lowered.raise();
         let mut queue = self.queue.lock();
         if queue.len() == queue.capacity() {
@@ -284,71 +251,16 @@ impl Mailbox {
     }
 
     /// Takes the oldest message.
-    pub fn take(&self) -> Option<Message> {
+    pub fn take(&self) -> Option<Message<M>> {
         self.queue.lock().pop_front()
-    }
-}
-
-/// The connection of an agent that did not come to the door.
-#[derive(Debug)]
-pub struct Fetched {
-    /// Our end.
-    pub socket: MessageSocket,
-    /// Its process.
-    pub pid: u32,
-    /// It was brought to a program that had none. (A fork child of one that is managed goes by what is known of its parent.)
-    pub attached: Option<Attached>,
-}
-
-/// What is known of a program that the agent was brought to. It has no hooks: advice that it gives sends no note.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attached {
-    /// It is not known which words the kernel clears when threads end: they may lie in its static data.
-    pub wordless: bool,
-    /// The kernel clears one known word for all its threads, which the agent leaves alone: stacks need no care.
-    pub free_stacks: bool,
-}
-
-/// An agent that has said hello.
-#[derive(Debug)]
-pub struct Greeting {
-    /// Its process.
-    pub pid: u32,
-    /// Its agent: a thread of it, or a process of its own.
-    pub thread: u32,
-    /// The area in its memory.
-    pub area: u64,
-    /// What its identity page holds (0: not a fork child of a managed process).
-    pub identity: u64,
-    /// Socket, ring and nonce.
-    pub link: AgentLink,
-    /// The event userfaultfd (absent in a fork child).
-    pub events: Option<Userfaultfd>,
-    /// The staging userfaultfd.
-    pub staging: Userfaultfd,
-    /// The agent cannot see its own files in /proc.
-    pub blind: bool,
-    /// It is a fork child's, whether the parent was managed or not.
-    pub inherited: bool,
-    /// It was brought to a program that had none.
-    pub attached: Option<Attached>,
-}
-
-impl Greeting {
-    /// Whether the agent still has the memory of its program, which may have executed another one.
-    pub fn is_current(&self) -> bool {
-        if self.link.process.is_some() {
-            return crate::remote::agent::processes::speaks_for(self.thread, self.pid);
-        }
-        uswap_sys::procfs::process_of_thread(self.thread) == Some(self.pid)
     }
 }
 
 /// What an owner is told.
 #[derive(Debug)]
-pub enum Message {
-    /// An agent arrived.
-    Hello(Box<Greeting>),
+pub enum Message<M: AddressSpace> {
+    /// From whoever looks after this kind of memory.
+    OfMemory(M::Message),
     /// A worker has stored a tray.
     Evicted(EvictDone),
     /// A device read is done.
@@ -364,22 +276,6 @@ pub enum Message {
     DeviceGone(u8),
     /// A device is being emptied, and what it holds may have to be brought in.
     BringIn(Arc<BringIn>),
-    /// The matcher found the process of a space and a thread of it, or did not.
-    Matched {
-        /// Whose.
-        space: SpaceId,
-        /// Its process, proven a moment ago.
-        found: Option<crate::remote::identity::lookup::Found>,
-    },
-    /// The governor wants the space's mappings looked at; memory is to be registered from now on.
-    Scan(SpaceId),
-    /// The agent process of a space has nobody left to speak for.
-    Dismiss {
-        /// Whose.
-        space: SpaceId,
-        /// The agent that is meant.
-        agent: u32,
-    },
     /// A fault that was put aside may not wait: its thread is in a system call.
     ServeAtOnce {
         /// Whose.
@@ -397,7 +293,7 @@ pub enum Message {
 
 /// A tray to be stored.
 #[derive(Debug)]
-pub struct EvictJob {
+pub struct EvictJob<M: AddressSpace> {
     /// Whose.
     pub space: SpaceId,
     /// Owner to be told.
@@ -406,12 +302,8 @@ pub struct EvictJob {
     pub tray: u32,
     /// The tray's generation.
     pub generation: u32,
-    /// Process to read from.
-    pub pid: u32,
-    /// Address and content of the nonce page.
-    pub nonce_page: u64,
-    /// What it must hold.
-    pub nonce: [u64; 2],
+    /// Reads its pages.
+    pub reader: M::Reader,
     /// Relatives by fork may have the same pages.
     pub forked: bool,
     /// Its pages.

@@ -13,39 +13,34 @@ use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
 use uswap_sys::events::{Poller, Ready};
-use uswap_sys::userfaultfd::Event;
 
 use crate::pager::accounting::charge::URGENT;
-use crate::pager::context::{Greeting, Mailbox, Message, Shared, Verdict};
+use crate::pager::address_space::AddressSpace;
+use crate::pager::context::{Mailbox, Message, Shared, Verdict};
 use crate::pager::io::direct_reads::{self, Queues};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
 use crate::pager::load_control::Record;
 use crate::pager::space::{Space, SpaceId};
-use crate::remote::agent::admission::Lobby;
-use crate::remote::sched::affinity::Placement;
-use uswap_sys::procfs;
 
 /// Most pages in one installation.
 pub const MOST_INSTALL: usize = 64;
 
 /// State of one owner thread.
-pub struct Owner {
+pub struct Owner<M: AddressSpace> {
     /// Its number.
     pub number: usize,
     /// What all threads share.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<Shared<M>>,
     /// Its spaces.
-    pub spaces: HashMap<SpaceId, Box<Space>>,
+    pub spaces: HashMap<SpaceId, Box<Space<M>>>,
     /// Pages on their way in.
     pub buffer: AlignedBuf,
     /// Zeros.
     pub zeros: AlignedBuf,
-    /// Kept for their room: events just read, and the faults among them.
-    pub events: Vec<Event>,
-    /// See `events`.
+    /// Kept for their room: faults just read.
     pub faults: Vec<Fault>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<M>>,
     /// What it waits for.
     pub poller: Poller,
     /// Reads that it asks devices for itself.
@@ -56,8 +51,8 @@ pub struct Owner {
     last_sweep: Instant,
     /// When results of orders were looked for last.
     absorbed: Instant,
-    /// Where it runs.
-    pub placement: Placement,
+    /// What it keeps for this kind of memory.
+    pub of_memory: M::PerOwner,
     next_victim: SpaceId,
     /// Kept for their room.
     spare_ids: Vec<Vec<SpaceId>>,
@@ -70,12 +65,8 @@ pub struct Owner {
     balanced: (Instant, Duration),
     /// When pages were taken for groups last.
     pub groups_balanced: Instant,
-    /// New programs that wait for room.
-    pub lobby: Lobby,
     /// What a swapoff has it bring in.
     pub bringing: Bringing,
-    /// Agents of fork children whose space is not found yet, and since when they wait.
-    pub late_children: Vec<(Instant, Box<Greeting>)>,
 }
 
 /// A fault message.
@@ -96,35 +87,27 @@ const BELL: u64 = 0;
 const BALANCE_COST: u32 = 5;
 const FEW: usize = 8;
 
-fn events_token(space: SpaceId) -> u64 {
-    u64::from(space) << 2 | 1
+/// What the poller tells of a source of a space: 1, its faults and changes; 2 and 3 are its memory's own.
+pub fn token(space: SpaceId, source: u64) -> u64 {
+    u64::from(space) << 2 | source
 }
 
-fn socket_token(space: SpaceId) -> u64 {
-    u64::from(space) << 2 | 2
-}
-
-fn program_token(space: SpaceId) -> u64 {
-    u64::from(space) << 2 | 3
-}
-
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// An owner without spaces.
     ///
     /// # Errors
     /// EMFILE.
-    pub fn new(number: usize, shared: Arc<Shared>) -> std::io::Result<Self> {
+    pub fn new(number: usize, shared: Arc<Shared<M>>) -> std::io::Result<Self> {
         let mailbox = shared.mailboxes[number].clone();
         let poller = Poller::new()?;
         poller.add(&mailbox.bell, BELL)?;
         Ok(Self {
-            placement: Placement::of_this_thread(false, mailbox.clone()),
+            of_memory: M::per_owner(&mailbox),
             number,
             shared,
             spaces: HashMap::new(),
             buffer: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
             zeros: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
-            events: Vec::with_capacity(256),
             faults: Vec::with_capacity(256),
             mailbox,
             poller,
@@ -140,15 +123,13 @@ impl Owner {
             told_load: Instant::now(),
             balanced: (Instant::now(), Duration::ZERO),
             groups_balanced: Instant::now(),
-            lobby: Lobby::default(),
             bringing: Bringing::default(),
-            late_children: Vec::new(),
         })
     }
 
     /// Serves until told to stop.
     pub fn run(&mut self) {
-        self.placement = Placement::of_this_thread(!self.shared.faults.no_placement, self.mailbox.clone());
+        M::begin(self);
         let mut ready = Vec::with_capacity(64);
         self.shared.faults.serve_without_growth();
         loop {
@@ -157,19 +138,27 @@ impl Owner {
                 let text = format!("an owner cannot wait for events: {error}");
                 return self.shared.condemn(Verdict::Broken(text));
             }
-            for event in &ready {
-                if self.handle(*event) {
-                    return;
-                }
+            if self.go_round(&ready) {
+                return;
             }
-            self.retry();
-            self.sweep();
-            self.tell_load(false);
-            self.balance();
-            self.leave();
-            self.bring_in();
-            self.placement.keep();
         }
+    }
+
+    /// Serves what is ready, and looks after all else. `true`: stop.
+    pub fn go_round(&mut self, ready: &[Ready]) -> bool {
+        for event in ready {
+            if self.handle(*event) {
+                return true;
+            }
+        }
+        self.retry();
+        self.sweep();
+        self.tell_load(false);
+        self.balance();
+        M::went_round(self);
+        self.bring_in();
+        M::keep_place(self);
+        false
     }
 
     fn timeout(&self) -> i32 {
@@ -207,14 +196,13 @@ impl Owner {
         let space = (event.token >> 2) as SpaceId;
         self.with_space(space, |owner, space| match event.token & 3 {
             1 => owner.serve(space),
-            2 => owner.agent_hung_up(space),
-            _ => owner.dismiss(space),
+            source => M::is_ready(owner, space, source),
         });
         false
     }
 
     /// Takes the space out of the map for the time of `action`, so that owner and space can both be changed.
-    pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space)) {
+    pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space<M>)) {
         if let Some(mut space) = self.spaces.remove(&id) {
             action(self, &mut space);
             // Its place in the map is still there, mostly.
@@ -233,25 +221,14 @@ impl Owner {
         during(Growth::AddressSpaces, || self.spare_ids.push(ids));
     }
 
-    fn receive(&mut self, message: Message) {
+    fn receive(&mut self, message: Message<M>) {
         match message {
-            Message::Hello(greeting) => during(Growth::AddressSpaces, || self.receive_hello(greeting)),
+            Message::OfMemory(message) => during(Growth::AddressSpaces, || M::receive(self, message)),
             Message::Evicted(done) => self.with_space_or_release(done),
             Message::Read(done) => self.receive_read(done),
             Message::Queue { device, queue } => self.receive_queue(device, queue),
             Message::DeviceGone(device) => self.drop_queue(device),
             Message::BringIn(order) => self.receive_bring_in(order),
-            Message::Matched { space, found } => {
-                during(Growth::AddressSpaces, || self.with_space(space, |owner, space| owner.matched(space, found)));
-            }
-            Message::Scan(id) => {
-                during(Growth::AddressSpaces, || self.with_space(id, |owner, space| owner.scan(space)));
-            }
-            Message::Dismiss { space, agent } => self.with_space(space, |owner, space| {
-                if space.memory.reader == agent {
-                    owner.dismiss(space);
-                }
-            }),
             Message::ServeAtOnce { space, address } => {
                 self.with_space(space, |owner, space| owner.serve_at_once(space, address));
             }
@@ -292,10 +269,7 @@ impl Owner {
         let due = self.retry_at.is_some_and(|at| at <= Instant::now());
         if due {
             self.retry_at = None;
-            during(Growth::AddressSpaces, || {
-                self.open_lobby();
-                self.greet_late_children();
-            });
+            during(Growth::AddressSpaces, || M::retry(self));
             if self.shared.faults.delay_absorb > 0 {
                 self.absorb_all();
             }
@@ -303,7 +277,7 @@ impl Owner {
         self.for_each_id(|owner, id| {
             let space = &owner.spaces[&id];
             let stalled = !space.stalled.is_empty();
-            let pending = space.memory.gate_pending || !space.memory.window.is_empty() || !space.waiters.is_empty();
+            let pending = space.memory.is_gate_closed() || space.memory.is_changing() || !space.waiters.is_empty();
             let held = !space.held.is_empty();
             let copies = space.copies.waiting() > 0 || due && space.copies.is_wanted();
             let turn = space.returning.is_due(space.record.is_held());
@@ -333,25 +307,20 @@ impl Owner {
         self.sweep_queues();
         during(Growth::Telling, || {
             self.tell_load(true);
-            self.placement.sweep();
+            M::sweep(self);
         });
         self.for_each_id(|owner, id| during(Growth::Telling, || owner.sweep_space(id)));
     }
 
     fn sweep_space(&mut self, id: SpaceId) {
         let space = &self.spaces[&id];
-        if space.memory.agent.is_none() && !space.memory.is_alive() {
+        if space.memory.is_gone() {
             self.bury(id);
         } else {
             self.with_space(id, |owner, space| {
                 owner.bind_account(space);
-                owner.see_off(space);
                 space.working_set.tidy(&mut space.table);
-                owner.look_whether_stopped(space);
-                if space.memory.orphaned.is_some() {
-                    owner.find_process(space, None);
-                }
-                owner.publish(space);
+                M::look_after(owner, space);
                 owner.drop_untouched(space);
                 let waiters = &space.waiters;
                 space.throttle.forget(|page| waiters.contains(page));
@@ -365,21 +334,9 @@ impl Owner {
         }
     }
 
-    /// What a stopped agent was ordered to do is not under way: others must not wait for the room it would make.
-    fn look_whether_stopped(&mut self, space: &mut Space) {
-        let pending = !space.trays.filling.is_empty() || !space.trays.dropping.is_empty();
-        space.memory.stopped = space.memory.agent.is_some()
-            && (pending || space.memory.stopped)
-            && procfs::is_stopped(space.memory.reader);
-        if space.memory.stopped {
-            let charged = space.trays.forgo_drops();
-            self.under_way(space, -i64::from(charged));
-        }
-    }
-
     /// Reclaims when a group or the budget wants it.
     fn balance(&mut self) {
-        if self.shared.leaving.is_under_way() {
+        if M::is_leaving(&self.shared) {
             return self.set_helpless(true);
         }
         let asked = self.balance_groups();
@@ -424,7 +381,12 @@ impl Owner {
     }
 
     /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of whom.
-    pub fn reclaim_from(&mut self, is_one: impl Fn(&Space) -> bool, wanted: u64, mut asked: impl FnMut(SpaceId, u64)) {
+    pub fn reclaim_from(
+        &mut self,
+        is_one: impl Fn(&Space<M>) -> bool,
+        wanted: u64,
+        mut asked: impl FnMut(SpaceId, u64),
+    ) {
         self.search_left(&is_one);
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
@@ -454,8 +416,8 @@ impl Owner {
     }
 
     /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.
-    pub fn press(&mut self, is_one: impl Fn(&Space) -> bool, wanted: usize) {
-        let shares = |space: &Space| space.can_evict() && !space.shared_parked.is_empty() && is_one(space);
+    pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
+        let shares = |space: &Space<M>| space.can_evict() && !space.shared_parked.is_empty() && is_one(space);
         let sharing = self.spaces.values().filter(|space| shares(space)).count();
         if sharing == 0 {
             return;
@@ -474,8 +436,8 @@ impl Owner {
     }
 
     /// Takes a new space over.
-    pub fn adopt(&mut self, space: Space) -> bool {
-        if self.poller.add(&space.memory.events, events_token(space.id)).is_err() {
+    pub fn adopt(&mut self, space: Space<M>) -> bool {
+        if space.memory.watch(&self.poller, token(space.id, 1)).is_err() {
             return false;
         }
         let mut space = space;
@@ -491,58 +453,13 @@ impl Owner {
         self.next_space
     }
 
-    /// Watches the socket of a space's agent, and the program where that is another process.
-    pub fn watch_agent(&self, space: &Space) -> bool {
-        let Some(agent) = &space.memory.agent else { return false };
-        let program = agent.process.as_ref().map_or(Ok(()), |it| self.poller.add(&it.program, program_token(space.id)));
-        program.is_ok() && self.poller.add(&agent.socket, socket_token(space.id)).is_ok()
-    }
-
-    /// Watches the end of the program no more.
-    pub fn unwatch_program(&self, space: &Space) {
-        if let Some(process) = space.memory.agent.as_ref().and_then(|agent| agent.process.as_ref()) {
-            self.poller.remove(&process.program);
-        }
-    }
-
-    /// Watches it no more.
-    pub fn unwatch(&self, agent: &crate::remote::agent::link::AgentLink) {
-        self.poller.remove(&agent.socket);
-    }
-
-    /// The agent's socket has input: only its end is possible.
-    fn agent_hung_up(&mut self, space: &mut Space) {
-        during(Growth::AddressSpaces, || self.look_after_hang_up(space));
-    }
-
-    fn look_after_hang_up(&mut self, space: &mut Space) {
-        let Some(agent) = space.memory.agent.as_ref() else { return };
-        let mut byte = [0u8; 64];
-        match agent.socket.receive(&mut byte) {
-            Ok((n, _)) if n > 0 => return,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            _ => {}
-        }
-        self.poller.remove(&agent.socket);
-        self.unwatch_program(space);
-        self.forget_agent(space);
-        self.retry_soon();
-    }
-
     /// Takes a dead space apart.
     pub fn bury(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
         self.shared.load.end(&space.record);
-        self.poller.remove(&space.memory.events);
-        if let Some(agent) = &space.memory.agent {
-            self.poller.remove(&agent.socket);
-        }
-        self.unwatch_program(&space);
         self.drop_ahead(&mut space);
         self.release_range(&mut space, 0, u64::MAX);
-        if let Some(pid) = space.memory.pid {
-            self.shared.managed.remove(pid, id, self.number);
-        }
+        M::bury(self, &space);
         let under_way = space.trays.pages_under_way();
         self.under_way(&mut space, -(under_way as i64));
     }

@@ -1,13 +1,18 @@
 //! The pager: pages, their faults and their reclaim, in the spaces of one owner thread each.
 
 pub mod accounting;
+pub mod address_space;
 pub mod context;
 pub mod counters;
 pub mod event_loop;
+#[cfg(test)]
+mod fake;
 pub mod fault;
 pub mod fault_points;
+pub mod idle_priority;
 pub mod io;
 pub mod latency;
 pub mod load_control;
 pub mod reclaim;
+pub mod record;
 pub mod space;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
 use uswap_sys::maps::Maps;
@@ -11,18 +11,13 @@ use uswap_sys::memory::Memory;
 use uswap_sys::pagemap::Pagemap;
 use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
-use crate::pager::context::Attached;
 use crate::remote::agent::link::AgentLink;
 use crate::remote::events::hook_notes::Notes;
 use crate::remote::events::reorder::{Held, Known, Window};
 use crate::remote::exclusive::Exclusive;
 use crate::remote::identity::lookup::Found;
+use crate::remote::shared::Attached;
 use uswap_sys::procfs;
-
-/// Orders in a row that an agent may fail to execute before its process is left alone for a while.
-const MOST_REFUSALS: u32 = 16;
-/// Then it is tried again after this.
-const SULK: Duration = Duration::from_secs(1);
 
 /// The memory of another process, or of its fork child that nobody has spoken for yet.
 #[derive(Debug)]
@@ -130,6 +125,35 @@ impl Remote {
         }
     }
 
+    /// The memory of a fork child of `parent`, behind its own userfaultfd. `owner`: the number of whom it belongs to.
+    pub fn forked(parent: &Self, events: Userfaultfd, owner: usize) -> Self {
+        let random = uswap_sys::process::random_word().unwrap_or(0);
+        Self {
+            identity: random & !0xff | owner as u64 | 1 << 63,
+            area: parent.area,
+            process_name: parent.process_name.clone(),
+            attached: parent.attached,
+            needs_scan: true,
+            ..Self::new(events)
+        }
+    }
+
+    /// Registers a mapping, if `protects` so that its pages can be protected. Whether it is registered.
+    pub fn register(&self, start: u64, end: u64, protects: bool) -> bool {
+        let length = end - start;
+        let registered =
+            if protects { self.events.register_to_protect(start, length) } else { self.events.register(start, length) };
+        registered.is_ok()
+    }
+
+    /// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
+    /// there at the fork: it only says where to look for the space first (see `find_child`).
+    pub fn install_identity(&self) -> Install {
+        let mut page = [0u8; PAGE as usize];
+        page[..8].copy_from_slice(&self.identity.to_ne_bytes());
+        self.events.copy(self.identity_page(), &page)
+    }
+
     /// Learns which process this is, and by which of its threads it can be read; `false` when it is gone already.
     pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
         let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
@@ -144,37 +168,6 @@ impl Remote {
         self.file = memory.ok();
         self.reader = reader;
         true
-    }
-
-    /// Whether it can be told which pages other processes map too.
-    pub fn knows_sharing(&self) -> bool {
-        self.pagemap.is_some()
-    }
-
-    /// Whether no other process maps the page. True also where that cannot be told.
-    pub fn is_exclusive(&mut self, address: u64) -> bool {
-        let seen = &mut self.sharing_seen;
-        self.pagemap.as_ref().is_none_or(|pagemap| seen.is_exclusive(pagemap, address))
-    }
-
-    /// Whether pages can be moved into the staging area.
-    pub fn can_stage(&self) -> bool {
-        let willing = self.refusals < MOST_REFUSALS || self.refused.elapsed() >= SULK;
-        self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
-    }
-
-    /// All runs of an order were refused, or not. True: for so many orders in a row that it is left alone for a while from now on.
-    pub fn count_refusal(&mut self, refused: bool, now: Instant) -> bool {
-        self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
-        if self.refusals >= MOST_REFUSALS {
-            self.refused = now;
-        }
-        self.refusals == MOST_REFUSALS
-    }
-
-    /// Whose memory it is, for messages: "python3 (process 4711)".
-    pub fn label(&self) -> String {
-        format!("{} (process {})", self.process_name, self.pid.unwrap_or(0))
     }
 
     /// A change was read; `registered`: what is managed now.
@@ -193,27 +186,8 @@ impl Remote {
         self.agent.as_ref().is_some_and(|agent| agent.process.is_some())
     }
 
-    /// Whether the address space still exists. The area's first guard page is never registered.
-    pub fn is_alive(&self) -> bool {
-        self.events.is_alive(self.area)
-    }
-
-    /// Installs `pages` at `address`; put off while changes wait: what we know of the address can be old.
-    pub fn copy(&self, address: u64, pages: &[u8]) -> Install {
-        self.unless_changing(|| self.events.copy(address, pages))
-    }
-
-    /// Installs the zero page, under the same condition.
-    pub fn zero(&self, address: u64, length: u64) -> Install {
-        self.unless_changing(|| self.events.zero(address, length))
-    }
-
-    /// Poisons pages, under the same condition.
-    pub fn poison(&self, address: u64, length: u64) -> Install {
-        self.unless_changing(|| self.events.poison(address, length))
-    }
-
-    fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
+    /// Installs now, unless changes wait: what we know of the address can be old.
+    pub fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
         if self.window.is_empty() { install() } else { Install::Again(0) }
     }
 
@@ -225,19 +199,6 @@ impl Remote {
     /// Address of a staging slot in SB.
     pub fn sb(&self, slot: u32) -> u64 {
         self.area + SB + u64::from(slot) * PAGE
-    }
-
-    /// Where a staged page lies. In a tray that a fork child inherited it can be in either half.
-    pub fn place_of(&self, slot: u32, inherited: bool) -> Option<u64> {
-        if !inherited {
-            return Some(self.sb(slot));
-        }
-        [self.sb(slot), self.sa(slot)].into_iter().find(|address| self.is_present(*address) == Some(true))
-    }
-
-    /// Whether the page is there; `None`: that cannot be told.
-    pub fn is_present(&self, address: u64) -> Option<bool> {
-        self.pagemap.as_ref()?.is_present(address).ok()
     }
 
     /// Address of the identity page.

@@ -12,8 +12,9 @@ use uswap_core::word::State;
 use uswap_sys::maps::{Mapping, Maps};
 use uswap_sys::pagemap::PresentRun;
 
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::pager::address_space::AddressSpace;
+use crate::remote::Owner;
+use crate::remote::Space;
 
 /// Mappings smaller than this are left alone.
 const LEAST_MAPPING: u64 = 256 << 10;
@@ -39,7 +40,7 @@ struct NewRange {
 impl Owner {
     /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
     pub fn scan(&mut self, space: &mut Space) {
-        let leaving = self.shared.leaving.is_under_way();
+        let leaving = self.shared.of_memory.leaving.is_under_way();
         if leaving || space.memory.pid.is_none() || space.memory.agent.is_none() || !self.activate(space) {
             return;
         }
@@ -130,13 +131,13 @@ impl Owner {
             self.release_pages(space, *start, *end);
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
-        if !space.copies.register(&space.memory.events, mapping.start, mapping.end) {
+        if !space.memory.register(mapping.start, mapping.end, space.copies.may_be_watched()) {
             return false;
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        missing.iter().for_each(|(start, end)| space.copies.watch_also(&space.memory.events, *start, *end));
+        missing.iter().for_each(|(start, end)| space.copies.watch_also(&space.memory, *start, *end));
         // Only these: from the rest of the mapping pages may have been evicted.
         space.fresh.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
@@ -241,11 +242,6 @@ impl Space {
             parts.push((at, end));
         }
         parts
-    }
-
-    /// Whether the page is known to be registered.
-    pub fn is_registered(&self, address: u64) -> bool {
-        self.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
     }
 
     /// The blocks of a range in which there is a page, by their first bytes. The kernel passes over what was never touched at

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use uswap_core::growth::{Growth, during};
 
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::remote::Owner;
+use crate::remote::Space;
 
 type Range = (u64, u64);
 

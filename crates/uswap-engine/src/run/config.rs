@@ -10,6 +10,7 @@ use uswap_core::size::Size;
 use uswap_device::nbd::{MOST_CONNECTIONS, NbdUri};
 
 use crate::pager::accounting::pool_share::PoolShare;
+pub use crate::remote::process_tree::Target;
 pub use uswap_store::{AllocatorKind, Compression, Tier};
 
 /// A place for swapped pages.
@@ -130,15 +131,6 @@ pub enum Ram {
     Auto,
 }
 
-/// A program that is running already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Its process.
-    pub pid: u32,
-    /// With all that it has forked before.
-    pub tree: bool,
-}
-
 /// One run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
@@ -173,7 +165,7 @@ pub struct RunConfig {
     /// Its arguments, the name first.
     pub arguments: Vec<CString>,
     /// Where touches are recorded.
-    pub record: Option<crate::run::record::Record>,
+    pub record: Option<crate::pager::record::Record>,
     /// Fault points of a test.
     pub fault_points: String,
 }

@@ -12,10 +12,10 @@ use uswap_sys::spares::Spares;
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::agent::image_file::ImageFile;
+use crate::remote::fd_budget;
+use crate::remote::process_tree::Tree;
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
-use crate::run::fd_budget;
-use crate::run::measure::process_tree::Tree;
 use crate::run::supervisor;
 
 /// For keeper and engine; the programs keep theirs.

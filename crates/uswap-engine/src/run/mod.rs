@@ -3,9 +3,8 @@
 pub mod attach;
 pub mod config;
 pub mod control;
-pub mod fd_budget;
 pub mod keeper;
 pub mod measure;
-pub mod record;
+pub mod shared;
 pub mod supervisor;
 pub mod threads;

@@ -24,8 +24,9 @@ use uswap_sys::socket::Listener;
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::groups::Groups;
 use crate::pager::accounting::pool_size::{Share, ShareTold};
-use crate::pager::context::{Mailbox, Message, Shared, TrayList, Verdict};
+use crate::pager::context::{TrayList, Verdict};
 use crate::pager::fault_points::FaultPoints;
+use crate::pager::idle_priority;
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::io::reader;
 use crate::pager::io::reader::Readers;
@@ -34,20 +35,23 @@ use crate::remote::agent::image::{AgentImage, Letters};
 use crate::remote::agent::image_file::ImageFile;
 use crate::remote::agent::listener::Door;
 use crate::remote::agent::processes;
+use crate::remote::detach::Leaving;
+use crate::remote::fd_budget::Descriptors;
+use crate::remote::identity::probe::Prover;
+use crate::remote::process_tree::Tree;
 use crate::remote::sched::boost::Hurry;
-use crate::remote::sched::idle_priority;
-use crate::run::attach::detach::Leaving;
+use crate::remote::shared::RemoteShared;
+use crate::remote::{Mailbox, Message, Shared};
 use crate::run::attach::session::Attached;
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::Control;
 use crate::run::control::report;
 use crate::run::control::swapon;
 use crate::run::control::verbose::{Talk, say};
-use crate::run::fd_budget::Descriptors;
 use crate::run::keeper;
 use crate::run::measure::governor::Governor;
 use crate::run::measure::heap_limits;
-use crate::run::measure::process_tree::Tree;
+use crate::run::shared::RunShared;
 use crate::run::threads::{self, Later};
 use uswap_sys::procfs;
 
@@ -222,7 +226,7 @@ fn start(
 
 /// Where the agents' socket gets its name for a moment.
 fn socket_directory() -> PathBuf {
-    let candidates = [swapon::temporary_folder(), Some("/tmp".into()), Some("/dev/shm".into())];
+    let candidates = [process::temporary_folder(), Some("/tmp".into()), Some("/dev/shm".into())];
     let fits = |directory: &PathBuf| directory.is_dir() && directory.as_os_str().len() < 80;
     candidates.into_iter().flatten().find(fits).unwrap_or_else(|| "/var/tmp".into())
 }
@@ -269,7 +273,7 @@ fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], m
 /// The receiving ends, for the threads that read them.
 pub struct Channels {
     pub matches: std::sync::mpsc::Receiver<crate::remote::identity::lookup::MatchJob>,
-    pub tape: Option<crate::run::record::Tape>,
+    pub tape: Option<crate::pager::record::Tape>,
     pub questions: std::sync::mpsc::Receiver<crate::pager::load_control::Question>,
 }
 
@@ -297,11 +301,24 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
     let mailboxes = mailboxes.map_err(|error| format!("eventfd: {error}"))?;
-    let (recorder, tape) = config.record.clone().map(crate::run::record::Recorder::new).unzip();
+    let (recorder, tape) = config.record.clone().map(crate::pager::record::Recorder::new).unzip();
+    let of_memory = RemoteShared {
+        prover: Prover::new(faults.one_proof),
+        matches,
+        fetched: Mutex::default(),
+        tracing: Mutex::default(),
+        refused: Mutex::default(),
+        attach_stops: Default::default(),
+        descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
+        tree: Tree::of(config.target, keeper),
+        leaving: Leaving::new(owners),
+        run: RunShared::default(),
+    };
     let shared = Shared {
+        of_memory,
         store,
         budget: Budget::new(config.limit, processors).with_slack(!faults.no_slack),
-        groups: Groups::new(processors, mailboxes.clone()),
+        groups: Groups::new(processors, mailboxes.iter().map(|mailbox| mailbox.lowered.clone()).collect()),
         load: crate::pager::load_control::Load::new(config.load_control || faults.crowd, owners, asked),
         counters: Default::default(),
         latencies: Default::default(),
@@ -310,30 +327,17 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         evictions: Jobs::new(evict::MOST_STORING),
         tray_lists: TrayList::reserve(evict::MOST_STORING + threads::MOST_WORKERS + 2 * owners),
         readers: Readers::new(faults.one_read),
-        prover: crate::remote::identity::probe::Prover::new(faults.one_proof),
         faults,
-        matches,
         verdict: Mutex::default(),
         notices: Mutex::default(),
-        fetched: Mutex::default(),
-        tracing: Mutex::default(),
-        refused: Mutex::default(),
-        attach_stops: Default::default(),
         twins: crate::pager::reclaim::fork_dedup::Twins::new(),
         zero_pages: Default::default(),
-        shared_memory: Default::default(),
         pool_share: ShareTold::new(config.pool_share),
         manageable: (0..owners).map(|_| Default::default()).collect(),
         idle: (0..owners).map(|_| Default::default()).collect(),
-        descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
-        tree: Tree::of(config.target, keeper),
-        leaving: Leaving::new(owners),
-        orders: Default::default(),
         page_callers: Default::default(),
-        is_expecting: AtomicBool::new(false),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: crate::pager::context::Managed::default(),
-        unmanaged: Mutex::default(),
         recorder,
     };
     Ok((Arc::new(shared), Channels { matches: match_jobs, tape, questions }))
@@ -358,7 +362,7 @@ fn open_devices(config: &RunConfig) -> Result<Devices, String> {
 /// gets another place is told.
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     let mut refused = Vec::new();
-    for directory in swapon::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {
+    for directory in process::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {
         let opened = swapon::half_of_free(&directory)
             .map_err(|error| format!("{}: {error}", directory.display()))
             .and_then(|size| FileDevice::unnamed(&directory, size, IoBackend::Auto).map_err(|error| error.to_string()));
@@ -431,8 +435,8 @@ impl Engine {
             }
             self.tell_notices();
             self.start_later();
-            if self.shared.descriptors.are_short() {
-                self.shared.descriptors.refill();
+            if self.shared.of_memory.descriptors.are_short() {
+                self.shared.of_memory.descriptors.refill();
             }
             reader::follow_load(&self.shared);
             self.talk.go_on(&self.shared);
@@ -470,7 +474,7 @@ impl Engine {
 
     /// Once memory is to be managed the threads that look after it are started.
     fn start_later(&mut self) {
-        if !self.shared.is_expecting.load(SeqCst) {
+        if !self.shared.of_memory.run.is_expecting.load(SeqCst) {
             return;
         }
         if let Some(Err(error)) = self.later.take().map(Later::start) {
@@ -481,12 +485,12 @@ impl Engine {
     /// No thread of the program is being led when this returns, nor will one be.
     fn leave_undisturbed(&mut self) {
         self.stopping.store(true, SeqCst);
-        self.shared.leaving.end();
-        drop(self.shared.tracing.lock().expect("tracing"));
+        self.shared.of_memory.leaving.end();
+        drop(self.shared.of_memory.tracing.lock().expect("tracing"));
     }
 
     fn open_door(&mut self, control: &ControlPage) {
-        if self.attached.is_some() && !self.shared.fetched.lock().expect("fetched").is_empty() {
+        if self.attached.is_some() && !self.shared.of_memory.fetched.lock().expect("fetched").is_empty() {
             control.holds.store(1, SeqCst);
         }
         let poller = &self.poller;
@@ -500,7 +504,7 @@ impl Engine {
     fn reap(&mut self, control: &ControlPage) -> Option<i32> {
         let mut status = None;
         // The attacher rings when it is done.
-        let Ok(tracing) = self.shared.tracing.try_lock() else { return None };
+        let Ok(tracing) = self.shared.of_memory.tracing.try_lock() else { return None };
         if *tracing > 0 {
             return None;
         }
@@ -563,7 +567,7 @@ impl Engine {
     fn yield_to_program(&self) {
         let limit = (self.shared.budget.limit() as u64) << 12;
         let more = limit + limit / 4;
-        self.shared.orders.limit.store(more, SeqCst);
+        self.shared.of_memory.run.orders.limit.store(more, SeqCst);
         self.shared.budget.set_limit(more);
         let text = "swap space and pool are full and nothing can be freed: the budget is";
         self.shared.alarm(format!("{text} {} now; uswap swapon gives it more space", human(more)));

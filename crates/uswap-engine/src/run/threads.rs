@@ -7,7 +7,7 @@
 //! when first asked   shares (reads what relatives share), attacher
 //! ```
 //! A process costs a tenth of a millisecond for each thread that is made, and most programs never come near their budget. So
-//! those of the second row begin when half of what makes memory managed is in use ([`Shared::is_expecting`]), and then the
+//! those of the second row begin when half of what makes memory managed is in use ([`RunShared::is_expecting`](crate::run::shared::RunShared::is_expecting)), and then the
 //! engine's memory is locked. Nothing depends on when: what they are to do waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 use uswap_store::WritebackScratch;
 use uswap_sys::thread::spawn;
 
-use crate::pager::context::Shared;
-use crate::pager::event_loop::Owner;
 use crate::pager::io::reader;
+
 use crate::pager::load_control::controller::Controller;
 use crate::pager::reclaim::store_worker;
+use crate::remote::Owner;
+use crate::remote::Shared;
+use crate::remote::address_space::Remote;
 use crate::remote::agent::image::AgentImage;
 use crate::remote::identity::lookup::MatchJob;
 use crate::remote::inject::AttacherHandle;
@@ -40,7 +42,7 @@ const MOST_WRITERS: usize = 4;
 pub struct Later {
     shared: Arc<Shared>,
     stopping: Arc<AtomicBool>,
-    controller: Option<Controller>,
+    controller: Option<Controller<Remote>>,
     matches: Receiver<MatchJob>,
 }
 

@@ -14,6 +14,7 @@ use uswap_core::growth::{Growth, during};
 
 use crate::pager::accounting::budget::AMPLE;
 use crate::pager::accounting::groups::Short;
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::space::{Space, SpaceId};
 
@@ -22,11 +23,11 @@ pub const URGENT: i64 = 64;
 /// How often a full store is asked to take a tray of a group.
 const WHEN_FULL: Duration = Duration::from_millis(10);
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Finds the account of the space's process, once there are groups.
-    pub fn bind_account(&self, space: &mut Space) {
+    pub fn bind_account(&self, space: &mut Space<M>) {
         let groups = &self.shared.groups;
-        let Some(pid) = space.memory.pid.filter(|_| groups.in_use()) else { return };
+        let Some(pid) = space.memory.process().filter(|_| groups.in_use()) else { return };
         let is_right = space.account.as_ref().is_some_and(|known| known.pid == pid && !known.has_ended());
         if is_right {
             return;
@@ -40,7 +41,7 @@ impl Owner {
     }
 
     /// Pages were installed in the space (or, negative, dropped).
-    pub fn charge(&self, space: &Space, pages: i64) {
+    pub fn charge(&self, space: &Space<M>, pages: i64) {
         space.moves.count();
         self.shared.budget.charge(pages);
         if let Some(account) = &space.account {
@@ -49,7 +50,7 @@ impl Owner {
     }
 
     /// Pages of the space were asked for from a device (or, negative, arrived).
-    pub fn arriving(&self, space: &Space, pages: i64) {
+    pub fn arriving(&self, space: &Space<M>, pages: i64) {
         self.shared.budget.arriving(pages);
         if let Some(account) = &space.account {
             self.shared.groups.charge(account, pages);
@@ -57,7 +58,7 @@ impl Owner {
     }
 
     /// Pages of the space entered (or, negative, left) the way from order to drop.
-    pub fn under_way(&self, space: &mut Space, pages: i64) {
+    pub fn under_way(&self, space: &mut Space<M>, pages: i64) {
         self.shared.budget.pipeline(pages);
         space.under_way += pages;
         if let Some(account) = &space.account {
@@ -66,33 +67,33 @@ impl Owner {
     }
 
     /// Whether so many pages more may be installed in the space now.
-    pub fn has_room(&self, space: &Space, pages: i64) -> bool {
+    pub fn has_room(&self, space: &Space<M>, pages: i64) -> bool {
         self.shared.budget.has_room(pages) && self.groups_have_room(space, pages)
     }
 
-    fn groups_have_room(&self, space: &Space, pages: i64) -> bool {
+    fn groups_have_room(&self, space: &Space<M>, pages: i64) -> bool {
         space.account.as_ref().is_none_or(|account| self.shared.groups.has_room(account, pages))
     }
 
     /// Whether so many may come to the space now without any being evicted for them.
-    pub fn has_free_room(&self, space: &Space, pages: i64) -> bool {
+    pub fn has_free_room(&self, space: &Space<M>, pages: i64) -> bool {
         let groups = &self.shared.groups;
         let fits = space.account.as_ref().is_none_or(|account| groups.has_free_room(account, pages));
         fits && self.shared.budget.free() >= pages
     }
 
     /// Whether pages that come to the space now displace nobody.
-    pub fn is_ample(&self, space: &Space) -> bool {
+    pub fn is_ample(&self, space: &Space<M>) -> bool {
         self.shared.budget.is_ample() && self.groups_have_room(space, AMPLE)
     }
 
     /// Whether the space needs pages at once.
-    pub fn is_urgent(&self, space: &Space) -> bool {
+    pub fn is_urgent(&self, space: &Space<M>) -> bool {
         !self.has_room(space, URGENT)
     }
 
     /// Whether nothing is under way that would make room for the space, where there is none.
-    pub fn is_helpless(&self, space: &Space) -> bool {
+    pub fn is_helpless(&self, space: &Space<M>) -> bool {
         let budget = &self.shared.budget;
         let run = budget.has_room(1) || budget.outgrown.load(Relaxed) || self.is_run_helpless();
         run && (self.groups_have_room(space, 1) || self.are_groups_helpless(space))
@@ -107,7 +108,7 @@ impl Owner {
     }
 
     /// A full store makes a group helpless: it outgrows its limit, and the run's is kept as ever.
-    fn are_groups_helpless(&self, space: &Space) -> bool {
+    fn are_groups_helpless(&self, space: &Space<M>) -> bool {
         let groups = &self.shared.groups;
         let exhausted = self.shared.budget.exhausted.load(Relaxed);
         space.account.as_ref().is_some_and(|account| exhausted || groups.is_helpless(account, self.shared.idle.len()))
@@ -158,8 +159,9 @@ impl Owner {
     }
 
     fn members(&self, group: usize) -> Vec<SpaceId> {
-        let is_member =
-            |space: &Space| space.account.as_ref().is_some_and(|account| self.shared.groups.is_within(account, group));
+        let is_member = |space: &Space<M>| {
+            space.account.as_ref().is_some_and(|account| self.shared.groups.is_within(account, group))
+        };
         self.spaces.values().filter(|space| is_member(space)).map(|space| space.id).collect()
     }
 }

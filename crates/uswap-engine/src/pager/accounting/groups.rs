@@ -3,7 +3,7 @@
 //! The owners charge and ask for room, the governor measures and meets new processes, the control thread changes the tree.
 //! Charging needs the tree only to stay as it is, so it takes the lock for reading; all sums are atomic. The lock is
 //! written by governor and control thread alone, which try until nobody reads: they never stand in line, so that an owner
-//! that was lowered inside the lock ([`crate::remote::sched::idle_priority`]) holds up nobody who could raise it.
+//! that was lowered inside the lock ([`crate::pager::idle_priority`]) holds up nobody who could raise it.
 //!
 //! A run in which no group was ever made pays one load of a flag.
 
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 use std::time::Duration;
 
 use crate::pager::accounting::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
-use crate::pager::context::Mailbox;
+use crate::pager::idle_priority::Lowered;
 use uswap_sys::procfs;
 
 /// Between two attempts to write.
@@ -51,15 +51,15 @@ pub struct Groups {
     /// Held by whoever measures: two readings of a process at once would be charged twice.
     measuring: Mutex<()>,
     threads: i64,
-    mailboxes: Vec<Arc<Mailbox>>,
+    owners: Vec<Arc<Lowered>>,
 }
 
 impl Groups {
     /// The root alone, on a machine with so many processors.
-    pub fn new(processors: usize, mailboxes: Vec<Arc<Mailbox>>) -> Self {
+    pub fn new(processors: usize, owners: Vec<Arc<Lowered>>) -> Self {
         let tree = RwLock::new(Tree::default());
         let (in_use, measuring) = (AtomicBool::new(false), Mutex::new(()));
-        Self { in_use, tree, measuring, threads: processors as i64, mailboxes }
+        Self { in_use, tree, measuring, threads: processors as i64, owners }
     }
 
     /// Whether a group was ever made in this run.
@@ -78,8 +78,8 @@ impl Groups {
                 Err(TryLockError::Poisoned(_)) => panic!("groups"),
                 Err(TryLockError::WouldBlock) => {}
             }
-            for mailbox in &self.mailboxes {
-                mailbox.lowered.raise();
+            for owner in &self.owners {
+                owner.raise();
             }
             std::thread::sleep(PAUSE);
         }

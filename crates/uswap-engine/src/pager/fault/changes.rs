@@ -6,63 +6,63 @@
 use uswap_abi::layout::PAGE;
 use uswap_core::word::{PageWord, State};
 use uswap_store::ObjectId;
-use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
+use crate::pager::address_space::{AddressSpace, Change};
 use crate::pager::event_loop::Owner;
 use crate::pager::reclaim::staging::{Phase, bits};
 use crate::pager::space::Space;
-use crate::remote::address_space::Remote;
-use crate::remote::events::reorder::Held;
 
-impl Owner {
-    /// Applies one change; `last`: no other is left to be applied.
-    pub fn apply(&mut self, space: &mut Space, held: Held, last: bool) {
+impl<M: AddressSpace> Owner<M> {
+    /// Applies one change, which happened at that moment; `last`: no other is left to be applied.
+    pub fn apply(&mut self, space: &mut Space<M>, (change, moment): (Change<M>, u64), last: bool) {
         let counters = &self.shared.counters;
-        space.memory.notes.apply_until(held.notes, &space.registered);
-        match held.event {
-            Event::Fault { .. } => {}
-            Event::Unmap { start, end } => {
+        M::comes_to(space, moment);
+        match &change {
+            Change::Unmap(range) => {
                 counters.unmap_events.add(1);
-                self.release_range(space, start, end);
-                space.unregister_range(start, end);
-                self.cut_fresh(space, start, end);
-                space.memory.notes.unmap(start, end);
-                space.memory.needs_scan = true;
-                self.wake_waiters(space, start, end);
+                self.release_range(space, range.start, range.end);
+                space.unregister_range(range.start, range.end);
+                self.cut_fresh(space, range.start, range.end);
+                space.memory.was_applied(&change);
+                self.wake_waiters(space, range.start, range.end);
             }
-            Event::Remove { start, end } => {
+            Change::Remove(range) => {
                 counters.remove_events.add(1);
-                if !self.shared.faults.ignore_remove && !space.memory.in_area(start) {
-                    let resident = space.resident;
-                    self.release_range(space, start, end);
-                    if space.resident < resident && !self.shared.faults.trust_remove {
-                        space.left.note(start, end);
-                    }
-                }
-                self.wake_waiters(space, start, end);
+                self.remove(space, range.start, range.end);
             }
-            Event::Remap { from, to, length } => {
+            Change::Remap { from, to, length, .. } => {
                 counters.remap_events.add(1);
                 if !self.shared.faults.ignore_remap {
-                    self.remap(space, from, to, length);
-                    space.memory.notes.remap(from, to, length, held.leaves);
+                    self.remap(space, *from, *to, *length);
+                    space.memory.was_applied(&change);
                 }
             }
-            Event::Fork(child) => {
-                counters.fork_events.add(1);
-                self.fork(space, child, last);
-            }
+            Change::Fork(_) => counters.fork_events.add(1),
+        }
+        if let Change::Fork(copy) = change {
+            self.fork(space, *copy, last);
         }
     }
 
+    fn remove(&mut self, space: &mut Space<M>, start: u64, end: u64) {
+        if !self.shared.faults.ignore_remove && !space.memory.is_own(start) {
+            let resident = space.resident;
+            self.release_range(space, start, end);
+            if space.resident < resident && !self.shared.faults.trust_remove {
+                space.left.note(start, end);
+            }
+        }
+        self.wake_waiters(space, start, end);
+    }
+
     /// Forgets the pages of a range and gives back what they hold.
-    pub fn release_range(&mut self, space: &mut Space, start: u64, end: u64) {
+    pub fn release_range(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         self.cancel_orders(space, start, end);
         self.release_pages(space, start, end);
     }
 
     /// The same for pages without orders under way.
-    pub fn release_pages(&mut self, space: &mut Space, start: u64, end: u64) {
+    pub fn release_pages(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let store = &self.shared.store;
         let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
         let (stored, mut zeros) = (&mut space.stored, 0);
@@ -90,15 +90,13 @@ impl Owner {
     }
 
     /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
-    pub fn cancel_orders(&mut self, space: &mut Space, start: u64, end: u64) {
+    pub fn cancel_orders(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let filling = space.trays.filling.clone();
         for number in filling {
             let tray = space.trays.get_mut(number);
             let touched: Vec<usize> = (0..tray.runs.len()).filter(|r| tray.runs[*r].overlaps(start, end)).collect();
             for index in touched {
-                if let Some(agent) = &space.memory.agent {
-                    agent.ring.trays[number as usize].hand_over.cancel(index as u32);
-                }
+                space.memory.cancel(number, index as u32);
                 self.shared.counters.orders_cancelled.add(1);
                 let tray = space.trays.get_mut(number);
                 let slots = tray.runs[index].slots() & tray.ordered;
@@ -115,21 +113,21 @@ impl Owner {
         }
     }
 
-    fn wake_waiters(&mut self, space: &mut Space, start: u64, end: u64) {
-        space.copies.wake(&space.memory.events, start, end);
+    fn wake_waiters(&mut self, space: &mut Space<M>, start: u64, end: u64) {
+        space.copies.wake(&space.memory, start, end);
         while let Some((address, _)) = space.waiters.next_from(start).filter(|(address, _)| *address < end) {
             space.waiters.remove(address);
-            space.memory.events.wake(address, PAGE);
+            space.memory.wake(address, PAGE);
         }
-        let (events, gone) = (&space.memory.events, start..end);
+        let (memory, gone) = (&space.memory, start..end);
         space
             .held
             .extract_if(.., |fault| gone.contains(&fault.address))
-            .for_each(|held| events.wake(held.address, PAGE));
+            .for_each(|held| memory.wake(held.address, PAGE));
     }
 
     /// mremap: words, registration and staged pages move along.
-    fn remap(&mut self, space: &mut Space, from: u64, to: u64, length: u64) {
+    fn remap(&mut self, space: &mut Space<M>, from: u64, to: u64, length: u64) {
         self.cancel_orders(space, from, from + length);
         self.release_range(space, to, to + length);
         let mut moved: Vec<(u64, PageWord)> = Vec::new();
@@ -153,11 +151,10 @@ impl Owner {
         space.left.remap(from, to, length);
         self.cut_fresh(space, from, from + length);
         self.cut_fresh(space, to, to + length);
-        space.memory.needs_scan = true;
         self.wake_waiters(space, from, from + length);
     }
 
-    fn cut_fresh(&self, space: &mut Space, start: u64, end: u64) {
+    fn cut_fresh(&self, space: &mut Space<M>, start: u64, end: u64) {
         if !self.shared.faults.lasting_fresh {
             space.fresh.cut(start, end);
         }
@@ -165,40 +162,33 @@ impl Owner {
 
     /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
     /// change is left to be applied.
-    fn fork(&mut self, parent: &mut Space, events: Userfaultfd, last: bool) {
+    fn fork(&mut self, parent: &mut Space<M>, copy: M, last: bool) {
         parent.forks += 1;
         parent.suspect_sharing();
-        let mut child = Space::new(self.new_id(), Remote::new(events));
-        let random = uswap_sys::process::random_word().unwrap_or(0);
-        child.memory.identity = random & !0xff | self.number as u64 | 1 << 63;
-        (child.memory.area, child.active, child.parent) = (parent.memory.area, true, Some(parent.id));
+        let mut child = Space::new(self.new_id(), copy);
+        (child.active, child.parent) = (true, Some(parent.id));
         child.registered = parent.registered.clone();
         child.kin = parent.kin.child();
         // What is set aside as shared is not copied from list to list in each child.
         self.copies_begin(parent);
         child.copies = parent.copies.inherited();
-        child.memory.process_name = parent.memory.process_name.clone();
-        child.memory.attached = parent.memory.attached;
         child.account = parent.account.clone();
-        child.memory.needs_scan = true;
         child.left = parent.left.clone();
         child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
-        let excluded = self.excluded_from_fork(parent, last);
+        let excluded = M::excluded_from_fork(self, parent, last);
         if self.shared.faults.audit {
             self.audit_fresh(parent);
         }
-        child.memory.notes = parent.memory.notes.inherited();
         for (start, end) in excluded.into_iter().chain(self.fresh_at_fork(parent)) {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
         self.copies_begin(&mut child);
         self.shared.counters.managed_processes.add(1);
-        // What fails here is tried again when the agent touches the page.
-        let _ = install_identity(&child);
+        M::begin_copy(parent, &mut child);
         if !self.adopt(child) {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::pager::context::Verdict::Broken(text));
@@ -207,11 +197,11 @@ impl Owner {
 
     /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
     /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
-    fn fresh_at_fork(&self, parent: &Space) -> Vec<(u64, u64)> {
+    fn fresh_at_fork(&self, parent: &Space<M>) -> Vec<(u64, u64)> {
         if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.ranges().to_vec() }
     }
 
-    fn clone_pages(&mut self, parent: &Space, child: &mut Space) {
+    fn clone_pages(&mut self, parent: &Space<M>, child: &mut Space<M>) {
         let store = &self.shared.store;
         child.table = parent.table.clone();
         child.working_set = parent.working_set.clone();
@@ -242,13 +232,8 @@ impl Owner {
         }
     }
 
-    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
-    /// live on in other hands (CLONE_VM without CLONE_THREAD), even when the process itself is another program now.
-    pub fn forget_agent(&mut self, space: &mut Space) {
-        self.absorb(space);
-        space.memory.agent = None;
-        space.memory.gate_pending = false;
-        space.memory.orphaned = Some(std::time::Instant::now());
+    /// Nobody executes orders any more. What was done in the last ones is looked up. The memory may live on.
+    pub fn settle_orphans(&mut self, space: &mut Space<M>) {
         let filling = std::mem::take(&mut space.trays.filling);
         for number in filling {
             self.settle_orphan(space, number);
@@ -258,10 +243,9 @@ impl Owner {
             self.under_way(space, -i64::from(charged));
             space.trays.put_free_unclean(number);
         }
-        self.lose_process(space);
     }
 
-    fn settle_orphan(&mut self, space: &mut Space, number: u32) {
+    fn settle_orphan(&mut self, space: &mut Space<M>, number: u32) {
         let ordered = space.trays.get(number).ordered;
         for bit in bits(ordered) {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
@@ -289,15 +273,7 @@ impl Owner {
     }
 }
 
-/// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
-/// there at the fork: it only says where to look for the space first (see `find_child`).
-pub fn install_identity(child: &Space) -> Install {
-    let mut page = [0u8; 4096];
-    page[..8].copy_from_slice(&child.memory.identity.to_ne_bytes());
-    child.memory.events.copy(child.memory.identity_page(), &page)
-}
-
-impl Space {
+impl<M: AddressSpace> Space<M> {
     /// Forgets that a range is registered.
     pub fn unregister_range(&mut self, start: u64, end: u64) {
         let touched: Vec<(u64, u64)> =

@@ -10,22 +10,18 @@ use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::{PageWord, State};
 use uswap_store::{LoadError, ObjectId};
-use uswap_sys::userfaultfd::{Event, Install};
+use uswap_sys::userfaultfd::Install;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{Fault, Owner};
 use crate::pager::latency::Tier;
 use crate::pager::space::Space;
-use crate::remote::identity::probe::is_proof;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
 const MOST_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
-/// How often the processor is given up for a thread whose change is under way.
-const QUIET_TRIES: u32 = 32;
-/// How long the owner spins for the agent to leave the gate before it looks after others.
-const GATE_SPINS: u32 = 2000;
 
 /// How an attempt to serve a page ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,10 +32,10 @@ pub enum Served {
     Wait,
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change
     /// is under way the gate stays closed, nothing is applied and the faults wait.
-    pub fn serve(&mut self, space: &mut Space) {
+    pub fn serve(&mut self, space: &mut Space<M>) {
         if !self.close_gate(space) {
             return self.retry_soon();
         }
@@ -49,14 +45,14 @@ impl Owner {
         }
         let mut faults = std::mem::take(&mut self.faults);
         let since = Instant::now();
-        let complete = self.read_changes(space, &mut faults);
+        let complete = M::read(self, space, &mut faults);
         if complete {
-            if !space.memory.window.is_empty() {
-                during(Growth::AddressSpaces, || self.apply_window(space));
+            if space.memory.is_changing() {
+                during(Growth::AddressSpaces, || self.apply_changes(space));
             }
             self.rescue(space, &faults);
             self.shared.faults.pause(self.shared.faults.delay_gate);
-            open_gate(space);
+            space.memory.open_gate();
         } else {
             self.retry_soon();
         }
@@ -76,7 +72,7 @@ impl Owner {
     /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since all that was moved has
     /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
     /// (it touches shared pages before it moves them).
-    fn rescue(&mut self, space: &mut Space, faults: &[Fault]) {
+    fn rescue(&mut self, space: &mut Space<M>, faults: &[Fault]) {
         let held = space.held.iter().map(|fault| fault.address);
         let missing = faults.iter().filter(|fault| !fault.protected);
         let waiting = missing.map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
@@ -89,106 +85,24 @@ impl Owner {
         }
     }
 
-    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
-    fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
-        for _ in 0..QUIET_TRIES {
-            while self.read_events(space, faults) {}
-            if space.memory.window.is_empty()
-                || self.shared.faults.order_as_read
-                || space.memory.events.is_quiet(space.memory.area)
-            {
-                return true;
-            }
-            std::thread::yield_now();
-        }
-        false
-    }
-
-    /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
-    fn read_events(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
-        if !self.may_read_events() {
-            return false;
-        }
-        let mut events = std::mem::take(&mut self.events);
-        let more = match space.memory.events.read_events(&mut events) {
-            Ok(more) => {
-                space.memory.starved = None;
-                more
-            }
-            Err(error) => self.events_were_refused(space, &error),
-        };
-        for event in events.drain(..) {
-            if let Event::Fault { address, write, protected, thread } = event {
-                self.shared.counters.pgfault.add(1);
-                let agent = space.memory.agent.as_ref().map_or(0, |_| space.memory.reader);
-                during(Growth::AddressSpaces, || {
-                    self.find_process(space, Some(thread));
-                    self.placement.fault(thread, space.memory.pid.unwrap_or(0), agent);
-                    space.throttle.note(address & !(PAGE - 1), thread);
-                    faults.push(Fault { address: address & !(PAGE - 1), write, protected, thread });
-                });
-            } else {
-                if matches!(event, Event::Fork(_)) {
-                    self.fork_was_read();
-                }
-                self.shared.faults.pause(self.shared.faults.delay_apply);
-                if matches!(event, Event::Remove { start, .. } if start == space.memory.notice_page()) {
-                    during(Growth::AddressSpaces, || self.read_notes(space));
-                }
-                during(Growth::AddressSpaces, || space.memory.note_change(event, &space.registered));
-            }
-        }
-        self.events = events;
-        more
-    }
-
     /// Applies the changes in the order in which they happened.
-    fn apply_window(&mut self, space: &mut Space) {
-        if space.memory.window.is_empty() {
-            return;
-        }
-        let mut changes = if self.shared.faults.order_as_read {
-            space.memory.window.take_as_read()
-        } else {
-            let (changes, misordered) = space.memory.changes_in_order(&space.registered);
-            self.shared.counters.misordered_events.add(misordered);
-            changes
-        }
-        .into_iter();
+    fn apply_changes(&mut self, space: &mut Space<M>) {
+        let mut changes = M::take_changes(self, space).into_iter();
         while let Some(change) = changes.next() {
             self.apply(space, change, changes.len() == 0);
         }
-        space.memory.notes.apply_until(u64::MAX, &space.registered);
+        M::comes_to(space, u64::MAX);
     }
 
-    /// Closes the gate; `false` while the agent is inside (the gate stays closed).
-    fn close_gate(&mut self, space: &mut Space) -> bool {
-        let Some(agent) = &space.memory.agent else { return true };
-        if self.shared.faults.no_gate {
-            return true;
-        }
-        if !space.memory.gate_pending {
-            agent.ring.gate.close();
-            space.memory.gate_pending = true;
-        }
-        for _ in 0..GATE_SPINS {
-            if agent.ring.gate.is_quiet() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        for _ in 0..16 {
-            std::thread::yield_now();
-            if agent.ring.gate.is_quiet() {
-                return true;
-            }
-        }
-        self.shared.counters.gate_deferred.add(1);
-        false
+    /// Closes the gate; `false` while a page may still move (the gate stays closed).
+    fn close_gate(&mut self, space: &mut Space<M>) -> bool {
+        let closed = self.shared.faults.no_gate || space.memory.close_gate();
+        self.shared.counters.gate_deferred.add(u64::from(!closed));
+        closed
     }
 
     /// Serves one fault, or notes that it waits.
-    pub fn serve_fault(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) {
+    pub fn serve_fault(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) {
         if self.try_serve(space, address, write, since) == Served::Wait {
             space.waiters.insert(address, write);
             self.retry_unless_reading(space, address);
@@ -198,19 +112,19 @@ impl Owner {
     }
 
     /// Has a page come back that nobody waits for. What puts it off is to be tried again.
-    pub fn bring(&mut self, space: &mut Space, address: u64) -> Served {
+    pub fn bring(&mut self, space: &mut Space<M>, address: u64) -> Served {
         self.try_serve(space, address, false, Instant::now())
     }
 
-    fn try_serve(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        if space.memory.area != 0 && space.memory.in_area(address) {
-            return self.serve_area(space, address);
+    fn try_serve(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
+        if space.memory.is_own(address) {
+            return M::serve_own(self, space, address);
         }
-        if !space.memory.window.is_empty() {
+        if space.memory.is_changing() {
             return Served::Wait;
         }
         if !space.is_registered(address) {
-            during(Growth::AddressSpaces, || space.learn_registered(address));
+            during(Growth::AddressSpaces, || M::learn(space, address, false));
         }
         let word = space.table.get(address);
         if word.in_flight() {
@@ -227,8 +141,8 @@ impl Owner {
     }
 
     /// Installs the page from where its word says that it is.
-    fn install(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
-        self.placement.keep();
+    fn install(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
+        M::keep_place(self);
         match space.table.get(address).state() {
             State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
             State::Resident if self.shared.faults.no_stray => Served::Done,
@@ -240,7 +154,7 @@ impl Owner {
     }
 
     /// Lets the fault wait for room.
-    fn stall(&mut self, space: &mut Space, address: u64, write: bool) {
+    fn stall(&mut self, space: &mut Space<M>, address: u64, write: bool) {
         if space.stalled.iter().any(|(known, ..)| *known == address) {
             return;
         }
@@ -250,7 +164,7 @@ impl Owner {
     }
 
     /// Serves faults that waited for room, as far as there is room or patience has run out.
-    pub fn serve_stalled(&mut self, space: &mut Space) {
+    pub fn serve_stalled(&mut self, space: &mut Space<M>) {
         while !space.stalled.is_empty() {
             let has_room = self.has_room(space, 1);
             let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
@@ -270,7 +184,7 @@ impl Owner {
     }
 
     /// Looks again at the faults that waited for something under way.
-    pub fn serve_waiters(&mut self, space: &mut Space) {
+    pub fn serve_waiters(&mut self, space: &mut Space<M>) {
         let mut from = 0;
         while let Some((address, write)) = space.waiters.next_from(from) {
             from = address + PAGE;
@@ -283,7 +197,7 @@ impl Owner {
     }
 
     /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by mail.
-    fn retry_unless_reading(&mut self, space: &Space, address: u64) {
+    fn retry_unless_reading(&mut self, space: &Space<M>, address: u64) {
         let word = space.table.get(address);
         let is_reading = word.in_flight() && matches!(word.state(), State::Stored(_));
         if !is_reading || has_arrived(space, address) {
@@ -291,30 +205,10 @@ impl Owner {
         }
     }
 
-    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
-    fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
-        if address == space.memory.identity_page() && space.memory.identity != 0 {
-            // Refused while the child changes its mappings; its agent waits here, and is no agent until it is served.
-            let result = crate::pager::fault::changes::install_identity(space);
-            return self.finish_install(space, address, PAGE, result);
-        }
-        let is_proof = is_proof(space.memory.area, address);
-        if is_proof && space.memory.pid.is_none() {
-            // Once these are there nobody can tell any more whose they are.
-            self.find_process(space, None);
-            self.retry_soon();
-            return Served::Wait;
-        }
-        let turn = is_proof.then(|| self.shared.prover.pause());
-        let result = space.memory.zero(address, PAGE);
-        drop(turn);
-        self.finish_install(space, address, PAGE, result)
-    }
-
     /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero page (charged as if written: a later write
     /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
     /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
-    pub fn install_zeros(&mut self, space: &mut Space, address: u64, write: bool, since: Instant) -> Served {
+    pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
         // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
         let fills = write || space.table.get(address).state() == State::Zero;
@@ -322,7 +216,7 @@ impl Owner {
         let pages = self.run_of(space, address, window, fits);
         let length = pages * PAGE;
         if self.shared.faults.hits(self.shared.faults.found_there) {
-            space.memory.events.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
+            space.memory.copy_quietly(address, &self.zeros[..PAGE_SIZE]);
         }
         let (result, length) = shorten(length, |length| {
             if fills {
@@ -355,7 +249,7 @@ impl Owner {
 
     /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
     /// anything under way, and there is room for them.
-    pub fn run_of(&self, space: &Space, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
+    pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
         let border = space.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
         let mut pages = 1;
         while pages < u64::from(window) {
@@ -370,15 +264,15 @@ impl Owner {
 
     /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies `fits`, nothing is
     /// under way with it, and there is room for it beside `others`.
-    pub fn fits_beside(&self, space: &Space, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
+    pub fn fits_beside(&self, space: &Space<M>, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
         let word = space.table.get(page);
-        let free = !word.in_flight() && fits(word.state()) && !space.memory.in_area(page);
+        let free = !word.in_flight() && fits(word.state()) && !space.memory.is_own(page);
         free && self.has_room(space, others + 16)
     }
 
     /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
     /// it is there already and the message is old.
-    fn install_stray(&mut self, space: &mut Space, address: u64) -> Served {
+    fn install_stray(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let result = space.memory.copy(address, &self.zeros[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
         if result == Install::Done {
@@ -393,7 +287,7 @@ impl Owner {
     }
 
     /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
-    pub fn is_welcome(&mut self, space: &mut Space, address: u64, ample: bool) -> bool {
+    pub fn is_welcome(&mut self, space: &mut Space<M>, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
         let room = space.working_set.has_room(ample);
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
@@ -411,7 +305,7 @@ impl Owner {
     }
 
     /// The page is mapped now: word, list, count.
-    pub fn become_resident(&mut self, space: &mut Space, address: u64, word: PageWord) {
+    pub fn become_resident(&mut self, space: &mut Space<M>, address: u64, word: PageWord) {
         if space.table.get(address).state() == State::Zero {
             space.zeros -= 1;
             self.shared.zero_pages.sub(1);
@@ -421,7 +315,7 @@ impl Owner {
     }
 
     /// What follows from the kernel's answer, and whether the fault is served.
-    pub fn finish_install(&mut self, space: &mut Space, address: u64, length: u64, result: Install) -> Served {
+    pub fn finish_install(&mut self, space: &mut Space<M>, address: u64, length: u64, result: Install) -> Served {
         let counters = &self.shared.counters;
         let done = installed_bytes(result, length);
         self.charge(space, (done / PAGE) as i64);
@@ -432,7 +326,7 @@ impl Owner {
             Install::Exists(_) => {
                 counters.install_exists.add(1);
                 if !self.shared.faults.no_wake {
-                    space.memory.events.wake(address, PAGE);
+                    space.memory.wake(address, PAGE);
                 }
                 self.found_present(space, address);
                 Served::Done
@@ -442,14 +336,14 @@ impl Owner {
                 if bytes > 0 || self.shared.faults.no_retry { Served::Done } else { Served::Wait }
             }
             Install::NotRegistered(_) | Install::Gone => {
-                space.memory.events.wake(address, length);
+                space.memory.wake(address, length);
                 Served::Done
             }
             Install::NoMemory(_) => Served::Wait,
             Install::Other(errno, _) => {
                 let text = during(Growth::Telling, || format!("the kernel refused page {address:#x}: errno {errno}"));
                 self.shared.notice(text);
-                space.memory.events.wake(address, length);
+                space.memory.wake(address, length);
                 Served::Wait
             }
         }
@@ -457,7 +351,7 @@ impl Owner {
 
     /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing of ours can be
     /// newer than what the program sees.
-    fn found_present(&mut self, space: &mut Space, address: u64) {
+    fn found_present(&mut self, space: &mut Space<M>, address: u64) {
         let word = space.table.get(address);
         if matches!(word.state(), State::Untouched | State::Zero) {
             self.become_resident(space, address, word.resident());
@@ -465,7 +359,7 @@ impl Owner {
     }
 
     /// The bytes of a stored page cannot be had.
-    pub fn lost_object(&mut self, space: &mut Space, address: u64, error: &LoadError) -> Served {
+    pub fn lost_object(&mut self, space: &mut Space<M>, address: u64, error: &LoadError) -> Served {
         if matches!(error, LoadError::Checksum { .. }) {
             self.shared.counters.checksum_errors.add(1);
         }
@@ -473,7 +367,7 @@ impl Owner {
     }
 
     /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
-    pub fn lost(&mut self, space: &mut Space, address: u64, why: &str) -> Served {
+    pub fn lost(&mut self, space: &mut Space<M>, address: u64, why: &str) -> Served {
         self.shared.counters.poisoned_pages.add(1);
         let whose = space.memory.label();
         self.shared.alarm(format!("page {address:#x} of {whose} is lost: {why}; touching it raises SIGBUS"));
@@ -482,33 +376,24 @@ impl Owner {
         self.poison(space, address)
     }
 
-    fn poison(&mut self, space: &mut Space, address: u64) -> Served {
+    fn poison(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let result = space.memory.poison(address, PAGE);
         self.charge(space, -1);
         self.finish_install(space, address, PAGE, result)
     }
 
     /// Whether the address space has ended while we looked at it.
-    pub fn is_over(&self, space: &Space) -> bool {
+    pub fn is_over(&self, space: &Space<M>) -> bool {
         !space.memory.is_alive()
     }
 }
 
 /// Whether the page was read ahead and lies in its buffer.
-fn has_arrived(space: &Space, address: u64) -> bool {
+fn has_arrived<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     match space.table.get(address).state() {
         State::Stored(object) => space.ahead.has(address, ObjectId::from_bits(object)),
         _ => false,
     }
-}
-
-fn open_gate(space: &mut Space) {
-    if let Some(agent) = &space.memory.agent
-        && space.memory.gate_pending
-    {
-        agent.ring.gate.open();
-    }
-    space.memory.gate_pending = false;
 }
 
 /// A page of an installation buffer.

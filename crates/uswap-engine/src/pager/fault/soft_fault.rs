@@ -10,9 +10,8 @@ use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
-use uswap_sys::memory::Memory;
-use uswap_sys::vmread::{self, RemoteRange};
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::fault::install::{Served, installed_bytes, shorten};
 use crate::pager::latency::Tier;
@@ -20,23 +19,20 @@ use crate::pager::reclaim::staging::{Phase, Tray};
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages that come with one soft fault, at most. The buffer has a page more, for the nonce.
+/// Pages that come with one soft fault, at most. They are read to behind the first page of the buffer.
 const MOST_STAGED: usize = 32;
-/// Bytes of the nonce, which are read with the pages.
-const NONCE_BYTES: usize = 16;
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MOST_FAILED_READS: u32 = 2000;
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// A staged page comes back: the soft fault, which is a reference.
-    pub fn unstage(&mut self, space: &mut Space, address: u64, slot: u16, write: bool, since: Instant) -> Served {
+    pub fn unstage(&mut self, space: &mut Space<M>, address: u64, slot: u16, write: bool, since: Instant) -> Served {
         let (tray, _) = space.trays.of_slot(slot);
         if tray.phase == Phase::Filling {
             return Served::Wait;
         }
         let inherited = tray.inherited;
-        if space.memory.pid.is_none() {
-            during(Growth::AddressSpaces, || self.find_process(space, None));
+        if !M::can_read(self, space) {
             self.retry_soon();
             return Served::Wait;
         }
@@ -47,7 +43,7 @@ impl Owner {
             }
         }
         let window = space.soft_faults.window(address, self.most_along(space, MOST_STAGED as u32)).pages;
-        let alone = inherited || space.memory.nonce.is_none();
+        let alone = inherited || !space.memory.reads_many();
         let mut pages = if alone { 1 } else { self.staged_run(space, address, window) };
         let Some(from) = space.memory.place_of(u32::from(slot), inherited) else {
             return self.unreadable(space, address);
@@ -78,7 +74,7 @@ impl Owner {
 
     /// How many pages from `address` on, at most `window`, lie staged where they can be read with it. Not those that the kernel may
     /// have taken meanwhile.
-    fn staged_run(&self, space: &Space, address: u64, window: u32) -> u64 {
+    fn staged_run(&self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let is_readable = |tray: &Tray| tray.phase != Phase::Filling && !tray.inherited;
         self.run_of(space, address, window, |state| match state {
             State::Staged(slot) => !space.is_clean(slot) && is_readable(space.trays.get(u32::from(slot) / TRAY_PAGES)),
@@ -87,7 +83,7 @@ impl Owner {
     }
 
     /// The first `done` bytes from `address` on are mapped again; the first page was touched.
-    fn note_mapped(&mut self, space: &mut Space, address: u64, done: u64) {
+    fn note_mapped(&mut self, space: &mut Space<M>, address: u64, done: u64) {
         for page in (address..address + done).step_by(PAGE_SIZE) {
             let word = space.table.get(page);
             let State::Staged(slot) = word.state() else { continue };
@@ -106,7 +102,7 @@ impl Owner {
     }
 
     /// A staged page could not be read: the process is ending, or it is tried again, or at last its bytes are lost.
-    fn unreadable(&mut self, space: &mut Space, address: u64) -> Served {
+    fn unreadable(&mut self, space: &mut Space<M>, address: u64) -> Served {
         if self.is_over(space) {
             return Served::Done;
         }
@@ -117,32 +113,15 @@ impl Owner {
         during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
     }
 
-    /// Reads the nonce and `pages` staged pages together: the nonce to the end of the buffer's first page, the pages behind it.
-    /// The first lies at `from`. A fork child whose agent has not come yet has no nonce: it is read by way of the memory that was
-    /// bound.
-    pub fn read_staged(&mut self, space: &Space, address: u64, from: u64, pages: u64) -> bool {
-        let length = (pages * PAGE) as usize;
-        let Some(nonce) = space.memory.nonce else {
-            let read = |memory: &Memory| memory.read(from, &mut self.buffer[PAGE_SIZE..][..length]).is_ok();
-            return space.memory.file.as_ref().is_some_and(read);
-        };
-        let mut ranges =
-            [RemoteRange { start: space.memory.nonce_page(), length: NONCE_BYTES as u64 }; MOST_STAGED + 1];
-        let mut count = 1;
-        for page in (address..address + pages * PAGE).step_by(PAGE_SIZE) {
-            let State::Staged(slot) = space.table.get(page).state() else { return false };
-            let start = if page == address { from } else { space.memory.sb(u32::from(slot)) };
-            let last = &mut ranges[count - 1];
-            if count > 1 && last.start + last.length == start {
-                last.length += PAGE;
-            } else {
-                ranges[count] = RemoteRange { start, length: PAGE };
-                count += 1;
-            }
+    /// Reads `pages` staged pages together, to behind the buffer's first page. The first lies at `from`.
+    pub fn read_staged(&mut self, space: &Space<M>, address: u64, from: u64, pages: u64) -> bool {
+        let mut places = [from; MOST_STAGED];
+        for (index, place) in places.iter_mut().enumerate().take(pages as usize).skip(1) {
+            let State::Staged(slot) = space.table.get(address + index as u64 * PAGE).state() else { return false };
+            let Some(found) = space.memory.place_of(u32::from(slot), false) else { return false };
+            *place = found;
         }
-        let bytes = &mut self.buffer[PAGE_SIZE - NONCE_BYTES..][..NONCE_BYTES + length];
-        let complete = vmread::read(space.memory.reader, &ranges[..count], bytes).is_ok_and(|n| n == bytes.len());
-        let found = [&bytes[..8], &bytes[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        complete && (nonce == found || self.shared.faults.no_nonce)
+        let bytes = &mut self.buffer[PAGE_SIZE..][..(pages * PAGE) as usize];
+        space.memory.read_staged(&places[..pages as usize], bytes, self.shared.faults.no_nonce)
     }
 }

@@ -13,6 +13,7 @@ use uswap_core::{Lease, Need, PAGE_SIZE};
 use uswap_store::{Load, ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{MOST_INSTALL, Owner};
 use crate::pager::fault::install::{Served, installed_bytes, page_mut, shorten};
 use crate::pager::io::reader::{Job, Purpose, Read, ReadBuffer};
@@ -35,25 +36,25 @@ pub const NEAR: u64 = 8;
 const MOST_HELD: usize = 1024;
 
 /// Where the next fault of a stream is to be expected: at the first page from `page` on that is not in memory.
-fn behind_held(space: &Space, page: u64, stride: i64) -> u64 {
+fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64 {
     let is_held = |page: &u64| matches!(space.table.get(*page).state(), State::Resident | State::Staged(_));
     let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
     steps.take(MOST_HELD).find(|page| !is_held(page)).unwrap_or(page)
 }
 
 /// Evictions of the space since a stored page was.
-fn refault_distance(space: &Space, address: u64) -> u32 {
+fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
     space.table.get(address).refault_distance(space.working_set.evictions())
 }
 
 /// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
-fn is_near(space: &Space, address: u64) -> bool {
+fn is_near<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     u64::from(refault_distance(space, address)) * NEAR < space.resident
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
-    pub fn swap_in(&mut self, space: &mut Space, address: u64, object: ObjectId, since: Instant) -> Served {
+    pub fn swap_in(&mut self, space: &mut Space<M>, address: u64, object: ObjectId, since: Instant) -> Served {
         match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
             Ok(Load::Ready) => self.install_from_pool(space, address, since),
             Ok(Load::OnDevice) => self.order_read(space, address, since),
@@ -63,7 +64,7 @@ impl Owner {
 
     /// Pages that may come with a fault, it included, at most: only itself while each touch is to be seen, and next to none
     /// with a page of a process that waits for its turn.
-    pub fn most_along(&self, space: &Space, most: u32) -> u32 {
+    pub fn most_along(&self, space: &Space<M>, most: u32) -> u32 {
         match space.record.is_held() {
             _ if self.shared.recorder.is_some() => 1,
             true => most.min(LEAST_WINDOW),
@@ -73,7 +74,7 @@ impl Owner {
 
     /// The page at `address` lies in the buffer; those that the stream of faults is going to want come along as far as
     /// they are in the pool.
-    fn install_from_pool(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+    fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let most = self.most_along(space, MOST_POOL.min(MOST_INSTALL as u32));
         let passed = space.streams.passed(address, most);
         let window = passed.unwrap_or_else(|| space.streams.window(address, most));
@@ -98,7 +99,7 @@ impl Owner {
 
     /// Loads the neighbours of the page at `address`, which lies in the buffer, behind it. Returns how many pages there
     /// are now.
-    fn load_run(&mut self, space: &Space, address: u64, window: u32) -> u64 {
+    fn load_run(&mut self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
         let mut pages = 1;
         while pages < most && self.load_from_pool(space, address + pages * PAGE, pages as usize) {
@@ -108,7 +109,7 @@ impl Owner {
     }
 
     /// Loads a stored page into a place of the buffer; `false`: it is not in the pool.
-    fn load_from_pool(&mut self, space: &Space, address: u64, place: usize) -> bool {
+    fn load_from_pool(&mut self, space: &Space<M>, address: u64, place: usize) -> bool {
         let State::Stored(object) = space.table.get(address).state() else { return false };
         let into = page_mut(&mut self.buffer, place);
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
@@ -116,7 +117,7 @@ impl Owner {
 
     /// Installs the pages of a stride that follow the one at `address`, which lies in the buffer, before that one: its
     /// thread wakes up when all are there. Returns how many.
-    fn install_along(&mut self, space: &mut Space, address: u64, window: Window) -> u64 {
+    fn install_along(&mut self, space: &mut Space<M>, address: u64, window: Window) -> u64 {
         let mut along = 0;
         for step in 1..i64::from(window.pages) {
             let page = address.wrapping_add_signed(window.stride * step);
@@ -130,14 +131,14 @@ impl Owner {
     }
 
     /// Whether a stored page that need not lie in the faulting page's mapping may be brought with it.
-    pub fn may_come_along(&self, space: &Space, page: u64, others: i64) -> bool {
+    pub fn may_come_along(&self, space: &Space<M>, page: u64, others: i64) -> bool {
         space.is_registered(page) && self.fits_beside(space, page, others, |state| matches!(state, State::Stored(_)))
     }
 
     /// Chooses the pages to be read with the one at `address`, which is the first: those that the stream of faults is going
     /// to want as far as they lie on a device and the buffer has room; of no stream, those that one request brings along.
     /// Returns whether the page lies there as it is, because it does not compress.
-    fn choose_reads(&mut self, space: &mut Space, address: u64, buffer: &mut ReadBuffer) -> bool {
+    fn choose_reads(&mut self, space: &mut Space<M>, address: u64, buffer: &mut ReadBuffer) -> bool {
         let window = self.window(space, address);
         let free = match window {
             _ if !window.is_run() => 1,
@@ -175,7 +176,7 @@ impl Owner {
     }
 
     /// How many pages, the one at `address` included, are worth bringing for a fault of no stream.
-    fn worthwhile(&self, space: &mut Space, address: u64) -> u32 {
+    fn worthwhile(&self, space: &mut Space<M>, address: u64) -> u32 {
         let (distance, now) = (refault_distance(space, address), space.now());
         let (table, store) = (&space.table, &self.shared.store);
         let lies_there = |page| match table.get(page).state() {
@@ -185,7 +186,7 @@ impl Owner {
         space.locality.fault(address, distance, now, lies_there)
     }
 
-    fn window(&self, space: &mut Space, address: u64) -> Window {
+    fn window(&self, space: &mut Space<M>, address: u64) -> Window {
         if self.shared.faults.no_prefetch {
             return Window { pages: 1, stride: PAGE as i64 };
         }
@@ -193,7 +194,7 @@ impl Owner {
     }
 
     /// Hands the page, and the neighbours that come with it, to the readers of its device.
-    fn order_read(&mut self, space: &mut Space, address: u64, since: Instant) -> Served {
+    fn order_read(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let pages = space
             .streams
             .forecast(address, self.most_along(space, MOST_DEVICE))
@@ -214,7 +215,7 @@ impl Owner {
     /// that it went to.
     pub fn send_read(
         &mut self,
-        space: &mut Space,
+        space: &mut Space<M>,
         buffer: Lease<ReadBuffer>,
         since: Instant,
         purpose: Purpose,
@@ -228,7 +229,7 @@ impl Owner {
         }
         // Charged from now on, so that the reads under way have room when they arrive.
         self.arriving(space, buffer.pages.len() as i64);
-        let beside = if purpose == Purpose::Fault { self.placement.processor() } else { None };
+        let beside = if purpose == Purpose::Fault { M::processor(self) } else { None };
         let read = Read { space: space.id, owner: self.number, buffer, since, purpose, beside };
         let Err(read) = self.ask_device(device, read) else { return Some(device) };
         match self.shared.readers.push(device, Job::Read(read)) {
@@ -241,7 +242,7 @@ impl Owner {
     }
 
     /// The pages of a read stay where they are stored.
-    pub fn forgo(&mut self, space: &mut Space, read: Read) {
+    pub fn forgo(&mut self, space: &mut Space<M>, read: Read) {
         self.arriving(space, -(read.buffer.pages.len() as i64));
         for load in &read.buffer.pages {
             let word = space.table.get(load.address);
@@ -255,15 +256,15 @@ impl Owner {
     /// A device read is done: install what is still wanted, neighbours together, from where the reader put them. What was
     /// charged when the read was ordered is charged anew for each page that is installed, and the references taken for the
     /// read are given back.
-    pub fn install_read(&mut self, space: &mut Space, read: Read) {
+    pub fn install_read(&mut self, space: &mut Space<M>, read: Read) {
         self.place_read(space, read);
         self.serve_waiters(space);
     }
 
     /// The same without looking after others that wait.
-    pub fn place_read(&mut self, space: &mut Space, read: Read) {
+    pub fn place_read(&mut self, space: &mut Space<M>, read: Read) {
         self.arriving(space, -(read.buffer.pages.len() as i64));
-        self.placement.keep();
+        M::keep_place(self);
         self.shared.faults.pause(self.shared.faults.delay_install);
         let pages = &read.buffer.pages;
         let mut at = 0;
@@ -287,7 +288,7 @@ impl Owner {
     }
 
     /// How many of these pages, from the first on, can be installed together. They are not in flight any more.
-    fn accept_run(&mut self, space: &mut Space, pages: &[PageLoad]) -> usize {
+    fn accept_run(&mut self, space: &mut Space<M>, pages: &[PageLoad]) -> usize {
         let mut count = 0;
         for load in pages.iter().take(MOST_INSTALL) {
             let word = space.table.get(load.address);
@@ -304,7 +305,7 @@ impl Owner {
     }
 
     /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be had.
-    fn leave_out(&mut self, space: &mut Space, load: &PageLoad, purpose: Purpose) {
+    fn leave_out(&mut self, space: &mut Space<M>, load: &PageLoad, purpose: Purpose) {
         let word = space.table.get(load.address);
         if !word.in_flight() || word.state() != State::Stored(load.id.to_bits()) {
             return;
@@ -321,7 +322,7 @@ impl Owner {
     }
 
     /// Installs pages that a device brought. Those that the kernel puts off are read again.
-    fn install_run(&mut self, space: &mut Space, start: u64, bytes: &[u8], since: Instant) {
+    fn install_run(&mut self, space: &mut Space<M>, start: u64, bytes: &[u8], since: Instant) {
         let (served, done) = self.install_bytes(space, start, bytes);
         let took = since.elapsed();
         space.record.waited(took);
@@ -342,14 +343,14 @@ impl Owner {
 
     /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns how the first fared and how
     /// many are in place.
-    fn install_buffer(&mut self, space: &mut Space, address: u64, place: usize, pages: u64) -> (Served, u64) {
+    fn install_buffer(&mut self, space: &mut Space<M>, address: u64, place: usize, pages: u64) -> (Served, u64) {
         let bytes = &self.buffer[place * PAGE_SIZE..];
         let (result, length) = shorten(pages * PAGE, |length| space.memory.copy(address, &bytes[..length as usize]));
         self.book_install(space, address, (result, length), place == 0 && pages == 1)
     }
 
     /// Installs stored pages with these bytes, which a device brought.
-    fn install_bytes(&mut self, space: &mut Space, address: u64, bytes: &[u8]) -> (Served, u64) {
+    fn install_bytes(&mut self, space: &mut Space<M>, address: u64, bytes: &[u8]) -> (Served, u64) {
         let result = shorten(bytes.len() as u64, |length| space.memory.copy(address, &bytes[..length as usize]));
         self.book_install(space, address, result, bytes.len() == PAGE_SIZE)
     }
@@ -357,7 +358,7 @@ impl Owner {
     /// What follows from the kernel's answer for stored pages. Returns how the first fared and how many are in place.
     fn book_install(
         &mut self,
-        space: &mut Space,
+        space: &mut Space<M>,
         address: u64,
         (result, length): (Install, u64),
         lonely: bool,
@@ -375,7 +376,7 @@ impl Owner {
     /// that came alone: such a page goes again at no foreseeable time, if at all, and until then the copy would take
     /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
     /// runs goes in runs, soon and mostly unchanged.
-    fn came_back(&mut self, space: &mut Space, address: u64, lonely: bool, ample: bool) {
+    fn came_back(&mut self, space: &mut Space<M>, address: u64, lonely: bool, ample: bool) {
         if matches!(space.table.get(address).state(), State::Stored(_)) {
             self.shared.touched(space.id, address);
             let active = self.is_welcome(space, address, ample);
@@ -384,7 +385,7 @@ impl Owner {
     }
 
     /// The same for one of which it is known whether it is active.
-    pub fn keep_copy(&mut self, space: &mut Space, address: u64, lonely: bool, active: bool) {
+    pub fn keep_copy(&mut self, space: &mut Space<M>, address: u64, lonely: bool, active: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
         space.stored = space.stored.saturating_sub(1);

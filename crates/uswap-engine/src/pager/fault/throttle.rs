@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use uswap_core::growth::{Growth, during};
 use uswap_core::{Lease, Need};
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::io::reader::ReadBuffer;
 use crate::pager::space::Space;
-use uswap_sys::procfs;
 
 /// How long a fault inside a system call is held.
 const HELD: Duration = Duration::from_millis(4);
@@ -57,9 +57,9 @@ impl Throttle {
     }
 
     /// Whether the fault is one inside a system call, or may be one.
-    fn is_system(&self, page: u64) -> bool {
+    fn is_system<M: AddressSpace>(&self, page: u64) -> bool {
         let thread = self.recent.iter().find(|(known, _)| *known == page).map(|(_, thread)| *thread);
-        thread.is_none_or(|thread| during(Growth::Telling, || procfs::is_in_system_call(thread)))
+        thread.is_none_or(|thread| during(Growth::Telling, || M::is_in_system_call(thread)))
     }
 
     /// The fault waits for a buffer. Returns since when, and whether it is new.
@@ -87,11 +87,11 @@ impl Throttle {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// A buffer for a read of so many pages, mostly. `None`: the fault waits until others come back.
     pub fn lend_buffer(
         &mut self,
-        space: &mut Space,
+        space: &mut Space<M>,
         address: u64,
         pages: u32,
         need: Need,
@@ -102,7 +102,7 @@ impl Owner {
         if lent.is_none() && need == Need::Fault {
             let (since, new) = space.throttle.refuse(address);
             self.shared.counters.throttled.add(u64::from(new));
-            if since.elapsed() > HELD && space.throttle.is_system(address) {
+            if since.elapsed() > HELD && space.throttle.is_system::<M>(address) {
                 lent = reserve.take(holder, 1, Need::System);
             }
         }
@@ -117,7 +117,7 @@ impl Owner {
     }
 
     /// Whether a fault that waits for room is let through above the limit.
-    pub fn is_too_late(&self, space: &Space, address: u64, since: Instant) -> bool {
+    pub fn is_too_late(&self, space: &Space<M>, address: u64, since: Instant) -> bool {
         let waited = since.elapsed();
         if waited > GRACE && self.is_helpless(space) {
             return true;
@@ -126,18 +126,19 @@ impl Owner {
             let budget = &self.shared.budget;
             return waited > if budget.usage() < budget.limit() { PATIENCE } else { LAST_PATIENCE };
         }
-        waited > PATIENCE_FAR || (waited > HELD && space.throttle.is_system(address))
+        waited > PATIENCE_FAR || (waited > HELD && space.throttle.is_system::<M>(address))
     }
 }
 
 /// Who a space's buffers count for: its group, or where there are none it alone.
-fn holder(space: &Space) -> usize {
+fn holder<M: AddressSpace>(space: &Space<M>) -> usize {
     space.account.as_ref().map_or(space.id as usize, |account| account.group_number())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pager::fake::memory::{FakeMemory, IN_CALL};
 
     #[test]
     fn a_wait_is_counted_once_and_from_its_beginning() {
@@ -150,9 +151,10 @@ mod tests {
     #[test]
     fn a_thread_in_its_own_code_is_told_from_one_in_a_system_call() {
         let mut throttle = Throttle::default();
-        assert!(throttle.is_system(0x1000), "nothing is known of it");
-        // This thread is in a system call while it reads the file that says so.
-        throttle.note(0x1000, uswap_sys::process::this_thread());
-        assert!(throttle.is_system(0x1000));
+        assert!(throttle.is_system::<FakeMemory>(0x1000), "nothing is known of it");
+        throttle.note(0x1000, IN_CALL);
+        assert!(throttle.is_system::<FakeMemory>(0x1000));
+        throttle.note(0x2000, 1);
+        assert!(!throttle.is_system::<FakeMemory>(0x2000));
     }
 }

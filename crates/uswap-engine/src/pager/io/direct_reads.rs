@@ -16,6 +16,7 @@ use uswap_core::growth::{Growth, during};
 use uswap_device::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 use uswap_store::QueuedLoad;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::io::reader::{Job, Purpose, Read};
 
@@ -94,7 +95,7 @@ impl Queue {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Asks for the pages of a read, if they are few and one request brings them. The read otherwise.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
         let few = read.buffer.pages.len() <= MOST_PAGES && read.purpose == Purpose::Fault;

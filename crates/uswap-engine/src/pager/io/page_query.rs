@@ -25,8 +25,8 @@ use serde_json::json;
 use uswap_core::word::State;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
-use uswap_sys::trace;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};
 use crate::pager::event_loop::Owner;
 use crate::pager::io::page_answer::{Answered, Header, MOST_BYTES, MOST_RECORDS, Named, Question};
@@ -109,7 +109,7 @@ impl Answer {
         &mut self.bytes[self.given.len()]
     }
 
-    fn give_back(&self, shared: &Shared) {
+    fn give_back<M: AddressSpace>(&self, shared: &Shared<M>) {
         self.given.iter().filter_map(|given| given.object).for_each(|object| shared.store.release(object));
     }
 
@@ -128,7 +128,7 @@ impl Answer {
 }
 
 /// Serves a caller from now on, in a thread of its own. A caller that is refused is told why.
-pub fn begin(shared: &Arc<Shared>, mut stream: UnixStream, pid: u32) {
+pub fn begin<M: AddressSpace>(shared: &Arc<Shared<M>>, mut stream: UnixStream, pid: u32) {
     let refused = match admit(shared, pid) {
         Ok(()) => {
             let (for_thread, its) = (shared.clone(), stream.try_clone());
@@ -148,8 +148,8 @@ pub fn begin(shared: &Arc<Shared>, mut stream: UnixStream, pid: u32) {
 }
 
 /// Whether this process can be asked about, by one more caller.
-fn admit(shared: &Shared, pid: u32) -> Result<(), String> {
-    if !shared.tree.members().contains(&pid) {
+fn admit<M: AddressSpace>(shared: &Shared<M>, pid: u32) -> Result<(), String> {
+    if !M::is_member(shared, pid) {
         return Err(format!("{pid} is no process of this run"));
     }
     let callers = &shared.page_callers.0;
@@ -160,21 +160,21 @@ fn admit(shared: &Shared, pid: u32) -> Result<(), String> {
         .map_err(|_| "it writes other core files; try again later".into())
 }
 
-struct Server<'a> {
-    shared: &'a Shared,
+struct Server<'a, M: AddressSpace> {
+    shared: &'a Shared<M>,
     pid: u32,
     scratch: LoadScratch,
     answer: Option<Answer>,
 }
 
-impl Drop for Server<'_> {
+impl<M: AddressSpace> Drop for Server<'_, M> {
     fn drop(&mut self) {
         self.shared.page_callers.0.fetch_sub(1, SeqCst);
     }
 }
 
-impl<'a> Server<'a> {
-    fn new(shared: &'a Shared, pid: u32) -> Self {
+impl<'a, M: AddressSpace> Server<'a, M> {
+    fn new(shared: &'a Shared<M>, pid: u32) -> Self {
         Self { shared, pid, scratch: LoadScratch::default(), answer: None }
     }
 
@@ -213,7 +213,7 @@ impl<'a> Server<'a> {
     /// Owner, space and process of the memory: that of a child of vfork is its parent's.
     fn find(&self) -> Option<(usize, SpaceId, u32)> {
         let all = self.shared.managed.all();
-        let has_its_memory = |pid: &u32| *pid == self.pid || trace::share_memory(*pid, self.pid).unwrap_or(false);
+        let has_its_memory = |pid: &u32| *pid == self.pid || M::share_memory(*pid, self.pid);
         let pid = all.get(&self.pid).map(|_| self.pid).or_else(|| all.keys().copied().find(has_its_memory))?;
         all.get(&pid).map(|process| (process.owner, process.space, pid))
     }
@@ -239,13 +239,13 @@ impl<'a> Server<'a> {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Tells what of a range is not where the program has it.
     pub fn receive_page_query(&mut self, query: PageQuery) {
         let PageQuery { space, pid, question, mut answer, reply } = query;
         self.with_space(space, |owner, space| {
             // What executes another program has its number still, and other memory.
-            if space.memory.pid == Some(pid) && space.memory.is_alive() {
+            if space.memory.process() == Some(pid) && space.memory.is_alive() {
                 owner.answer(space, question, &mut answer);
             }
         });
@@ -254,9 +254,10 @@ impl Owner {
         }
     }
 
-    fn answer(&mut self, space: &mut Space, question: Question, answer: &mut Answer) {
-        answer.header = Header { state: Answered::Later, next: question.start, area: space.memory.area, records: 0 };
-        if !space.memory.window.is_empty() || space.memory.gate_pending {
+    fn answer(&mut self, space: &mut Space<M>, question: Question, answer: &mut Answer) {
+        answer.header =
+            Header { state: Answered::Later, next: question.start, area: space.memory.own_start(), records: 0 };
+        if space.memory.is_changing() || space.memory.is_gate_closed() {
             return;
         }
         answer.header.state = Answered::Done;
@@ -280,7 +281,7 @@ impl Owner {
     }
 
     /// Names one page, unless it reads as zeros.
-    fn answer_page(&mut self, space: &mut Space, page: u64, state: State, answer: &mut Answer) {
+    fn answer_page(&mut self, space: &mut Space<M>, page: u64, state: State, answer: &mut Answer) {
         match state {
             State::Untouched | State::Zero => {}
             State::Resident => answer.name(Named::Moving(page)),
@@ -299,7 +300,7 @@ impl Owner {
     }
 
     /// Copies a staged page out of its slot.
-    fn copy_staged(&mut self, space: &mut Space, page: u64, slot: u16, bytes: &mut PageBuf) -> Copied {
+    fn copy_staged(&mut self, space: &mut Space<M>, page: u64, slot: u16, bytes: &mut PageBuf) -> Copied {
         let (tray, _) = space.trays.of_slot(slot);
         let (filling, inherited) = (tray.phase == Phase::Filling, tray.inherited);
         let place = if filling { None } else { space.memory.place_of(u32::from(slot), inherited) };

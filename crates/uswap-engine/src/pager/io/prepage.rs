@@ -19,6 +19,7 @@ use uswap_core::word::State;
 use uswap_store::{Load, ObjectId};
 
 use crate::pager::accounting::charge::URGENT;
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{MOST_INSTALL, Owner};
 use crate::pager::fault::install::{installed_bytes, page_mut, shorten};
 use crate::pager::space::Space;
@@ -48,9 +49,9 @@ impl Returning {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Brings some of what a process lacks in its turn. To be called again while [`Returning::is_due`].
-    pub fn go_on_with_turn(&mut self, space: &mut Space) {
+    pub fn go_on_with_turn(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held();
         if space.returning.was_held != held {
             let pages = if held { Vec::new() } else { during(Growth::Lists, || self.lacking(space)) };
@@ -71,7 +72,7 @@ impl Owner {
     }
 
     /// The pages that went last, as many as the working set lacks; highest address first.
-    fn lacking(&self, space: &Space) -> Vec<u64> {
+    fn lacking(&self, space: &Space<M>) -> Vec<u64> {
         let faults = &self.shared.faults;
         let has = space.resident + space.trays.staged_pages();
         let lacks = space.record.demand().saturating_sub(has);
@@ -87,8 +88,8 @@ impl Owner {
     }
 
     /// Installs the next run of neighbours, as far as they are in the pool. `false`: not now.
-    fn bring_run(&mut self, space: &mut Space) -> bool {
-        if !space.memory.window.is_empty() || !self.has_room(space, URGENT + MOST_INSTALL as i64) {
+    fn bring_run(&mut self, space: &mut Space<M>) -> bool {
+        if space.memory.is_changing() || !self.has_room(space, URGENT + MOST_INSTALL as i64) {
             return false;
         }
         let Some(start) = space.returning.pages.pop() else { return false };
@@ -105,17 +106,17 @@ impl Owner {
     }
 
     /// Loads a page into its place of the buffer; `false`: it is not in the pool, or has something under way.
-    fn load_returning(&mut self, space: &Space, page: u64, place: usize) -> bool {
+    fn load_returning(&mut self, space: &Space<M>, page: u64, place: usize) -> bool {
         let word = space.table.get(page);
         let State::Stored(object) = word.state() else { return false };
-        if word.in_flight() || !space.is_registered(page) || space.memory.in_area(page) {
+        if word.in_flight() || !space.is_registered(page) || space.memory.is_own(page) {
             return false;
         }
         let into = page_mut(&mut self.buffer, place);
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
     }
 
-    fn install_returning(&mut self, space: &mut Space, start: u64, count: usize) -> bool {
+    fn install_returning(&mut self, space: &mut Space<M>, start: u64, count: usize) -> bool {
         self.shared.faults.pause(self.shared.faults.delay_install);
         let bytes = &self.buffer[..count * PAGE_SIZE];
         let (result, length) =
@@ -130,7 +131,7 @@ impl Owner {
     }
 
     /// Book-keeping of a page that has returned: it lies where it lay. Nobody touched it, so it is no refault.
-    fn returned(&mut self, space: &mut Space, page: u64, lonely: bool) {
+    fn returned(&mut self, space: &mut Space<M>, page: u64, lonely: bool) {
         let word = space.table.get(page);
         let active = word.workingset();
         space.waiters.remove(page);

@@ -16,6 +16,7 @@ use uswap_core::readahead::Window;
 use uswap_core::word::State;
 use uswap_store::{ObjectId, PageLoad, Spot};
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::fault::install::Served;
 use crate::pager::io::reader::{Purpose, Read, ReadBuffer};
@@ -58,9 +59,9 @@ impl Ahead {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// A read has come back. What nobody waits for yet waits for its fault.
-    pub fn arrived(&mut self, space: &mut Space, read: Read) {
+    pub fn arrived(&mut self, space: &mut Space<M>, read: Read) {
         let failed = |load: &PageLoad| load.result.is_err();
         let awaited = |load: &PageLoad| space.waiters.contains(load.address) || failed(load);
         if read.purpose == Purpose::Ahead && space.ahead.has_room() && !read.buffer.pages.iter().any(awaited) {
@@ -71,7 +72,7 @@ impl Owner {
     }
 
     /// A fault on a page with something under way. One that arrived ahead is installed with all that came with it.
-    pub fn reach_in_flight(&mut self, space: &mut Space, address: u64) -> Served {
+    pub fn reach_in_flight(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let State::Stored(object) = space.table.get(address).state() else { return Served::Wait };
         let object = ObjectId::from_bits(object);
         let device = self.shared.store.spot_of(object).map(|spot| spot.device());
@@ -95,7 +96,7 @@ impl Owner {
     }
 
     /// Asks for what the stream of `address` lacks of its lead.
-    pub fn fill_lead(&mut self, space: &mut Space, address: u64, device: u8) {
+    pub fn fill_lead(&mut self, space: &mut Space<M>, address: u64, device: u8) {
         // While each touch is to be seen nothing comes before its own, and who waits for its turn needs nothing yet.
         if self.shared.faults.no_prefetch || self.shared.recorder.is_some() || space.record.is_held() {
             return;
@@ -125,7 +126,7 @@ impl Owner {
 
     /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device, across those that are in
     /// memory or in the pool. Returns how many steps that are.
-    fn choose_ahead(&self, space: &Space, window: Window, from: u64, buffer: &mut ReadBuffer) -> u32 {
+    fn choose_ahead(&self, space: &Space<M>, window: Window, from: u64, buffer: &mut ReadBuffer) -> u32 {
         let mut before: Option<Spot> = None;
         for step in 0..window.pages {
             let page = from.wrapping_add_signed(window.stride * i64::from(step));
@@ -151,7 +152,7 @@ impl Owner {
     }
 
     /// Drops what waited for its fault for too long: the stream has turned elsewhere.
-    pub fn drop_untouched(&mut self, space: &mut Space) {
+    pub fn drop_untouched(&mut self, space: &mut Space<M>) {
         let before = space.ahead.reads.len();
         while space.ahead.reads.first().is_some_and(|(_, since)| since.elapsed() > PATIENCE) {
             let (read, _) = space.ahead.reads.remove(0);
@@ -165,7 +166,7 @@ impl Owner {
     }
 
     /// Drops all of a space that ends.
-    pub fn drop_ahead(&mut self, space: &mut Space) {
+    pub fn drop_ahead(&mut self, space: &mut Space<M>) {
         for (read, _) in std::mem::take(&mut space.ahead.reads) {
             self.forgo(space, read);
         }

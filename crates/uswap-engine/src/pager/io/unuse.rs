@@ -30,6 +30,7 @@ use uswap_core::{Need, PAGE_SIZE};
 use uswap_store::{ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{MOST_INSTALL, Owner};
 use crate::pager::fault::install::{installed_bytes, shorten};
 use crate::pager::io::reader::{Purpose, ReadBuffer};
@@ -114,7 +115,7 @@ impl Search {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// A swapoff has begun.
     pub fn receive_bring_in(&mut self, order: Arc<BringIn>) {
         self.bringing = Bringing { order: Some(order), next_step: Instant::now() };
@@ -161,8 +162,8 @@ impl Owner {
     }
 
     /// Asks for the next pages of a space, as far as there are room and buffers.
-    fn bring_some(&mut self, space: &mut Space, order: &BringIn, now: Instant, looks: &mut usize) {
-        while *looks > 0 && !space.search.rests(now) && space.memory.window.is_empty() {
+    fn bring_some(&mut self, space: &mut Space<M>, order: &BringIn, now: Instant, looks: &mut usize) {
+        while *looks > 0 && !space.search.rests(now) && !space.memory.is_changing() {
             let from = space.search.next;
             let sizes = [MOST_INSTALL as u32, 8];
             let most = sizes.into_iter().find(|pages| self.has_free_room(space, i64::from(*pages))).unwrap_or(1);
@@ -185,7 +186,14 @@ impl Owner {
     }
 
     /// Puts the next pages that lie on the device into the buffer, `most` at most.
-    fn choose_to_bring(&self, space: &mut Space, device: u8, most: usize, looks: &mut usize, buffer: &mut ReadBuffer) {
+    fn choose_to_bring(
+        &self,
+        space: &mut Space<M>,
+        device: u8,
+        most: usize,
+        looks: &mut usize,
+        buffer: &mut ReadBuffer,
+    ) {
         let (most, mut stopped) = (most.min(buffer.capacity()), None);
         for (page, word) in space.table.iter_from(space.search.next) {
             if *looks == 0 || buffer.pages.len() == most {
@@ -207,7 +215,7 @@ impl Owner {
     }
 
     /// Installs pages that were read to be brought in. What the kernel puts off is found again by a later search.
-    pub fn install_brought(&mut self, space: &mut Space, start: u64, bytes: &[u8]) {
+    pub fn install_brought(&mut self, space: &mut Space<M>, start: u64, bytes: &[u8]) {
         let (result, length) =
             shorten(bytes.len() as u64, |length| space.memory.copy(start, &bytes[..length as usize]));
         self.finish_install(space, start, length, result);
@@ -219,13 +227,13 @@ impl Owner {
         let ample = self.is_ample(space);
         for page in (start..start + done * PAGE).step_by(PAGE_SIZE) {
             // A mapping that grew is known by its faults, and nobody has touched this page.
-            during(Growth::AddressSpaces, || space.learn_page(page));
+            during(Growth::AddressSpaces, || M::learn(space, page, true));
             self.was_brought(space, page, ample);
         }
     }
 
     /// Book-keeping of a page that was brought in: it lies where it lay, unless a fault has come for it meanwhile.
-    fn was_brought(&mut self, space: &mut Space, page: u64, ample: bool) {
+    fn was_brought(&mut self, space: &mut Space<M>, page: u64, ample: bool) {
         let word = space.table.get(page);
         if !matches!(word.state(), State::Stored(_)) {
             return;

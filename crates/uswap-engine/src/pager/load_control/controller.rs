@@ -11,6 +11,7 @@ use uswap_core::programs::Program;
 use uswap_sys::process;
 
 use super::{Question, Record};
+use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};
 use crate::pager::load_control::servers::Looked;
 use uswap_sys::procfs::{self, Mode, Statm};
@@ -61,8 +62,8 @@ impl Seen {
 }
 
 /// The controller's state.
-pub struct Controller {
-    shared: Arc<Shared>,
+pub struct Controller<M: AddressSpace> {
+    shared: Arc<Shared<M>>,
     questions: Receiver<Question>,
     open: Vec<(Question, u32)>,
     control: LoadControl,
@@ -89,9 +90,9 @@ struct Pool {
     room: u64,
 }
 
-impl Controller {
+impl<M: AddressSpace> Controller<M> {
     /// A controller that answers these questions.
-    pub fn new(shared: Arc<Shared>, questions: Receiver<Question>) -> Self {
+    pub fn new(shared: Arc<Shared<M>>, questions: Receiver<Question>) -> Self {
         let control = LoadControl::tuned(shared.faults.turns());
         let now = Instant::now();
         Self {

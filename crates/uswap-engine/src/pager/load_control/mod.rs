@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use uswap_core::growth::{Growth, during};
 use uswap_core::load_control::{Key, MOST_HOLD};
 
+use crate::pager::address_space::{AddressSpace, Runner};
 use crate::pager::event_loop::Owner;
 use crate::pager::space::{Space, SpaceId};
 
@@ -255,16 +256,14 @@ fn key(record: &Record) -> Key {
     key_of(record.owner, record.space)
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
     /// others wait for, nor one whose thread nobody can look at.
-    pub fn put_aside(&mut self, space: &mut Space, address: u64, write: bool, thread: u32) -> bool {
-        let Some(pid) = space.memory.pid.filter(|_| space.record.is_held() && !space.memory.in_area(address)) else {
-            return false;
-        };
-        if thread == space.memory.reader || thread == 0 || space.held.len() >= MOST_HELD {
+    pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {
+        if !space.record.is_held() || space.memory.is_own(address) || space.held.len() >= MOST_HELD {
             return false;
         }
+        let Some(pid) = space.memory.may_hold(thread) else { return false };
         let question = Question { record: space.record.clone(), pid, thread, address };
         if self.shared.load.questions.try_send(question).is_err() {
             return false;
@@ -282,7 +281,7 @@ impl Owner {
 
     /// Serves the faults of a space that were put aside: all, once it is not held any more, and those that were held for
     /// long enough.
-    pub fn serve_held(&mut self, space: &mut Space) {
+    pub fn serve_held(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held() && self.shared.load.is_holding();
         let now = Instant::now();
         let is_due = |fault: &mut HeldFault| !held || fault.until <= now;
@@ -299,7 +298,7 @@ impl Owner {
     }
 
     /// A thread that was put aside is in a system call, or cannot be looked at.
-    pub fn serve_at_once(&mut self, space: &mut Space, address: u64) {
+    pub fn serve_at_once(&mut self, space: &mut Space<M>, address: u64) {
         if let Some(place) = space.held.iter().position(|fault| fault.address == address) {
             let fault = space.held.swap_remove(place);
             self.shared.load.count_hold(&fault);
@@ -315,7 +314,8 @@ impl Owner {
             self.told_load = Instant::now();
             let groups = &self.shared.groups;
             let in_use = groups.in_use();
-            let is_limited = |space: &Space| space.account.as_ref().is_some_and(|account| groups.is_limited(account));
+            let is_limited =
+                |space: &Space<M>| space.account.as_ref().is_some_and(|account| groups.is_limited(account));
             self.spaces.values().for_each(|space| space.tell_load(in_use && is_limited(space)));
         }
     }
@@ -326,9 +326,10 @@ impl Owner {
         if !self.shared.load.is_holding() {
             return (Vec::new(), 0);
         }
-        let can_give = |space: &Space| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
+        let can_give =
+            |space: &Space<M>| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
         let suspended = self.spaces.values().filter(|space| can_give(space));
-        let place = |space: &Space| (space.record.place.load(Relaxed), space.id, space.weight());
+        let place = |space: &Space<M>| (space.record.place.load(Relaxed), space.id, space.weight());
         let mut found: Vec<(u64, SpaceId, u64)> =
             during(Growth::AddressSpaces, || suspended.map(|space| place(space)).collect());
         let pages: u64 = found.iter().map(|(.., weight)| weight).sum();
@@ -353,13 +354,14 @@ impl Owner {
     }
 }
 
-impl Space {
+impl<M: AddressSpace> Space<M> {
     /// Who has a group's limit to keep to does not take turns for the run's.
     fn tell_load(&self, limited: bool) {
         let record = &self.record;
-        record.pid.store(self.memory.pid.unwrap_or(0), Relaxed);
-        record.agent.store(self.memory.reader, Relaxed);
-        record.within.store(!self.memory.has_agent_apart(), Relaxed);
+        let Runner { process, helper, within } = self.memory.runner();
+        record.pid.store(process, Relaxed);
+        record.agent.store(helper, Relaxed);
+        record.within.store(within, Relaxed);
         record.active.store(self.active && self.can_evict() && !limited, Relaxed);
         record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
         record.stored.store(self.stored, Relaxed);

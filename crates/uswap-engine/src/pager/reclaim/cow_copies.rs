@@ -23,7 +23,7 @@
 //!
 //! **What must not be protected.** The kernel clears the tid word of a thread that ends without waiting for anybody: where
 //! a write would raise a fault it gives up, and whoever joins the thread sleeps for ever. So pages of control blocks are
-//! left out ([`control_blocks`]); a child has no thread yet that anybody could join.
+//! left out ([`AddressSpace::never_protected`]); a child has no thread yet that anybody could join.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -31,15 +31,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use uswap_abi::layout::CONTROL_BLOCK;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
-use uswap_sys::userfaultfd::Userfaultfd;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-use crate::remote::agent::processes::robust_lists;
-use crate::remote::exclusive::Exclusive;
 
 const PAGE: u64 = 4096;
 /// Pages that a write lets go, at least and at most where some are shared, and at most where none is.
@@ -86,7 +83,6 @@ pub struct Copies {
     /// Where the last run ended, and how long it was.
     next: u64,
     run: u64,
-    seen: Exclusive,
     made: Copied,
     /// Which pages are shared is known: all that are not on a list.
     all_known: bool,
@@ -105,18 +101,14 @@ impl Copies {
         Self { watch, ..Self::default() }
     }
 
-    /// Registers a mapping so that its pages can be protected, if they can. Whether it is.
-    pub fn register(&self, events: &Userfaultfd, start: u64, end: u64) -> bool {
-        let registered = match self.watch {
-            Watch::Never => events.register(start, end - start),
-            _ => events.register_to_protect(start, end - start),
-        };
-        registered.is_ok()
+    /// Whether memory is to be registered so that its pages can be protected.
+    pub fn may_be_watched(&self) -> bool {
+        self.watch != Watch::Never
     }
 
     /// The range was registered just now.
-    pub fn watch_also(&mut self, events: &Userfaultfd, start: u64, end: u64) {
-        if self.watch == Watch::Yes && events.protect(start, end - start).is_err() {
+    pub fn watch_also<M: AddressSpace>(&mut self, memory: &M, start: u64, end: u64) {
+        if self.watch == Watch::Yes && memory.protect(start, end - start).is_err() {
             self.watch = Watch::Soon;
         }
     }
@@ -147,9 +139,9 @@ impl Copies {
     }
 
     /// Nobody waits in this range any more: its pages have gone.
-    pub fn wake(&mut self, events: &Userfaultfd, start: u64, end: u64) {
+    pub fn wake<M: AddressSpace>(&mut self, memory: &M, start: u64, end: u64) {
         let gone = self.waiting.extract_if(.., |(address, _)| (start..end).contains(address));
-        gone.for_each(|(address, _)| events.wake(address, PAGE));
+        gone.for_each(|(address, _)| memory.wake(address, PAGE));
     }
 }
 
@@ -161,9 +153,9 @@ struct Run {
     shared: u64,
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// The space was forked, or forks: its pages that were copied before are shared anew.
-    pub fn copies_begin(&mut self, space: &mut Space) {
+    pub fn copies_begin(&mut self, space: &mut Space<M>) {
         if space.copies.watch != Watch::Never {
             space.copies.watch = Watch::No;
             self.expect_copies(space);
@@ -171,7 +163,7 @@ impl Owner {
     }
 
     /// Watches the space if all that can be copied may not fit.
-    pub fn expect_copies(&mut self, space: &mut Space) {
+    pub fn expect_copies(&mut self, space: &mut Space<M>) {
         if space.copies.watch != Watch::No || !space.kin.may_share() {
             return;
         }
@@ -181,14 +173,14 @@ impl Owner {
         }
     }
 
-    fn is_worth_watching(&self, space: &Space) -> bool {
+    fn is_worth_watching(&self, space: &Space<M>) -> bool {
         let least = (self.shared.budget.limit() / LEAST_PART).clamp(LEAST_WATCHED.0, LEAST_WATCHED.1);
         space.active && space.resident as i64 >= least
     }
 
     /// Memory is short: whoever may share pages is watched from now on.
     pub fn watch_relatives(&mut self) {
-        let is_due = |space: &Space| space.copies.watch == Watch::No && space.kin.may_share();
+        let is_due = |space: &Space<M>| space.copies.watch == Watch::No && space.kin.may_share();
         if self.spaces.values().any(|space| is_due(space) && self.is_worth_watching(space)) {
             self.for_each_id(|owner, id| {
                 let space = &owner.spaces[&id];
@@ -200,11 +192,11 @@ impl Owner {
     }
 
     /// Protects all pages of the space that are there.
-    fn watch(&mut self, space: &mut Space) {
-        let control = space.memory.pid.map_or_else(Vec::new, |pid| during(Growth::Telling, || control_blocks(pid)));
+    fn watch(&mut self, space: &mut Space<M>) {
+        let control = during(Growth::Telling, || space.memory.never_protected());
         let ranges = during(Growth::Lists, || without(&space.registered, &control));
         for (start, end) in ranges {
-            let refused = space.memory.events.protect(start, end - start).err().map(|error| error.kind());
+            let refused = space.memory.protect(start, end - start).err().map(|error| error.kind());
             // A mapping that is gone has no pages to copy.
             if refused == Some(ErrorKind::WouldBlock) {
                 space.copies.watch = Watch::Soon;
@@ -219,7 +211,7 @@ impl Owner {
     }
 
     /// A thread writes to a page that is protected.
-    pub fn serve_copy(&mut self, space: &mut Space, address: u64, since: Instant) {
+    pub fn serve_copy(&mut self, space: &mut Space<M>, address: u64, since: Instant) {
         self.shared.counters.copy_faults.add(1);
         if !space.kin.may_share() {
             self.watch_no_more(space);
@@ -237,7 +229,7 @@ impl Owner {
     }
 
     /// Lets writers go on that waited, as far as there is room or patience has run out, and protects what is still to be.
-    pub fn serve_copies(&mut self, space: &mut Space) {
+    pub fn serve_copies(&mut self, space: &mut Space<M>) {
         if space.copies.watch == Watch::Soon {
             self.watch(space);
         }
@@ -261,14 +253,14 @@ impl Owner {
 
     /// Takes the protection of a run back. Its pages can be evicted like others once they were copied. `false`: an event is
     /// pending.
-    fn let_copy(&self, space: &mut Space, address: u64, run: &Run) -> bool {
-        match space.memory.events.unprotect(run.start, run.pages * PAGE) {
+    fn let_copy(&self, space: &mut Space<M>, address: u64, run: &Run) -> bool {
+        match space.memory.unprotect(run.start, run.pages * PAGE) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
             // Not registered any more, or only a part of the run is.
             Err(_) => {
-                let _ = space.memory.events.unprotect(address, PAGE);
-                space.memory.events.wake(address, PAGE);
+                let _ = space.memory.unprotect(address, PAGE);
+                space.memory.wake(address, PAGE);
             }
         }
         self.shared.counters.pages_copied.add(run.shared);
@@ -284,26 +276,25 @@ impl Owner {
     }
 
     /// It has no relatives any more.
-    fn watch_no_more(&mut self, space: &mut Space) {
+    fn watch_no_more(&mut self, space: &mut Space<M>) {
         for (start, end) in &space.registered {
             // What is refused is asked for again by the next write.
-            let _ = space.memory.events.unprotect(*start, end - start);
+            let _ = space.memory.unprotect(*start, end - start);
         }
         space.copies.watch = Watch::No;
     }
 }
 
 /// What a write to this page lets go.
-fn copy_run(space: &mut Space, address: u64) -> Run {
+fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
     let copies = &mut space.copies;
     let goes_on = (copies.next..copies.next + MOST_RUN * PAGE).contains(&address);
     let wanted = if goes_on { (copies.run * 2).clamp(LEAST_RUN, MOST_RUN) } else { LEAST_RUN };
     let border = space.registered.range(..=address).next_back().map_or(0, |(_, end)| *end).max(address + PAGE);
     let most = (border - address) / PAGE;
-    let (table, pagemap) = (&space.table, space.memory.pagemap.as_ref());
+    let (table, memory) = (&space.table, &mut space.memory);
     let mut is_shared = |page: u64| {
-        let exclusive = pagemap.is_some_and(|pagemap| copies.seen.is_exclusive(pagemap, page));
-        table.get(page).state() == State::Resident && !exclusive
+        table.get(page).state() == State::Resident && !(memory.knows_sharing() && memory.is_exclusive(page))
     };
     let (mut pages, mut shared) = (0, 0);
     while pages < most.min(if shared > 0 { wanted } else { MOST_EXCLUSIVE }) {
@@ -315,17 +306,6 @@ fn copy_run(space: &mut Space, address: u64) -> Run {
     }
     (copies.next, copies.run) = (address + pages * PAGE, pages.min(MOST_RUN));
     Run { start: address, pages, shared }
-}
-
-/// The pages of the control blocks of a process's threads.
-fn control_blocks(pid: u32) -> Vec<u64> {
-    let mut pages: Vec<u64> = robust_lists(pid)
-        .flat_map(|head| [head.saturating_sub(CONTROL_BLOCK.0), head, head + CONTROL_BLOCK.1])
-        .collect();
-    pages.iter_mut().for_each(|page| *page &= !(PAGE - 1));
-    pages.sort_unstable();
-    pages.dedup();
-    pages
 }
 
 /// The ranges without these pages, which come in order.
@@ -356,11 +336,5 @@ mod tests {
         assert_eq!(without(&ranges, &[]), [(0x1000, 0x5000), (0x8000, 0xa000), (0xc000, 0xd000)]);
         let pages = [0x1000, 0x3000, 0x9000, 0xb000, 0xc000];
         assert_eq!(without(&ranges, &pages), [(0x2000, 0x3000), (0x4000, 0x5000), (0x8000, 0x9000)]);
-    }
-
-    #[test]
-    fn control_blocks_are_found() {
-        let pages = control_blocks(std::process::id());
-        assert!(!pages.is_empty() && pages.is_sorted() && pages.iter().all(|page| page % PAGE == 0), "{pages:x?}");
     }
 }

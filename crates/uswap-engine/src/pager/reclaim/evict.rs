@@ -5,21 +5,20 @@
 //! remain to make the test worth something.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
-use uswap_abi::ring::{Operation, RunResult, errno_of};
+use uswap_abi::ring::RunResult;
 use uswap_core::Need;
 use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
 use uswap_store::ObjectId;
 
+use crate::pager::address_space::{AddressSpace, Filled};
 use crate::pager::context::{EvictDone, EvictJob, EvictPage, Stored};
 use crate::pager::event_loop::Owner;
 use crate::pager::reclaim::staging::{PageRun, Phase, bits};
 use crate::pager::space::Space;
-use crate::remote::agent::processes;
 
 const PAGE: u64 = 4096;
 /// Most trays being filled at a time in a space.
@@ -36,9 +35,9 @@ const MOST_OWED: u64 = 256;
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MOST_STORING: usize = 64;
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Sets evictions under way so that `wanted` pages get free.
-    pub fn reclaim(&mut self, space: &mut Space, wanted: u64) {
+    pub fn reclaim(&mut self, space: &mut Space<M>, wanted: u64) {
         if space.refaults > 0 {
             let most = space.refaults.min(wanted).min(TRAY_PAGES.into());
             let pressed = self.press_shared(space, most as usize) as u64;
@@ -58,7 +57,7 @@ impl Owner {
     }
 
     /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged. How many go, and how many lie.
-    pub fn store_staged(&mut self, space: &mut Space, wanted: u64, keep: u64) -> (u64, u64) {
+    pub fn store_staged(&mut self, space: &mut Space<M>, wanted: u64, keep: u64) -> (u64, u64) {
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
         while stored < wanted && staged > keep {
@@ -74,8 +73,8 @@ impl Owner {
     }
 
     /// Orders the next pages of the inactive list into a free tray.
-    fn fill_tray(&mut self, space: &mut Space) -> bool {
-        if !self.is_settled(space) && !self.shared.faults.trust_fresh {
+    fn fill_tray(&mut self, space: &mut Space<M>) -> bool {
+        if !M::is_settled(self, space) && !self.shared.faults.trust_fresh {
             return false;
         }
         let (mut room, count) = self.candidates(space);
@@ -121,41 +120,14 @@ impl Owner {
         true
     }
 
-    fn push_fill(&mut self, space: &mut Space, number: u32) {
-        let Some(agent) = &space.memory.agent else { return };
-        if agent.ring.threads.is_wanted()
-            && let Some(pid) = space.memory.pid
-        {
-            processes::tell_of_threads(pid, &agent.ring.threads);
-        }
+    fn push_fill(&mut self, space: &mut Space<M>, number: u32) {
         let tray = space.trays.get_mut(number);
-        let shared = &agent.ring.trays[number as usize];
-        let mut doorbell = false;
-        if tray.inherited {
-            doorbell |= agent.ring.push(Operation::DropInherited, number);
-            tray.pushed += 1;
-            tray.inherited = false;
-        }
-        for (run, target) in tray.runs.iter().zip(&shared.runs) {
-            target.what.store(run.packed(), Relaxed);
-            target.slot.store(run.slot, Relaxed);
-            target.result.store(RunResult::Pending as u32, Relaxed);
-        }
-        shared.runs_done.store(0, Relaxed);
-        shared.hand_over.reset();
-        shared.stuck.store(0, Relaxed);
-        shared.unseen.store(0, Relaxed);
-        shared.clean.store(0, Relaxed);
-        shared.run_count.store(tray.runs.len() as u32, Release);
-        doorbell |= agent.ring.push(Operation::Fill, number);
-        tray.pushed += 1;
-        if doorbell {
-            agent.ring_doorbell();
-        }
+        let drop_first = std::mem::take(&mut tray.inherited);
+        tray.pushed += space.memory.order_fill(number, &tray.runs, drop_first);
     }
 
     /// Up to a tray of pages that are next to go, and how many.
-    fn candidates(&mut self, space: &mut Space) -> ([u64; TRAY_PAGES as usize], usize) {
+    fn candidates(&mut self, space: &mut Space<M>) -> ([u64; TRAY_PAGES as usize], usize) {
         self.unpark(space);
         let (mut pages, mut count) = ([0; TRAY_PAGES as usize], 0);
         let mut looked = 0;
@@ -175,7 +147,7 @@ impl Owner {
     }
 
     /// Once a second the parked pages are tried again.
-    fn unpark(&mut self, space: &mut Space) {
+    fn unpark(&mut self, space: &mut Space<M>) {
         let none = space.parked.is_empty() && space.shared_parked.is_empty();
         if none || Instant::now() < space.unpark_at {
             return;
@@ -192,7 +164,7 @@ impl Owner {
     }
 
     /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
-    pub fn press_shared(&mut self, space: &mut Space, most: usize) -> usize {
+    pub fn press_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {
             let Some(address) = space.shared_parked.pop_front() else { break };
@@ -207,11 +179,11 @@ impl Owner {
     }
 
     /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
-    pub fn absorb(&mut self, space: &mut Space) {
+    pub fn absorb(&mut self, space: &mut Space<M>) {
         let mut index = 0;
         while let Some(number) = space.trays.filling.get(index).copied() {
             let (completed, filled) = self.look(space, number);
-            let filled = filled | self.look_for_agent(space, number);
+            let filled = filled | self.look_again(space, number);
             self.absorb_filled(space, number, filled);
             if completed {
                 self.finish_fill(space, number);
@@ -229,21 +201,20 @@ impl Owner {
     }
 
     /// Whether the tray's orders are completed, and the slots that hold a page.
-    fn look(&self, space: &Space, number: u32) -> (bool, u64) {
-        let pushed = space.trays.get(number).pushed;
-        space.memory.agent.as_ref().map_or((false, 0), |agent| agent.ring.trays[number as usize].hand_over.look(pushed))
+    fn look(&self, space: &Space<M>, number: u32) -> (bool, u64) {
+        space.memory.completed(number, space.trays.get(number).pushed)
     }
 
-    /// The slots that hold a page though the agent could not say so: it may not look any more.
-    fn look_for_agent(&self, space: &Space, number: u32) -> u64 {
-        let Some(agent) = space.memory.agent.as_ref().filter(|_| !self.shared.faults.no_second_look) else { return 0 };
-        let unseen = agent.ring.trays[number as usize].unseen.load(SeqCst) & space.trays.get(number).ordered;
-        let found = bits(unseen).filter(|bit| space.memory.place_of(number * TRAY_PAGES + bit, true).is_some());
-        found.fold(0, |slots, bit| slots | 1 << bit)
+    /// The slots that hold a page though nobody could say so.
+    fn look_again(&self, space: &Space<M>, number: u32) -> u64 {
+        if self.shared.faults.no_second_look {
+            return 0;
+        }
+        space.memory.found_unseen(number, space.trays.get(number).ordered)
     }
 
     /// Pages that arrived in the tray are staged from now on.
-    fn absorb_filled(&mut self, space: &mut Space, number: u32, filled: u64) {
+    fn absorb_filled(&mut self, space: &mut Space<M>, number: u32, filled: u64) {
         let tray = space.trays.get_mut(number);
         // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
         let new = filled & tray.ordered;
@@ -265,14 +236,8 @@ impl Owner {
     }
 
     /// All runs of the tray were tried: what did not move goes back to the lists.
-    fn finish_fill(&mut self, space: &mut Space, number: u32) {
-        let Some(agent) = &space.memory.agent else { return };
-        let shared = &agent.ring.trays[number as usize];
-        let mut results = [RunResult::Pending; TRAY_PAGES as usize];
-        let told = shared.runs.iter().map(|run| RunResult::from_bits(run.result.load(Relaxed)));
-        results.iter_mut().zip(told).for_each(|(result, told)| *result = told);
-        let errno = errno_of(shared.runs[0].result.load(Relaxed));
-        let (stuck, clean) = (shared.stuck.load(SeqCst), shared.clean.load(SeqCst));
+    fn finish_fill(&mut self, space: &mut Space<M>, number: u32) {
+        let Some(Filled { results, errno, stuck, clean }) = space.memory.filled(number) else { return };
         let tray = space.trays.get_mut(number);
         let left = std::mem::take(&mut tray.ordered);
         tray.inherited = stuck & tray.filled != 0;
@@ -281,7 +246,7 @@ impl Owner {
         let mut runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
         // A program without hooks may have guards where pages are believed; what its system calls may was looked at.
-        let refused = space.memory.attached.is_none()
+        let refused = !space.memory.is_opaque()
             && tray.filled == 0
             && !results.is_empty()
             && results[..runs.len()].iter().all(|r| *r == RunResult::Gone);
@@ -304,7 +269,7 @@ impl Owner {
 
     /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
     /// left alone for a while ([`Space::can_evict`]). `errno`: the kernel's answer.
-    fn count_refusal(&mut self, space: &mut Space, refused: bool, errno: i32) {
+    fn count_refusal(&mut self, space: &mut Space<M>, refused: bool, errno: i32) {
         let is_left_alone = space.memory.count_refusal(refused, Instant::now());
         if is_left_alone && space.memory.is_alive() {
             let text = during(Growth::Telling, || {
@@ -317,14 +282,13 @@ impl Owner {
     }
 
     /// A page that could not be moved.
-    fn put_back(&mut self, space: &mut Space, address: u64, result: RunResult, run: &PageRun) {
+    fn put_back(&mut self, space: &mut Space<M>, address: u64, result: RunResult, run: &PageRun) {
         let word = space.table.get(address);
         if word.state() != State::Resident || !word.in_flight() {
             return;
         }
         let counters = &self.shared.counters;
-        let result =
-            if result == RunResult::Gone && space.memory.attached.is_some() { RunResult::Refused } else { result };
+        let result = if result == RunResult::Gone && space.memory.is_opaque() { RunResult::Refused } else { result };
         let park = match result {
             RunResult::Busy => {
                 counters.move_busy.add(1);
@@ -355,7 +319,7 @@ impl Owner {
     }
 
     /// Hands a staged tray to the workers; `false` when they have enough to do.
-    fn store_tray(&mut self, space: &mut Space, number: u32) -> bool {
+    fn store_tray(&mut self, space: &mut Space<M>, number: u32) -> bool {
         self.settle_freed(space, number);
         let tray = space.trays.get(number);
         if tray.live == 0 {
@@ -379,10 +343,9 @@ impl Owner {
         true
     }
 
-    fn evict_job(&mut self, space: &mut Space, number: u32) -> Option<EvictJob> {
+    fn evict_job(&mut self, space: &mut Space<M>, number: u32) -> Option<EvictJob<M>> {
         let inherited = space.trays.get(number).inherited;
-        let (pid, agent) = (space.memory.reader, space.memory.agent.as_ref()?);
-        let nonce = agent.nonce;
+        let reader = space.memory.reader()?;
         let tray = space.trays.get(number);
         let mut list = self.shared.tray_lists.take(space.id as usize, 1, Need::System)?;
         list.pages.clear();
@@ -394,15 +357,15 @@ impl Owner {
             list.pages.push(EvictPage { slot: bit, address, kept, fate: Stored::Full });
         }
         let generation = tray.generation;
-        let (space_id, owner, nonce_page) = (space.id, self.number, space.memory.nonce_page());
+        let (space_id, owner) = (space.id, self.number);
         // From here on the worker decides about the kept copies.
         for page in list.pages.iter().filter(|page| page.kept.is_some()) {
             let address = space.trays.get(number).addresses[page.slot as usize];
             let word = space.table.get(address);
             space.table.set(address, word.without_copy());
         }
-        let forked = space.memory.identity != 0 || space.forks > 0;
-        Some(EvictJob { space: space_id, owner, tray: number, generation, pid, nonce_page, nonce, forked, pages: list })
+        let forked = space.memory.is_copy() || space.forks > 0;
+        Some(EvictJob { space: space_id, owner, tray: number, generation, reader, forked, pages: list })
     }
 
     /// A worker's answer for a space that may be gone: its objects must not leak.
@@ -420,7 +383,7 @@ impl Owner {
     }
 
     /// A worker has stored a tray: pages that are still staged there are stored now.
-    fn stored(&mut self, space: &mut Space, done: EvictDone) {
+    fn stored(&mut self, space: &mut Space<M>, done: EvictDone) {
         let number = done.tray;
         let valid = space.trays.get(number).generation == done.generation;
         let (mut full, mut unreadable) = (false, Vec::new());
@@ -451,9 +414,9 @@ impl Owner {
         self.after_store(space, number, &unreadable);
     }
 
-    fn after_store(&mut self, space: &mut Space, number: u32, unreadable: &[u64]) {
-        if !unreadable.is_empty() && space.memory.is_alive() && space.memory.agent.is_some() {
-            let pid = space.memory.pid.unwrap_or(0);
+    fn after_store(&mut self, space: &mut Space<M>, number: u32, unreadable: &[u64]) {
+        if !unreadable.is_empty() && space.memory.is_alive() && space.memory.is_served() {
+            let pid = space.memory.process().unwrap_or(0);
             let count = unreadable.len();
             self.shared.notice(during(Growth::Telling, || {
                 format!("{count} staged pages of process {pid} cannot be read now")
@@ -470,25 +433,21 @@ impl Owner {
         self.retry_soon();
     }
 
-    /// Has the agent give a tray's memory back.
-    fn drop_tray(&mut self, space: &mut Space, number: u32) {
-        let Some(agent) = &space.memory.agent else {
+    /// Has a tray's memory given back.
+    fn drop_tray(&mut self, space: &mut Space<M>, number: u32) {
+        if !space.memory.is_served() {
             let charged = space.trays.get(number).charged;
             self.under_way(space, -i64::from(charged));
             return space.trays.put_free_unclean(number);
-        };
+        }
         let tray = space.trays.get_mut(number);
-        let operation = if tray.inherited { Operation::DropInherited } else { Operation::Drop };
         tray.phase = Phase::Dropping;
         tray.pushed += 1;
-        let doorbell = agent.ring.push(operation, number);
-        if doorbell {
-            agent.ring_doorbell();
-        }
+        space.memory.order_drop(number, tray.inherited);
         space.trays.dropping.push(number);
     }
 
-    fn finish_drop(&mut self, space: &mut Space, number: u32) {
+    fn finish_drop(&mut self, space: &mut Space<M>, number: u32) {
         let tray = space.trays.get_mut(number);
         let (filled, charged) = (tray.filled.count_ones(), tray.charged);
         tray.generation += 1;
@@ -525,7 +484,7 @@ impl Quads {
 
 /// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
 /// turn touches none.
-fn staging_target(space: &Space) -> u64 {
+fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() || space.working_set.is_plain() {
         return 0;
     }

@@ -3,49 +3,59 @@
 
 use std::sync::Arc;
 
-use uswap_abi::layout::{NONCE, SB, TRAY_PAGES, TRAYS};
+use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_store::{ObjectId, PutError, Scratch};
-use uswap_sys::vmread::{self, RemoteRange};
 
+use crate::pager::address_space::{AddressSpace, StagedReader};
 use crate::pager::context::{EvictDone, EvictJob, Message, Shared, Stored};
 
 const TRAY: usize = TRAY_PAGES as usize;
 
 /// Serves jobs until there are no more.
-pub fn run(shared: &Arc<Shared>) {
+pub fn run<M: AddressSpace>(shared: &Arc<Shared<M>>) {
     let mut worker = Worker::new(shared);
     shared.faults.serve_without_growth();
     while let Some(job) = shared.evictions.take() {
-        let owner = job.owner;
-        let done = worker.store_tray(job);
-        shared.budget.set_pool(shared.store.pool_bytes());
-        shared.mailboxes[owner].post(Message::Evicted(done));
+        worker.serve(job);
     }
 }
 
-struct Worker<'a> {
-    shared: &'a Shared,
+/// Stores what waits now.
+#[cfg(test)]
+pub fn store_waiting<M: AddressSpace>(shared: &Shared<M>) {
+    let mut worker = Worker::new(shared);
+    while shared.evictions.waiting() > 0 {
+        worker.serve(shared.evictions.take().expect("a job waits"));
+    }
+}
+
+struct Worker<'a, M: AddressSpace> {
+    shared: &'a Shared<M>,
     scratch: Scratch,
     buffer: Vec<u8>,
-    ranges: Vec<RemoteRange>,
     results: Vec<Result<ObjectId, PutError>>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        let buffer = vec![0; (TRAY + 1) * PAGE_SIZE];
-        let (ranges, results) = (Vec::with_capacity(TRAY + 1), Vec::with_capacity(TRAY));
-        Self { shared, scratch: Scratch::new(), buffer, ranges, results }
+impl<'a, M: AddressSpace> Worker<'a, M> {
+    fn new(shared: &'a Shared<M>) -> Self {
+        Self { shared, scratch: Scratch::new(), buffer: vec![0; TRAY * PAGE_SIZE], results: Vec::with_capacity(TRAY) }
     }
 
-    fn store_tray(&mut self, mut job: EvictJob) -> EvictDone {
+    fn serve(&mut self, job: EvictJob<M>) {
+        let (shared, owner) = (self.shared, job.owner);
+        let done = self.store_tray(job);
+        shared.budget.set_pool(shared.store.pool_bytes());
+        shared.mailboxes[owner].post(Message::Evicted(done));
+    }
+
+    fn store_tray(&mut self, mut job: EvictJob<M>) -> EvictDone {
         self.shared.faults.pause(self.shared.faults.delay_store);
         if self.shared.faults.allocate {
             std::hint::black_box(vec![0u8; 100]);
         }
         if self.shared.faults.hits(self.shared.faults.read_missing) {
-            read_missing(&job);
+            job.reader.read_missing();
         }
         let failed = match self.read(&job) {
             false => Some(Stored::Unreadable),
@@ -61,28 +71,16 @@ impl<'a> Worker<'a> {
         EvictDone { space: job.space, tray: job.tray, generation: job.generation, pages: job.pages }
     }
 
-    /// Reads nonce and pages in one call, so that all come from the same image, and compares the nonce.
-    fn read(&mut self, job: &EvictJob) -> bool {
-        let (ranges, pages) = (&mut self.ranges, &job.pages.pages);
-        ranges.clear();
-        ranges.push(RemoteRange { start: job.nonce_page, length: 16 });
-        for page in pages {
-            match ranges.last_mut() {
-                Some(last) if last.start + last.length == page.address => last.length += PAGE_SIZE as u64,
-                _ => ranges.push(RemoteRange { start: page.address, length: PAGE_SIZE as u64 }),
-            }
-        }
-        let length = 16 + pages.len() * PAGE_SIZE;
-        let start = PAGE_SIZE - 16;
-        let buffer = &mut self.buffer[start..start + length];
-        let complete = vmread::read(job.pid, ranges, buffer).is_ok_and(|n| n == length);
-        let nonce = [&buffer[..8], &buffer[8..16]].map(|b| u64::from_ne_bytes(b.try_into().expect("eight bytes")));
-        complete && (nonce == job.nonce || self.shared.faults.no_nonce)
+    fn read(&mut self, job: &EvictJob<M>) -> bool {
+        let (mut places, pages) = ([0; TRAY], &job.pages.pages);
+        places.iter_mut().zip(pages).for_each(|(place, page)| *place = page.address);
+        let bytes = &mut self.buffer[..pages.len() * PAGE_SIZE];
+        job.reader.read(&places[..pages.len()], bytes, self.shared.faults.no_nonce)
     }
 
-    fn store(&mut self, job: &mut EvictJob) {
+    fn store(&mut self, job: &mut EvictJob<M>) {
         let (shared, forked) = (self.shared, job.forked);
-        let pages = self.buffer[PAGE_SIZE..].as_chunks::<PAGE_SIZE>().0;
+        let pages = self.buffer.as_chunks::<PAGE_SIZE>().0;
         let mut batch: [(&PageBuf, PageHash); TRAY] = [(&pages[0], PageHash(0)); TRAY];
         let (mut places, mut count) = ([0; TRAY], 0);
         for (index, (order, page)) in job.pages.pages.iter_mut().zip(pages).enumerate() {
@@ -117,12 +115,4 @@ impl<'a> Worker<'a> {
             job.pages.pages[*place].fate = result.map_or(Stored::Full, Stored::Object);
         }
     }
-}
-
-/// For tests: reads the last staging slot, which no test reaches.
-fn read_missing(job: &EvictJob) {
-    let slots = u64::from(TRAYS * TRAY_PAGES);
-    let missing = job.nonce_page - NONCE + SB + (slots - 1) * PAGE_SIZE as u64;
-    let range = RemoteRange { start: missing, length: PAGE_SIZE as u64 };
-    assert!(vmread::read(job.pid, &[range], &mut [0; PAGE_SIZE]).is_err(), "a slot without a page was read");
 }

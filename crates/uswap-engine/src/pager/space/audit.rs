@@ -5,39 +5,40 @@ use std::collections::HashSet;
 
 use uswap_core::word::{PageWord, State};
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::context::Verdict;
 use crate::pager::event_loop::Owner;
 use crate::pager::reclaim::staging::{PageRun, Phase, bits};
 use crate::pager::space::Space;
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Ends the run with a sentence if the books of a space are wrong.
-    pub fn audit(&self, space: &mut Space) {
+    pub fn audit(&self, space: &mut Space<M>) {
         if let Err(finding) = space.audit() {
             self.condemn_by_audit(format!("audit of {}: {finding}", space.memory.label()));
         }
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
-    pub fn audit_fresh(&self, space: &Space) {
+    pub fn audit_fresh(&self, space: &Space<M>) {
         self.audit_evicted(space, "memory just registered", |address| space.fresh.contains(address));
     }
 
     /// The same for memory that is about to be registered: its words are going to be forgotten.
-    pub fn audit_unknown(&self, space: &Space, start: u64, end: u64) {
+    pub fn audit_unknown(&self, space: &Space<M>, start: u64, end: u64) {
         self.audit_evicted(space, "memory not registered", |address| (start..end).contains(&address));
     }
 
     /// The same if pages are about to be evicted from memory that is not registered: no fault would tell that they are wanted. A
     /// change that was read and is not applied yet explains it, and cancels the order.
-    pub fn audit_runs(&self, space: &Space, runs: &[PageRun]) {
-        if !space.memory.window.is_empty() {
+    pub fn audit_runs(&self, space: &Space<M>, runs: &[PageRun]) {
+        if space.memory.is_changing() {
             return;
         }
-        if let Some(run) = runs.iter().find(|run| space.memory.events.is_registered(run.address) == Some(false)) {
-            let (name, address) = (&space.memory.process_name, run.address);
+        if let Some(run) = runs.iter().find(|run| space.memory.is_registered(run.address) == Some(false)) {
+            let (name, address) = (space.memory.label(), run.address);
             self.condemn_by_audit(format!("audit of {name}: page {address:#x} is not registered and to be evicted"));
         }
     }
@@ -47,17 +48,17 @@ impl Owner {
         self.shared.condemn(Verdict::Broken(text));
     }
 
-    fn audit_evicted(&self, space: &Space, what: &str, is_meant: impl Fn(u64) -> bool) {
+    fn audit_evicted(&self, space: &Space<M>, what: &str, is_meant: impl Fn(u64) -> bool) {
         let evicted = |word: PageWord| matches!(word.state(), State::Staged(_) | State::Stored(_));
         let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && is_meant(*address));
         if let Some((address, word)) = found.next() {
-            let name = &space.memory.process_name;
+            let name = space.memory.label();
             self.condemn_by_audit(format!("audit of {name}: page {address:#x} of {what} is evicted: {word:?}"));
         }
     }
 }
 
-impl Space {
+impl<M: AddressSpace> Space<M> {
     /// Every resident page can be found by reclaim or is set aside or ordered; every staged page lies in a live slot and
     /// every live slot holds a staged page.
     fn audit(&mut self) -> Result<(), String> {
@@ -75,7 +76,7 @@ impl Space {
                     let found = match (word.queued(), word.in_flight()) {
                         (true, false) => listed.contains(&(address, word.active())),
                         (false, true) => true,
-                        (false, false) => aside.contains(&address) || self.memory.orphaned.is_some(),
+                        (false, false) => aside.contains(&address) || self.memory.is_orphaned(),
                         (true, true) => false,
                     };
                     if !found {

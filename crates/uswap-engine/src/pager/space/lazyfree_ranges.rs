@@ -9,13 +9,12 @@
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::PAGE;
-use uswap_core::growth::{Growth, during};
 use uswap_core::word::State;
 use uswap_sys::pagemap::PresentRun;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-use uswap_sys::procfs::Statm;
 
 type Range = (u64, u64);
 
@@ -93,10 +92,10 @@ impl Left {
     }
 }
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Searches the spaces that shall give pages for what may be left there.
-    pub fn search_left(&mut self, is_one: impl Fn(&Space) -> bool) {
-        let is_due = |space: &Space| space.left.is_due() && space.can_evict() && is_one(space);
+    pub fn search_left(&mut self, is_one: impl Fn(&Space<M>) -> bool) {
+        let is_due = |space: &Space<M>| space.left.is_due() && space.can_evict() && is_one(space);
         if self.spaces.values().any(|space| is_due(space)) {
             self.for_each_id(|owner, id| {
                 if is_due(&owner.spaces[&id]) {
@@ -106,10 +105,10 @@ impl Owner {
         }
     }
 
-    fn search_space(&mut self, space: &mut Space) {
+    fn search_space(&mut self, space: &mut Space<M>) {
         space.left.asked = Instant::now();
         // What we know of addresses can be old while changes wait.
-        let unknown = if space.memory.window.is_empty() { unknown_pages(space) } else { None };
+        let unknown = if space.memory.is_changing() { None } else { unknown_pages(space) };
         if !unknown.is_some_and(|unknown| space.left.is_worth_a_look(unknown)) {
             return;
         }
@@ -122,13 +121,12 @@ impl Owner {
     }
 
     /// Takes what is found, until it is enough for once. Returns how far that was.
-    fn take_left(&mut self, space: &mut Space) -> u64 {
+    fn take_left(&mut self, space: &mut Space<M>) -> u64 {
         let mut seen = 0;
         let mut at = 0;
         while let Some((start, end)) = next_part(space, at) {
             let mut runs = [PresentRun::default(); 64];
-            let Some(pagemap) = &space.memory.pagemap else { return u64::MAX };
-            let Ok((count, walked)) = pagemap.present(start, end, &mut runs) else { return u64::MAX };
+            let Ok((count, walked)) = space.memory.present(start, end, &mut runs) else { return u64::MAX };
             for run in &runs[..count] {
                 seen += (run.end - run.start) / PAGE;
                 (run.start..run.end).step_by(PAGE as usize).for_each(|page| self.take_one_left(space, page));
@@ -141,9 +139,9 @@ impl Owner {
         u64::MAX
     }
 
-    fn take_one_left(&mut self, space: &mut Space, page: u64) {
+    fn take_one_left(&mut self, space: &mut Space<M>, page: u64) {
         let word = space.table.get(page);
-        if word.state() != State::Untouched || space.memory.in_area(page) {
+        if word.state() != State::Untouched || space.memory.is_own(page) {
             return;
         }
         self.shared.counters.left_pages.add(1);
@@ -152,7 +150,7 @@ impl Owner {
 }
 
 /// The first stretch from `at` on that is registered and may hold pages.
-fn next_part(space: &Space, at: u64) -> Option<Range> {
+fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<Range> {
     let left = space.left.ranges.iter().map(|(start, end)| (at.max(*start), *end)).filter(|(start, end)| start < end);
     let registered = |(start, end): Range| {
         let before = space.registered.range(..=start).next_back().filter(|(_, e)| **e > start);
@@ -163,9 +161,8 @@ fn next_part(space: &Space, at: u64) -> Option<Range> {
 }
 
 /// Anonymous pages of the process that we know nothing of.
-fn unknown_pages(space: &Space) -> Option<i64> {
-    let counted = during(Growth::AddressSpaces, || Statm::open(space.memory.reader)).ok()?.read().ok()?.anonymous;
-    Some(counted - space.resident as i64 - space.trays.pages_held() as i64)
+fn unknown_pages<M: AddressSpace>(space: &Space<M>) -> Option<i64> {
+    Some(space.memory.pages_present()? - space.resident as i64 - space.trays.pages_held() as i64)
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@ use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::word::State;
 use uswap_store::ObjectId;
 
+use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::reclaim::staging::bits;
 use crate::pager::space::Space;
 
-impl Owner {
+impl<M: AddressSpace> Owner<M> {
     /// Clean pages of the tray that the kernel has taken are zeros from now on.
-    pub fn settle_freed(&mut self, space: &mut Space, number: u32) {
+    pub fn settle_freed(&mut self, space: &mut Space<M>, number: u32) {
         let tray = space.trays.get(number);
         for bit in bits(tray.clean & tray.live) {
             if !self.shared.faults.mourn_freed && space.is_taken(number * TRAY_PAGES + bit) {
@@ -26,7 +27,7 @@ impl Owner {
         }
     }
 
-    fn become_zeros(&mut self, space: &mut Space, number: u32, bit: u32) {
+    fn become_zeros(&mut self, space: &mut Space<M>, number: u32, bit: u32) {
         self.shared.counters.freed_in_staging.add(1);
         let address = space.trays.get(number).addresses[bit as usize];
         if let Some(copy) = space.table.get(address).kept_copy() {
@@ -36,7 +37,7 @@ impl Owner {
     }
 
     /// A staged page that holds nothing but zeros needs its slot no longer.
-    pub fn evicted_as_zeros(&mut self, space: &mut Space, number: u32, bit: u32) {
+    pub fn evicted_as_zeros(&mut self, space: &mut Space<M>, number: u32, bit: u32) {
         let tray = space.trays.get_mut(number);
         tray.live &= !(1 << bit);
         let address = tray.addresses[bit as usize];
@@ -49,11 +50,10 @@ impl Owner {
     }
 }
 
-impl Space {
+impl<M: AddressSpace> Space<M> {
     /// Whether no page lies in either half of the slot; `false` also where that cannot be known.
     fn is_taken(&self, slot: u32) -> bool {
-        let is_empty = |address| self.memory.is_present(address) == Some(false);
-        is_empty(self.memory.sb(slot)) && is_empty(self.memory.sa(slot))
+        self.memory.is_slot_empty(slot)
     }
 
     /// Whether the kernel may have taken the page of this slot.

@@ -21,6 +21,7 @@ use uswap_core::working_set::WorkingSet;
 
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::moves::Moves;
+use crate::pager::address_space::AddressSpace;
 use crate::pager::fault::soft_fault_cost::Expense;
 use crate::pager::fault::throttle::Throttle;
 use crate::pager::fault::zero_fill::FirstTouches;
@@ -35,7 +36,6 @@ use crate::pager::space::fork_family::Kin;
 use crate::pager::space::lazyfree_ranges::Left;
 use crate::pager::space::page_queue::PageQueue;
 use crate::pager::space::unsettled::Fresh;
-use crate::remote::address_space::Remote;
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
@@ -45,11 +45,11 @@ pub type SpaceId = u32;
 
 /// One managed address space. Only its owner's thread touches it.
 #[derive(Debug)]
-pub struct Space {
+pub struct Space<M> {
     /// Its number.
     pub id: SpaceId,
     /// The memory that it manages.
-    pub memory: Remote,
+    pub memory: M,
     /// Attempts in a row to read staged pages that failed.
     pub failed_reads: u32,
     /// Memory is registered (or was inherited registered).
@@ -132,9 +132,9 @@ pub struct Space {
     pub under_way: i64,
 }
 
-impl Space {
+impl<M: AddressSpace> Space<M> {
     /// A space of this memory; everything else is to be learnt.
-    pub fn new(id: SpaceId, memory: Remote) -> Self {
+    pub fn new(id: SpaceId, memory: M) -> Self {
         Self {
             id,
             memory,
@@ -179,9 +179,14 @@ impl Space {
         }
     }
 
+    /// Whether the page is known to be registered.
+    pub fn is_registered(&self, address: u64) -> bool {
+        self.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
+    }
+
     /// Whether orders are under way that an agent is expected to complete.
     pub fn is_filling(&self) -> bool {
-        !self.memory.stopped && !self.trays.filling.is_empty()
+        !self.memory.is_stopped() && !self.trays.filling.is_empty()
     }
 
     /// Where it is in its life, for whoever counts in evictions.

@@ -10,8 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::pager::context::Greeting;
-use crate::pager::event_loop::Owner;
+use crate::remote::Owner;
+use crate::remote::agent::link::Greeting;
 
 /// The longest that a program waits.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -36,19 +36,19 @@ impl Default for Lobby {
 impl Owner {
     /// An agent has said hello.
     pub fn receive_hello(&mut self, greeting: Box<Greeting>) {
-        if greeting.events.is_none() || self.lobby.waiting.is_empty() && self.may_enter() {
+        if greeting.events.is_none() || self.of_memory.lobby.waiting.is_empty() && self.may_enter() {
             return self.let_in(*greeting);
         }
         self.shared.counters.throttled.add(1);
-        self.lobby.waiting.push_back((Instant::now(), greeting));
+        self.of_memory.lobby.waiting.push_back((Instant::now(), greeting));
         self.retry_soon();
     }
 
     /// Lets in who waited long enough, or for whom there is room.
     pub fn open_lobby(&mut self) {
-        while let Some((since, greeting)) = self.lobby.waiting.pop_front() {
+        while let Some((since, greeting)) = self.of_memory.lobby.waiting.pop_front() {
             if since.elapsed() < PATIENCE && !self.may_enter() {
-                self.lobby.waiting.push_front((since, greeting));
+                self.of_memory.lobby.waiting.push_front((since, greeting));
                 return self.retry_soon();
             }
             self.let_in(*greeting);
@@ -56,13 +56,13 @@ impl Owner {
     }
 
     fn let_in(&mut self, greeting: Greeting) {
-        self.lobby.entered = Instant::now();
+        self.of_memory.lobby.entered = Instant::now();
         self.greet(greeting);
     }
 
     fn may_enter(&self) -> bool {
         let budget = &self.shared.budget;
-        let calm = budget.usage() <= budget.low() || self.lobby.entered.elapsed() >= APART;
+        let calm = budget.usage() <= budget.low() || self.of_memory.lobby.entered.elapsed() >= APART;
         calm && (budget.has_room(ENTRANCE) || self.is_run_helpless())
     }
 }

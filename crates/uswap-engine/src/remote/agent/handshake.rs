@@ -10,10 +10,11 @@ use uswap_core::working_set::WorkingSet;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
-use crate::pager::context::{Greeting, ManagedProcess};
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::pager::context::ManagedProcess;
+use crate::remote::Owner;
+use crate::remote::Space;
 use crate::remote::address_space::Remote;
+use crate::remote::agent::link::Greeting;
 use crate::remote::identity::lookup::{Found, MatchJob};
 use uswap_sys::procfs;
 
@@ -140,7 +141,7 @@ impl Owner {
             parent,
             orphan,
         };
-        space.memory.matching = self.shared.matches.send(job).is_ok();
+        space.memory.matching = self.shared.of_memory.matches.send(job).is_ok();
         space.memory.searched = Some(Instant::now());
     }
 

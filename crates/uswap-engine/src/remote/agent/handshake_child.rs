@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_sys::pagemap::Pagemap;
 
-use crate::pager::context::Greeting;
-use crate::pager::event_loop::Owner;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::SpaceId;
+use crate::remote::Owner;
+use crate::remote::Space;
 use crate::remote::agent::handshake::{eyes, go, send};
+use crate::remote::agent::link::Greeting;
 use crate::remote::identity::probe::Answer;
 
 /// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
@@ -28,7 +29,7 @@ impl Owner {
         if let Some(id) = self.find_child(&greeting) {
             self.join(id, *greeting);
         } else if since.elapsed() < PATIENCE && !self.shared.faults.hasty_greeting && greeting.is_current() {
-            self.late_children.push((since, greeting));
+            self.of_memory.late_children.push((since, greeting));
             self.retry_soon();
         } else {
             self.refuse(&greeting, "no managed process of that identity waits for its agent");
@@ -37,7 +38,7 @@ impl Owner {
 
     /// Looks again at the agents that were put off.
     pub fn greet_late_children(&mut self) {
-        for (since, greeting) in std::mem::take(&mut self.late_children) {
+        for (since, greeting) in std::mem::take(&mut self.of_memory.late_children) {
             self.greet_child(greeting, since);
         }
     }
@@ -71,7 +72,7 @@ impl Owner {
         candidates.sort_by_key(|space| space.memory.identity != greeting.identity);
         // The agent waits for our answer, and drops the proof only after it.
         let pagemap = Pagemap::open(greeting.thread).ok()?;
-        let prover = &self.shared.prover;
+        let prover = &self.shared.of_memory.prover;
         let is_it =
             |space: &&Space| matches!(prover.ask(&space.memory.events, space.memory.area, &pagemap), Answer::Same(_));
         candidates.into_iter().find(is_it).map(|space| space.id)

@@ -13,8 +13,6 @@ use std::time::Duration;
 use uswap_sys::can_be_executed;
 use uswap_sys::process::{random_word, user};
 
-use crate::run::control::swapon::temporary_folder;
-
 /// What the file's name begins with; also the image in a program is known by it.
 pub const PREFIX: &str = "uswap-agent-";
 const ENDING: &str = ".so";
@@ -39,7 +37,7 @@ impl ImageFile {
         if user() != ROOT {
             return None;
         }
-        let folders = FOLDERS.iter().map(PathBuf::from).chain(temporary_folder());
+        let folders = FOLDERS.iter().map(PathBuf::from).chain(uswap_sys::process::temporary_folder());
         folders.filter(|folder| is_safe_and_open_to_all(folder)).find_map(|folder| {
             sweep(&folder);
             Self::create_in(&folder)

@@ -1,4 +1,4 @@
-//! The connection to a living agent.
+//! The connection to a living agent, and what it says first.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -6,8 +6,10 @@ use uswap_abi::ring::Ring;
 use uswap_sys::leash::Leash;
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
+use uswap_sys::userfaultfd::Userfaultfd;
 
-use crate::remote::agent::processes::AgentProcess;
+use crate::remote::agent::processes::{self, AgentProcess};
+use crate::remote::shared::Attached;
 
 /// The connection to a living agent.
 #[derive(Debug)]
@@ -47,5 +49,40 @@ impl AgentLink {
     pub fn ring_doorbell(&self) {
         // A full socket has woken it; a dead agent is noticed by the hang-up.
         let _ = self.socket.send(&[1], &[]);
+    }
+}
+
+/// An agent that has said hello.
+#[derive(Debug)]
+pub struct Greeting {
+    /// Its process.
+    pub pid: u32,
+    /// Its agent: a thread of it, or a process of its own.
+    pub thread: u32,
+    /// The area in its memory.
+    pub area: u64,
+    /// What its identity page holds (0: not a fork child of a managed process).
+    pub identity: u64,
+    /// Socket, ring and nonce.
+    pub link: AgentLink,
+    /// The event userfaultfd (absent in a fork child).
+    pub events: Option<Userfaultfd>,
+    /// The staging userfaultfd.
+    pub staging: Userfaultfd,
+    /// The agent cannot see its own files in /proc.
+    pub blind: bool,
+    /// It is a fork child's, whether the parent was managed or not.
+    pub inherited: bool,
+    /// It was brought to a program that had none.
+    pub attached: Option<Attached>,
+}
+
+impl Greeting {
+    /// Whether the agent still has the memory of its program, which may have executed another one.
+    pub fn is_current(&self) -> bool {
+        if self.link.process.is_some() {
+            return processes::speaks_for(self.thread, self.pid);
+        }
+        uswap_sys::procfs::process_of_thread(self.thread) == Some(self.pid)
     }
 }

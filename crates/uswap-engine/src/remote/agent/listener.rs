@@ -16,9 +16,13 @@ use uswap_sys::socket::{Listener, MessageSocket};
 use uswap_sys::spares::is_shortage;
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
-use crate::pager::context::{Attached, Fetched, Greeting, Message, Shared};
 use crate::remote::agent::link::AgentLink;
+use crate::remote::agent::link::Greeting;
 use crate::remote::agent::processes::{self, AgentProcess};
+use crate::remote::shared::Attached;
+use crate::remote::shared::Fetched;
+use crate::remote::shared::RemoteMessage;
+use crate::remote::{Message, Shared};
 use uswap_sys::procfs;
 
 /// How long a visitor may take to say hello.
@@ -50,11 +54,11 @@ impl Door {
     /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by number.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
-        let mut arrived = std::mem::take(&mut *self.shared.fetched.lock().expect("fetched"));
+        let mut arrived = std::mem::take(&mut *self.shared.of_memory.fetched.lock().expect("fetched"));
         self.accept(&mut arrived);
         for Fetched { socket, pid, attached } in arrived {
-            if !self.shared.descriptors.has_room_for(&socket) {
-                self.shared.descriptors.tell(&self.shared);
+            if !self.shared.of_memory.descriptors.has_room_for(&socket) {
+                self.shared.of_memory.descriptors.tell(&self.shared);
                 continue;
             }
             let Some(link) = self.prepare(socket, pid) else { continue };
@@ -70,14 +74,14 @@ impl Door {
         loop {
             match self.listener.accept() {
                 Ok(Some((socket, pid))) => arrived.push(Fetched { socket, pid, attached: None }),
-                Err(error) if is_shortage(&error) && self.shared.descriptors.give_up_one() => {}
+                Err(error) if is_shortage(&error) && self.shared.of_memory.descriptors.give_up_one() => {}
                 Ok(None) | Err(_) => return,
             }
         }
     }
 
     fn prepare(&mut self, socket: MessageSocket, pid: u32) -> Option<AgentLink> {
-        let leash = self.shared.descriptors.post.leash(pid).ok()?;
+        let leash = self.shared.of_memory.descriptors.post.leash(pid).ok()?;
         let mut ring: SharedValue<uswap_abi::ring::Ring> = SharedValue::new(c"uswap-ring").ok()?;
         ring.protects.store((!self.shared.faults.unwatched_copies).into(), Relaxed);
         ring.order_delay.store(self.shared.faults.delay_order as u32, Relaxed);
@@ -97,7 +101,7 @@ impl Door {
         let nonce = [random_word().ok()?, random_word().ok()?];
         let mut welcome: Words = [0; WORDS];
         (welcome[0], welcome[WELCOME_NONCE_LO_AT], welcome[WELCOME_NONCE_HI_AT]) = (MAGIC, nonce[0], nonce[1]);
-        let own_leash = self.shared.descriptors.post.leash(pid).ok()?;
+        let own_leash = self.shared.of_memory.descriptors.post.leash(pid).ok()?;
         let mut fds = vec![ring.file()?.as_fd(), leash.as_fd(), own_leash.as_fd()];
         fds.extend(self.device.as_ref().map(AsFd::as_fd));
         crate::remote::agent::handshake::send(&socket, &welcome, &fds)?;
@@ -147,7 +151,7 @@ impl Door {
             inherited: hello[HELLO_FORKED_AT] != 0,
             attached: visitor.attached,
         };
-        self.shared.mailboxes[owner].post(Message::Hello(Box::new(greeting)));
+        self.shared.mailboxes[owner].post(Message::OfMemory(RemoteMessage::Hello(Box::new(greeting))));
     }
 
     /// A fork child belongs to its parent's owner, which wrote its own number into the identity.
@@ -164,7 +168,7 @@ impl Door {
     /// was no room for them here.)
     fn turn_away(&self, visitor: &Visitor, errno: i32) {
         if errno == 0 {
-            return self.shared.descriptors.tell(&self.shared);
+            return self.shared.of_memory.descriptors.tell(&self.shared);
         }
         let Some(name) = procfs::name(visitor.pid).filter(|_| procfs::start_time(visitor.pid).is_some()) else {
             return;

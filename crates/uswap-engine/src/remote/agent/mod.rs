@@ -1,5 +1,6 @@
 //! Agents: how they come, who they are, and what is loaded into programs.
 
+pub mod absence;
 pub mod admission;
 pub mod handshake;
 pub mod handshake_child;

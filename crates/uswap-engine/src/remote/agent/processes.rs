@@ -15,9 +15,11 @@ use uswap_core::growth::{Growth, during};
 use uswap_sys::process::{kill, send_signal};
 use uswap_sys::trace::{robust_list, share_memory};
 
-use crate::pager::context::{ManagedProcess, Message, Shared};
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::pager::context::ManagedProcess;
+use crate::remote::Owner;
+use crate::remote::Space;
+use crate::remote::shared::RemoteMessage;
+use crate::remote::{Message, Shared};
 use uswap_sys::procfs;
 
 const SIGKILL: i32 = 9;
@@ -55,7 +57,7 @@ pub fn of(managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
 /// The processes of the tree without agents.
 pub fn programs(shared: &Shared) -> Vec<u32> {
     let agents = of(&shared.managed.all());
-    let mut programs = shared.tree.members();
+    let mut programs = shared.of_memory.tree.members();
     programs.retain(|pid| !agents.contains(pid) && !procfs::is_agent_process(*pid));
     programs
 }
@@ -109,7 +111,8 @@ pub fn robust_lists(program: u32) -> impl Iterator<Item = u64> {
 }
 
 fn dismiss(shared: &Shared, process: &ManagedProcess) {
-    shared.mailboxes[process.owner].post(Message::Dismiss { space: process.space, agent: process.reader });
+    shared.mailboxes[process.owner]
+        .post(Message::OfMemory(RemoteMessage::Dismiss { space: process.space, agent: process.reader }));
 }
 
 impl Owner {

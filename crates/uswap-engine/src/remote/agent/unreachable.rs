@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use uswap_sys::process::descriptor_of_thread;
 use uswap_sys::socket::MessageSocket;
 
-use crate::pager::context::{Fetched, ManagedProcess, Shared};
+use crate::pager::context::ManagedProcess;
+use crate::remote::Shared;
+use crate::remote::shared::Fetched;
 use uswap_sys::procfs;
 
 /// How long a process that no agent speaks for is looked at: an agent waits ten seconds.
@@ -44,7 +46,7 @@ fn fetch(shared: &Shared, pid: u32) -> bool {
     if let Ok((socket, peer)) = found
         && peer == pid
     {
-        shared.fetched.lock().expect("fetched").push(Fetched { socket, pid, attached: None });
+        shared.of_memory.fetched.lock().expect("fetched").push(Fetched { socket, pid, attached: None });
         shared.main_bell.ring();
     }
     true

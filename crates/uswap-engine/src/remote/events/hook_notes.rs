@@ -21,8 +21,8 @@ use uswap_abi::layout::{
 };
 use uswap_sys::vmread::{self, RemoteRange};
 
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::remote::Owner;
+use crate::remote::Space;
 use uswap_sys::procfs;
 
 /// Bytes of count and ring.

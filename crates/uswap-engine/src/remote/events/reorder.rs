@@ -37,7 +37,7 @@ const PAGE: u64 = 4096;
 
 /// A change as far as the order depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum Effect {
     /// Vacates a range.
     Unmap { start: u64, end: u64 },
     /// Vacates one range and fills another.
@@ -50,7 +50,7 @@ pub enum Change {
     Other,
 }
 
-impl Change {
+impl Effect {
     fn of(event: &Event) -> Self {
         match *event {
             Event::Unmap { start, end } => Self::Unmap { start, end },
@@ -84,7 +84,7 @@ impl Change {
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// What it is.
-    pub change: Change,
+    pub change: Effect,
     /// Of a fork: pages, and whether the child has them, as its event was read.
     pub seen: BTreeMap<u64, bool>,
 }
@@ -139,7 +139,7 @@ impl Window {
             let ask = |page: u64| Some((page, child.is_registered(page)?));
             seen = pages_to_ask(&self.entries, &known()).into_iter().filter_map(ask).collect();
         }
-        self.entries.push(Entry { change: Change::of(&event), seen });
+        self.entries.push(Entry { change: Effect::of(&event), seen });
         self.held.push(Held { event, notes, leaves: false });
     }
 
@@ -211,7 +211,7 @@ impl Known<'_> {
     fn absent(&self, entries: &[Entry]) -> Option<Vec<Range>> {
         let mut absent = self.not_inherited.clone()?;
         for entry in entries {
-            if let Change::Remap { from, to, length } = entry.change {
+            if let Effect::Remap { from, to, length } = entry.change {
                 absent.extend(moved(&absent, (from, from + length), to));
             }
         }
@@ -238,7 +238,7 @@ impl Kernel for Asked<'_> {
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
 pub fn order(entries: &[Entry], (echoes, leaving): &Echoes, known: &Known, kernel: &impl Kernel) -> Vec<usize> {
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
-    let depends = |index: &usize| matches!(entries[*index].change, Change::Remap { .. } | Change::Fork);
+    let depends = |index: &usize| matches!(entries[*index].change, Effect::Remap { .. } | Effect::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
         return kept;
     }
@@ -259,8 +259,8 @@ pub type Echoes = (BTreeSet<usize>, BTreeSet<usize>);
 pub fn echoes(entries: &[Entry]) -> Echoes {
     let (mut echoes, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for (index, entry) in entries.iter().enumerate() {
-        let Change::Remap { from, length, .. } = entry.change else { continue };
-        let echo = Change::Unmap { start: from, end: from + length };
+        let Effect::Remap { from, length, .. } = entry.change else { continue };
+        let echo = Effect::Unmap { start: from, end: from + length };
         match (index + 1..entries.len()).find(|i| entries[*i].change == echo && !echoes.contains(i)) {
             Some(found) => echoes.insert(found),
             None => leaving.insert(index),
@@ -273,8 +273,8 @@ pub fn echoes(entries: &[Entry]) -> Echoes {
 fn with_leaving(entries: &[Entry], leaving: &BTreeSet<usize>) -> Vec<Entry> {
     let mut entries = entries.to_vec();
     for index in leaving {
-        if let Change::Remap { to, length, .. } = entries[*index].change {
-            entries[*index].change = Change::Leave { to, length };
+        if let Effect::Remap { to, length, .. } = entries[*index].change {
+            entries[*index].change = Effect::Leave { to, length };
         }
     }
     entries
@@ -308,7 +308,7 @@ impl<'a> Search<'a> {
         let concerned = |page: &u64| within(&ranges, *page);
         let says_something = |has: bool, page: &u64| has || absent.is_some_and(|absent| !within(absent, *page));
         let before = |page: &u64| registered.range(..=*page).next_back().is_some_and(|(_, end)| end > page);
-        let forks = kept.iter().filter(|index| entries[**index].change == Change::Fork);
+        let forks = kept.iter().filter(|index| entries[**index].change == Effect::Fork);
         let child = |fork: &usize| {
             let answer = |(i, page): (usize, &u64)| {
                 let end = borders.get(i + 1).copied().unwrap_or(u64::MAX);
@@ -359,7 +359,7 @@ impl<'a> Search<'a> {
         let mut next = picture.clone();
         let mut cost = 0;
         let change = self.entries[index].change;
-        if change == Change::Fork {
+        if change == Effect::Fork {
             cost += contradictions(picture, &self.children[&index]);
         }
         if let Some((start, end)) = change.vacates() {

@@ -21,8 +21,8 @@ struct Program {
     kept: BTreeSet<u64>,
     children: Vec<Memory>,
     /// Events of each thread that it has not queued yet: it does nothing else before they are read.
-    threads: [VecDeque<(Change, usize)>; 3],
-    queue: Vec<(Change, usize)>,
+    threads: [VecDeque<(Effect, usize)>; 3],
+    queue: Vec<(Effect, usize)>,
     /// Where each thread's mremap has put pages: nobody knows the place before the call returns.
     unknown: [(u64, u64); 3],
     state: u64,
@@ -34,8 +34,8 @@ impl Kernel for (&Program, &[Entry]) {
     }
 
     fn child_has(&self, fork: usize, address: u64) -> Option<bool> {
-        let number = self.1[..fork].iter().filter(|entry| entry.change == Change::Fork).count();
-        let child = self.0.queue.iter().filter(|(change, _)| *change == Change::Fork).nth(number).expect("a fork").1;
+        let number = self.1[..fork].iter().filter(|entry| entry.change == Effect::Fork).count();
+        let child = self.0.queue.iter().filter(|(change, _)| *change == Effect::Fork).nth(number).expect("a fork").1;
         Some(self.0.children[child].contains_key(&(address / PAGE)))
     }
 }
@@ -99,7 +99,7 @@ impl Program {
             0 => self.unmap(thread, start, length),
             1 if self.children.len() < 2 => {
                 self.children.push(self.inherited());
-                self.threads[thread].push_back((Change::Fork, self.children.len() - 1));
+                self.threads[thread].push_back((Effect::Fork, self.children.len() - 1));
             }
             _ => self.remap(thread, start, length),
         }
@@ -113,7 +113,7 @@ impl Program {
         self.memory.retain(|page, _| !range.contains(page));
         self.plain.retain(|page| !range.contains(page));
         self.kept.retain(|page| !range.contains(page));
-        self.threads[thread].push_back((Change::Unmap { start: at(range.start), end: at(range.end) }, 0));
+        self.threads[thread].push_back((Effect::Unmap { start: at(range.start), end: at(range.end) }, 0));
     }
 
     /// Moves pages to the first hole, which another thread may have left a moment ago.
@@ -129,8 +129,8 @@ impl Program {
             }
         }
         self.unknown[thread] = (to, to + length);
-        self.threads[thread].push_back((Change::Remap { from: at(from), to: at(to), length: at(length) }, 0));
-        self.threads[thread].push_back((Change::Unmap { start: at(from), end: at(from + length) }, 0));
+        self.threads[thread].push_back((Effect::Remap { from: at(from), to: at(to), length: at(length) }, 0));
+        self.threads[thread].push_back((Effect::Unmap { start: at(from), end: at(from + length) }, 0));
     }
 
     /// A thread queues one event; it goes on when all of its own are read.
@@ -141,7 +141,7 @@ impl Program {
         }
         self.queue.push((change, child));
         let mut seen = BTreeMap::new();
-        if change == Change::Fork {
+        if change == Effect::Fork {
             let pages = pages_to_ask(entries, known).into_iter();
             seen = pages.map(|page| (page, self.children[child].contains_key(&(page / PAGE)))).collect();
         }
@@ -158,8 +158,8 @@ fn replay(mut memory: Memory, entries: &[Entry], order: &[usize]) -> (Memory, Ve
     let mut children = Vec::new();
     for &index in order {
         match entries[index].change {
-            Change::Unmap { start, end } => memory.retain(|page, _| !(start..end).contains(&at(*page))),
-            Change::Remap { from, to, length } => {
+            Effect::Unmap { start, end } => memory.retain(|page, _| !(start..end).contains(&at(*page))),
+            Effect::Remap { from, to, length } => {
                 memory.retain(|page, _| !(to..to + length).contains(&at(*page)));
                 for page in from / PAGE..(from + length) / PAGE {
                     if let Some(content) = memory.remove(&page) {
@@ -167,8 +167,8 @@ fn replay(mut memory: Memory, entries: &[Entry], order: &[usize]) -> (Memory, Ve
                     }
                 }
             }
-            Change::Fork => children.push((index, memory.clone())),
-            Change::Leave { .. } | Change::Other => {}
+            Effect::Fork => children.push((index, memory.clone())),
+            Effect::Leave { .. } | Effect::Other => {}
         }
     }
     (memory, children)
@@ -241,9 +241,9 @@ fn of_more_changes_at_once_nearly_none_are_misjudged() {
 #[test]
 fn an_mremap_and_its_own_unmap_are_one_change() {
     let entry = |change| Entry { change, seen: BTreeMap::new() };
-    let move_away = Change::Remap { from: at(0), to: at(100), length: at(10) };
-    let fill = Change::Remap { from: at(50), to: at(0), length: at(10) };
-    let entries = [entry(move_away), entry(fill), entry(Change::Unmap { start: at(0), end: at(10) })];
+    let move_away = Effect::Remap { from: at(0), to: at(100), length: at(10) };
+    let fill = Effect::Remap { from: at(50), to: at(0), length: at(10) };
+    let entries = [entry(move_away), entry(fill), entry(Effect::Unmap { start: at(0), end: at(10) })];
     let registered = [(at(0), at(10)), (at(50), at(60))].into();
     let nobody = Program::default();
     let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
@@ -267,9 +267,9 @@ impl Kernel for All {
 #[test]
 fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
     let entry = |change| Entry { change, seen: BTreeMap::new() };
-    let leave = Change::Remap { from: at(0), to: at(100), length: at(10) };
-    let elsewhere = Change::Unmap { start: at(200), end: at(210) };
-    let entries = [entry(elsewhere), entry(leave), entry(Change::Fork)];
+    let leave = Effect::Remap { from: at(0), to: at(100), length: at(10) };
+    let elsewhere = Effect::Unmap { start: at(200), end: at(210) };
+    let entries = [entry(elsewhere), entry(leave), entry(Effect::Fork)];
     let registered = [(at(0), at(10)), (at(100), at(110)), (at(200), at(210))].into();
     let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
     let order = order(&entries, &echoes(&entries), &known, &All);
@@ -294,7 +294,7 @@ impl Kernel for Keeps {
 #[test]
 fn what_no_child_gets_is_no_reason_to_fork_later() {
     let entry = |change| Entry { change, seen: BTreeMap::new() };
-    let entries = [entry(Change::Fork), entry(Change::Unmap { start: at(10), end: at(20) })];
+    let entries = [entry(Effect::Fork), entry(Effect::Unmap { start: at(10), end: at(20) })];
     let registered = [(at(0), at(30))].into();
     let found = |not_inherited| {
         let known = Known { registered: &registered, not_inherited };
@@ -311,10 +311,10 @@ fn a_hole_at_the_beginning_does_not_speak_for_the_rest() {
     let entry = |change| Entry { change, seen: BTreeMap::new() };
     let registered = [(at(15), at(20))].into();
     let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
-    let unmap = entry(Change::Unmap { start: at(10), end: at(20) });
+    let unmap = entry(Effect::Unmap { start: at(10), end: at(20) });
     let asked = pages_to_ask(std::slice::from_ref(&unmap), &known);
     assert_eq!(asked.into_iter().collect::<Vec<_>>(), [at(10), at(14), at(15), at(19)]);
-    let fork = Entry { change: Change::Fork, seen: [(at(10), false), (at(15), true)].into() };
+    let fork = Entry { change: Effect::Fork, seen: [(at(10), false), (at(15), true)].into() };
     let entries = [unmap, fork];
     assert_eq!(order(&entries, &echoes(&entries), &known, &Keeps((at(10), at(15)))), [1, 0]);
 }

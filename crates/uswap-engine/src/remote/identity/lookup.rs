@@ -11,9 +11,10 @@ use std::sync::mpsc::Receiver;
 use uswap_sys::pagemap::Pagemap;
 use uswap_sys::userfaultfd::Userfaultfd;
 
-use crate::pager::context::{Message, Shared};
 use crate::pager::space::SpaceId;
 use crate::remote::identity::probe::Answer;
+use crate::remote::shared::RemoteMessage;
+use crate::remote::{Message, Shared};
 use uswap_sys::procfs;
 
 /// The process of a space.
@@ -67,9 +68,9 @@ pub fn run(shared: &Arc<Shared>, jobs: &Receiver<MatchJob>) {
     while let Ok(job) = jobs.recv() {
         let found = find(shared, &job);
         if let Some(found) = found {
-            shared.tree.admit(found.pid);
+            shared.of_memory.tree.admit(found.pid);
         }
-        shared.mailboxes[job.owner].post(Message::Matched { space: job.space, found });
+        shared.mailboxes[job.owner].post(Message::OfMemory(RemoteMessage::Matched { space: job.space, found }));
     }
 }
 
@@ -87,8 +88,9 @@ fn find(shared: &Shared, job: &MatchJob) -> Option<Found> {
     let found = near.find_map(|one| examine(shared, job, one));
     let all = |pids: Vec<u32>| pids.into_iter().find_map(|pid| examine(shared, job, (pid, pid)));
     // A child of a program that was attached to can be anybody's by now.
-    let attached = shared.tree.is_attached();
-    let far = || all(shared.tree.members()).or_else(|| if attached { all(procfs::everybody()) } else { None });
+    let attached = shared.of_memory.tree.is_attached();
+    let far =
+        || all(shared.of_memory.tree.members()).or_else(|| if attached { all(procfs::everybody()) } else { None });
     found.or_else(|| if job.orphan || attached { far() } else { None })
 }
 
@@ -100,7 +102,7 @@ fn examine(shared: &Shared, job: &MatchJob, (pid, thread): (u32, u32)) -> Option
     if job.believed {
         return Some(Found { pid, thread, proof: None });
     }
-    match shared.prover.ask(&job.events, job.area, &pagemap) {
+    match shared.of_memory.prover.ask(&job.events, job.area, &pagemap) {
         Answer::Same(page) => Some(Found { pid, thread, proof: Some(page) }),
         Answer::Other | Answer::Unsure => None,
     }

@@ -1,4 +1,5 @@
 //! Which process a userfaultfd belongs to.
 
+pub mod area_faults;
 pub mod lookup;
 pub mod probe;

@@ -96,6 +96,7 @@ impl Layout {
     }
 
     /// Bytes that a file has to have for all segments to be mapped from it: behind its end nothing can be touched.
+    #[cfg(test)]
     pub fn file_span(&self) -> u64 {
         self.segments.iter().map(|segment| segment.offset + segment.length).max().expect("segments")
     }

@@ -20,11 +20,13 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::trace::{self, Stop, Tracee};
 
-use crate::pager::context::{Attached, Fetched, Shared};
+use crate::remote::Shared;
+use crate::remote::detach::Leaver;
 use crate::remote::inject::elf_image::{Found, Layout};
 use crate::remote::inject::reason::{ProgramKind, Why, program_kind};
 use crate::remote::inject::sequence::{Brought, Failure, Injector, Target, Words};
-use crate::run::attach::detach::Leaver;
+use crate::remote::shared::Attached;
+use crate::remote::shared::Fetched;
 use uswap_sys::procfs;
 use uswap_sys::thread::spawn;
 
@@ -135,7 +137,7 @@ impl Attacher {
         uswap_sys::process::run_first();
         let mut silent = Silent::default();
         while !stop.load(SeqCst) {
-            let patience = match self.shared.leaving.is_under_way() {
+            let patience = match self.shared.of_memory.leaving.is_under_way() {
                 _ if !self.late.is_empty() => Duration::from_millis(1),
                 false if silent.large.is_empty() && silent.small.is_empty() => NOBODY,
                 _ => AGAIN,
@@ -143,15 +145,17 @@ impl Attacher {
             match census.recv_timeout(patience) {
                 Ok(news) => {
                     self.known.retain(|pid, _| news.tree.contains(pid));
-                    self.shared.refused.lock().expect("refused").retain(|pid, _| news.tree.contains(pid));
+                    self.shared.of_memory.refused.lock().expect("refused").retain(|pid, _| news.tree.contains(pid));
                     silent = news;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.let_go_of_late();
-            if self.shared.leaving.is_under_way() {
-                if self.shared.leaving.is_last_phase() && !self.shared.leaving.agents_gone.load(SeqCst) {
+            if self.shared.of_memory.leaving.is_under_way() {
+                if self.shared.of_memory.leaving.is_last_phase()
+                    && !self.shared.of_memory.leaving.agents_gone.load(SeqCst)
+                {
                     self.remove_agents();
                 }
                 continue;
@@ -171,7 +175,7 @@ impl Attacher {
             return;
         }
         let kept = Duration::from_micros(self.shared.faults.attach_late);
-        let mut late = self.shared.tracing.lock().expect("tracing");
+        let mut late = self.shared.of_memory.tracing.lock().expect("tracing");
         self.late.retain(|(tracee, since)| {
             if since.elapsed() < kept {
                 return true;
@@ -201,8 +205,8 @@ impl Attacher {
     fn remove_agents(&mut self) {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
-        for Leaver { pid, thread, area, unregistered, link } in shared.leaving.take_agents() {
-            let tracing = shared.tracing.lock().expect("tracing");
+        for Leaver { pid, thread, area, unregistered, link } in shared.of_memory.leaving.take_agents() {
+            let tracing = shared.of_memory.tracing.lock().expect("tracing");
             let removed = match unregistered {
                 true => injector.remove(pid, thread, area),
                 false => Err(Failure::Unfit("still registered")),
@@ -223,7 +227,7 @@ impl Attacher {
                 std::thread::sleep(LOOK);
             }
         }
-        shared.leaving.agents_gone.store(true, SeqCst);
+        shared.of_memory.leaving.agents_gone.store(true, SeqCst);
         shared.main_bell.ring();
     }
 
@@ -232,7 +236,7 @@ impl Attacher {
         let delay = if large { Duration::ZERO } else { SETTLED };
         let fresh = || Known { since: now, not_before: now + delay, agents: 0, image: None, small_done: false };
         let known = self.known.entry(pid).or_insert_with(fresh);
-        if now < known.not_before || !large && known.small_done || self.shared.descriptors.are_short() {
+        if now < known.not_before || !large && known.small_done || self.shared.of_memory.descriptors.are_short() {
             return;
         }
         if known.agents > 0 {
@@ -261,7 +265,7 @@ impl Attacher {
             Outcome::Unfit(why) => (REFUSED, Some(why)),
         };
         known.not_before = Instant::now() + wait;
-        let mut refused = self.shared.refused.lock().expect("refused");
+        let mut refused = self.shared.of_memory.refused.lock().expect("refused");
         match why {
             Some(why) => refused.insert(pid, why),
             None => refused.remove(&pid),
@@ -276,7 +280,7 @@ impl Attacher {
         };
         let inherited = match self.layout.find_in(pid) {
             Found::Inherited { base, area } => Some((base, area)),
-            Found::Preloaded if self.shared.tree.is_root(pid) => {
+            Found::Preloaded if self.shared.of_memory.tree.is_root(pid) => {
                 return Outcome::Unfit(Why::Unfit("the agent of another run is loaded in it"));
             }
             Found::Preloaded => return Outcome::Nothing,
@@ -292,8 +296,8 @@ impl Attacher {
     fn bring(&mut self, target: Target) -> Outcome {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
-        let mut late = shared.tracing.lock().expect("tracing");
-        if shared.leaving.is_under_way() {
+        let mut late = shared.of_memory.tracing.lock().expect("tracing");
+        if shared.of_memory.leaving.is_under_way() {
             return Outcome::Later;
         }
         let brought = injector.bring(target, || procfs::image_signature(target.pid));
@@ -307,9 +311,9 @@ impl Attacher {
         match brought {
             Ok(Brought { socket, stopped, words }) => {
                 shared.counters.attached.add(1);
-                shared.attach_stops.record(stopped.as_nanos() as u64);
+                shared.of_memory.attach_stops.record(stopped.as_nanos() as u64);
                 let attached = Attached { wordless: words == Words::Unknown, free_stacks: words == Words::One };
-                shared.fetched.lock().expect("fetched").push(Fetched {
+                shared.of_memory.fetched.lock().expect("fetched").push(Fetched {
                     socket,
                     pid: target.pid,
                     attached: Some(attached),

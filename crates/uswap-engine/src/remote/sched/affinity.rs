@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::affinity::Processors;
 
-use crate::pager::context::Mailbox;
+use crate::remote::Mailbox;
 use uswap_sys::procfs::WhereThread;
 
 /// Faults in a window, and in one that tries another way.

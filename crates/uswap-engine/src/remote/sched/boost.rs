@@ -17,11 +17,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use uswap_sys::process;
 
-use crate::pager::context::{ManagedProcess, Shared};
+use crate::pager::context::ManagedProcess;
+pub use crate::pager::idle_priority::HURRIED;
+use crate::remote::Shared;
 use uswap_sys::procfs;
-
-/// The niceness of threads that make room while memory grows unseen.
-pub const HURRIED: i32 = -10;
 
 /// Who was told what.
 #[derive(Debug)]

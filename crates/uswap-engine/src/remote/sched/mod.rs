@@ -2,4 +2,3 @@
 
 pub mod affinity;
 pub mod boost;
-pub mod idle_priority;

@@ -7,9 +7,9 @@ use uswap_core::size::human;
 use uswap_sys::process;
 use uswap_sys::shared::ControlPage;
 
-use crate::pager::context::Shared;
+use crate::remote::Shared;
+use crate::remote::detach::{self, Progress};
 use crate::remote::inject::reason::Why;
-use crate::run::attach::detach::{self, Progress};
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
 use uswap_sys::procfs;
@@ -36,13 +36,13 @@ impl Attached {
 
     /// Whether something is under way that should not wait for the next look.
     pub fn is_busy(&self, shared: &Shared) -> bool {
-        !self.is_there || shared.leaving.is_under_way()
+        !self.is_there || shared.of_memory.leaving.is_under_way()
     }
 
     /// Whether the program may go on when the engine dies: all its memory is its own again. (Until its first agent says
     /// hello nobody has said otherwise.)
     pub fn tell_keeper(&self, shared: &Shared, control: &ControlPage) {
-        if shared.leaving.is_last_phase() {
+        if shared.of_memory.leaving.is_last_phase() {
             control.holds.store(0, SeqCst);
         }
     }
@@ -69,7 +69,7 @@ impl Attached {
             }
             return Some(0);
         }
-        let left = shared.tree.look();
+        let left = shared.of_memory.tree.look();
         (left.complete && left.pids.is_empty()).then_some(0)
     }
 
@@ -82,7 +82,7 @@ impl Attached {
 
     fn look_for_agent(&mut self, shared: &Shared, config: &RunConfig) -> Result<(), String> {
         // Of a tree those who are worth it get agents, now and later; the first is often but a shell that waits.
-        let whole = !shared.tree.is_root(self.pid);
+        let whole = !shared.of_memory.tree.is_root(self.pid);
         if whole || shared.managed.all().get(&self.pid).is_some_and(|process| process.agent) {
             self.is_there = true;
             if config.verbosity > 0 {
@@ -98,7 +98,7 @@ impl Attached {
         if procfs::born(self.pid).is_ok_and(|born| born.is_none()) {
             return Err("it has ended meanwhile".into());
         }
-        let refused = shared.refused.lock().expect("refused").get(&self.pid).copied();
+        let refused = shared.of_memory.refused.lock().expect("refused").get(&self.pid).copied();
         match refused {
             Some(why) if why != Why::Busy => Err(why.to_string()),
             why if self.since.elapsed() > PATIENCE => {

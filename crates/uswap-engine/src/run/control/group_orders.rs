@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::pager::accounting::group::Limit;
 use crate::pager::accounting::groups::Figures;
-use crate::pager::context::{Message, Shared};
+use crate::remote::{Message, Shared};
 use uswap_sys::procfs::{self, Statm};
 
 /// An order about groups; paths as the user wrote them.
@@ -95,7 +95,7 @@ fn meet_everybody(shared: &Shared) -> Vec<u32> {
 
 /// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks for.
 fn pinned(shared: &Shared, processes: &[u32]) -> i64 {
-    let unmanaged = shared.unmanaged.lock().expect("unmanaged").clone();
+    let unmanaged = shared.of_memory.run.unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
         Some(known) => known.pages,
         None => procfs::locked_pages(*pid).unwrap_or(0),

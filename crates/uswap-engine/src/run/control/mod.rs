@@ -24,9 +24,9 @@ use serde_json::{Value, json};
 use uswap_sys::process::user;
 use uswap_sys::socket::peer_credentials;
 
-use crate::pager::context::Shared;
 use crate::pager::io::page_query;
-use crate::run::attach::detach;
+use crate::remote::Shared;
+use crate::remote::detach;
 use crate::run::config::RunConfig;
 use crate::run::control::group_orders::GroupOrder;
 
@@ -204,10 +204,12 @@ impl Control {
             Request::Swapoff(device) => swapoff::begin(shared, &device),
             Request::SwapoffStop => swapoff::stop(shared),
             Request::Detach => detach::begin(shared),
-            Request::Limit(bytes) if shared.leaving.is_under_way() => {
+            Request::Limit(bytes) if shared.of_memory.leaving.is_under_way() => {
                 Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))
             }
-            Request::LimitAuto if shared.leaving.is_under_way() => Err("it is letting go of its program".into()),
+            Request::LimitAuto if shared.of_memory.leaving.is_under_way() => {
+                Err("it is letting go of its program".into())
+            }
             Request::Limit(bytes) => swapon::limit(shared, bytes),
             Request::LimitAuto => swapon::limit_auto(shared),
             Request::Compressor(name) => swapon::compressor(shared, &name),

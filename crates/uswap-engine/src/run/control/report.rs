@@ -7,8 +7,8 @@ use uswap_core::growth;
 use uswap_core::size::human;
 use uswap_store::StoreStats;
 
-use crate::pager::context::Shared;
 use crate::pager::latency::Latencies;
+use crate::remote::Shared;
 use crate::run::measure::unmanaged::{self, Unmanaged};
 
 /// All figures of the run so far, by the kernel's names where it has one.
@@ -22,7 +22,7 @@ pub fn figures(shared: &Shared) -> Value {
     for (name, value) in [
         ("ram_bytes", (budget.usage().max(0) as u64) << 12),
         ("ram_peak_bytes", (budget.peak().max(0) as u64) << 12),
-        ("shared_memory_bytes", shared.shared_memory.load(Relaxed)),
+        ("shared_memory_bytes", shared.of_memory.run.shared_memory.load(Relaxed)),
         ("ram_limit_bytes", (budget.limit() as u64) << 12),
         ("pool_bytes", store.pool_bytes),
         ("pool_limit_bytes", store.pool_limit_bytes),
@@ -63,11 +63,11 @@ pub fn figures(shared: &Shared) -> Value {
     all.insert("readers".into(), readers(shared));
     all.insert("growth".into(), Value::Object(growth::figures().map(|(name, n)| (name.into(), n.into())).collect()));
     all.insert("groups".into(), crate::run::control::group_orders::figures(shared));
-    all.insert("swapoff".into(), shared.orders.swapoff_figures());
-    all.insert("detach".into(), shared.leaving.figures());
+    all.insert("swapoff".into(), shared.of_memory.run.orders.swapoff_figures());
+    all.insert("detach".into(), shared.of_memory.leaving.figures());
     all.insert("load_control".into(), shared.load.figures());
     all.insert("fault_latency".into(), latencies(&shared.latencies));
-    all.insert("attach_stop".into(), histogram(&shared.attach_stops));
+    all.insert("attach_stop".into(), histogram(&shared.of_memory.attach_stops));
     let processes = shared.managed.all();
     let list = processes.iter().map(|(pid, process)| {
         let (held, waiting, waited) = shared.load.figures_of(process.owner, process.space);
@@ -76,7 +76,7 @@ pub fn figures(shared: &Shared) -> Value {
             "unmovable_pages": process.set_aside[0], "shared_pages": process.set_aside[1] })
     });
     all.insert("processes".into(), list.collect());
-    let unmanaged = shared.unmanaged.lock().expect("unmanaged");
+    let unmanaged = shared.of_memory.run.unmanaged.lock().expect("unmanaged");
     all.insert("unmanaged".into(), unmanaged.iter().map(unmanaged_program).collect());
     Value::Object(all)
 }
@@ -167,7 +167,7 @@ pub fn summary(shared: &Shared, end: Option<String>) -> String {
     let budget = &shared.budget;
     let (peak, limit) = (budget.peak().max(0), budget.limit());
     let begin = format!("uswap: peak {} of {}", human((peak as u64) << 12), human((limit as u64) << 12));
-    let unmanaged = unmanaged::in_words(&shared.unmanaged.lock().expect("unmanaged"));
+    let unmanaged = unmanaged::in_words(&shared.of_memory.run.unmanaged.lock().expect("unmanaged"));
     let unmanaged = unmanaged.map(|programs| format!("; unmanaged: {programs}")).unwrap_or_default();
     let middle = match shared.counters.managed_processes.get() {
         0 if peak > limit => "nothing could be managed".into(),
@@ -175,7 +175,7 @@ pub fn summary(shared: &Shared, end: Option<String>) -> String {
         _ => traffic(shared),
     };
     let turns = shared.load.in_words().map(|words| format!("; {words}")).unwrap_or_default();
-    let unevicted = match shared.shared_memory.load(Relaxed) {
+    let unevicted = match shared.of_memory.run.shared_memory.load(Relaxed) {
         0 => String::new(),
         bytes => format!("; {} of shared memory, never evicted", human(bytes)),
     };

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use uswap_core::size::human;
 use uswap_store::{Drain, DrainRefusal, DrainReport};
 
-use crate::pager::context::{Message, Shared};
 use crate::pager::io::unuse::BringIn;
+use crate::remote::{Message, Shared};
 use crate::run::control::swapon::Orders;
 
 /// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
@@ -64,7 +64,7 @@ impl Orders {
 /// # Errors
 /// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
 pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
-    let mut slot = shared.orders.swapoff.lock().expect("swapoff");
+    let mut slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
     }
@@ -90,7 +90,7 @@ pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
 /// # Errors
 /// For the user: there is none.
 pub fn stop(shared: &Shared) -> Result<Value, String> {
-    let slot = shared.orders.swapoff.lock().expect("swapoff");
+    let slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
     job.stop.store(true, SeqCst);

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use uswap_device::nbd::{NbdDevice, NbdOptions};
 use uswap_device::{Delay, Device, Errno, Fail, FileDevice, IoBackend, Mirror, RamDevice, When};
 use uswap_store::Compression;
 
-use crate::pager::context::Shared;
 use crate::pager::fault_points::FaultPoints;
+use crate::remote::Shared;
 use crate::run::config::{SwapPlace, SwapSpec};
 use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
@@ -86,11 +86,6 @@ pub fn half_of_free(directory: &Path) -> std::io::Result<u64> {
     Ok((free / 2).min(most))
 }
 
-/// $TMPDIR; one that is empty is not set.
-pub fn temporary_folder() -> Option<PathBuf> {
-    std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(PathBuf::from)
-}
-
 /// The device as fault points make it.
 pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> {
     let device = match faults.write_fail {
@@ -134,8 +129,8 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
     if bytes < LEAST_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
     }
-    shared.orders.balance.lock().expect("balance").take();
-    shared.orders.limit.store(bytes, SeqCst);
+    shared.of_memory.run.orders.balance.lock().expect("balance").take();
+    shared.of_memory.run.orders.limit.store(bytes, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(json!({ "ram_limit_bytes": bytes, "ram_bytes": (shared.budget.usage().max(0) as u64) << 12 }))
 }
@@ -147,12 +142,12 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
 /// For the user: /proc/meminfo cannot be read.
 pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
-    let balance = Cgroup::of_process(shared.tree.first()).map(Balance::new);
+    let balance = Cgroup::of_process(shared.of_memory.tree.first()).map(Balance::new);
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
     let follows = balance.is_some();
-    *shared.orders.balance.lock().expect("balance") = balance;
+    *shared.of_memory.run.orders.balance.lock().expect("balance") = balance;
     // The governor steers from its next turn on, and a limit that was ordered stands where nothing is to be followed.
-    shared.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
+    shared.of_memory.run.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(json!({ "ram_limit_bytes": bytes, "auto": follows }))
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::size::human;
 
-use crate::pager::context::Shared;
+use crate::remote::Shared;
 use crate::run::config::RunConfig;
 use crate::run::measure::heap_limits;
 
@@ -104,7 +104,7 @@ impl Talk {
     }
 
     fn tell_unmanaged(&mut self, shared: &Shared) {
-        for program in shared.unmanaged.lock().expect("unmanaged").iter() {
+        for program in shared.of_memory.run.unmanaged.lock().expect("unmanaged").iter() {
             if self.unmanaged.insert((program.pid, program.name.clone())) {
                 let (name, pid, memory) = (&program.name, program.pid, pages(program.pages));
                 say!("uswap: {name} (process {pid}, {memory}) stays unmanaged: {}", program.why);

@@ -13,7 +13,7 @@ use uswap_core::size::human;
 
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::pool_size::{Figures, Share};
-use crate::pager::context::{ManagedProcess, Message, Shared};
+use crate::pager::context::ManagedProcess;
 use crate::pager::fault::swap_in::NEAR;
 use crate::pager::latency::Tier;
 use crate::pager::space::fork_family::KinSeen;
@@ -22,6 +22,8 @@ use crate::remote::agent::processes;
 use crate::remote::agent::unreachable::Callers;
 use crate::remote::inject::{AttacherHandle, Silent};
 use crate::remote::sched::boost::Hurry;
+use crate::remote::shared::RemoteMessage;
+use crate::remote::{Message, Shared};
 use crate::run::config::{Ram, RunConfig, SwapPlace, SwapSpec};
 use crate::run::measure::cgroup::{Balance, Cgroup};
 use crate::run::measure::cow_accounting::{Asked, ForkShares};
@@ -153,7 +155,7 @@ impl Governor {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
         let watched = HashMap::new();
-        let cgroup = Cgroup::of_process(shared.tree.first());
+        let cgroup = Cgroup::of_process(shared.of_memory.tree.first());
         let automatic = cgroup.clone().filter(|_| matches!(config.ram, Ram::Auto)).map(Balance::new);
         let in_ram = |spec: &SwapSpec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram);
         let swap_in_ram = config.swap.iter().any(in_ram);
@@ -287,11 +289,11 @@ impl Governor {
         self.shared.budget.end_measurement(begun, pages);
         self.leaving.retain(|(at, _)| at.elapsed() < LEAVING);
         let leaving: i64 = self.leaving.iter().map(|(_, pages)| pages).sum();
-        if let Some(balance) = self.shared.orders.balance.lock().expect("balance").take() {
+        if let Some(balance) = self.shared.of_memory.run.orders.balance.lock().expect("balance").take() {
             self.automatic = Some(balance);
         }
         // An order takes the place of the balance, until the next one.
-        if self.shared.orders.limit.load(SeqCst) == 0
+        if self.shared.of_memory.run.orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
             && let Some(limit) = balance.steer(pages + leaving, self.shared.counters.pgmajfault.get())
         {
@@ -380,7 +382,7 @@ impl Governor {
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
             self.census.look(&self.shared, managed, tree);
             let agents = processes::of(managed);
-            let mut tree = self.shared.tree.members();
+            let mut tree = self.shared.of_memory.tree.members();
             tree.retain(|pid| !agents.contains(pid));
             processes::look_for_execs(&self.shared, managed);
             if self.shared.groups.in_use() {
@@ -446,7 +448,7 @@ impl Governor {
         }
         let silent = |pid: &u32| !managed.get(pid).is_some_and(|process| process.agent);
         let anonymous = |pid: u32| self.watched.get(&pid).map_or(0, |watched| watched.memory.anonymous);
-        let is_large = |pid: &u32| self.shared.tree.is_root(*pid) || anonymous(*pid) >= WORTH_AN_AGENT;
+        let is_large = |pid: &u32| self.shared.of_memory.tree.is_root(*pid) || anonymous(*pid) >= WORTH_AN_AGENT;
         let (large, mut small): (Vec<u32>, Vec<u32>) = tree.iter().copied().filter(silent).partition(is_large);
         if self.shared.counters.attached.get() == 0 {
             small.clear();
@@ -585,12 +587,12 @@ impl Governor {
 
     /// Memory may have to be managed soon.
     fn expect_work(&self) {
-        if self.shared.is_expecting.load(SeqCst) {
+        if self.shared.of_memory.run.is_expecting.load(SeqCst) {
             return;
         }
         let budget = &self.shared.budget;
         if budget.usage() > budget.activation() / 2 || self.is_group_near() || self.shared.faults.crowd {
-            self.shared.is_expecting.store(true, SeqCst);
+            self.shared.of_memory.run.is_expecting.store(true, SeqCst);
             self.shared.main_bell.ring();
         }
     }
@@ -620,7 +622,7 @@ impl Governor {
             };
             if due {
                 (watched.scanned, watched.scanned_at) = (watched.memory, Some(Instant::now()));
-                self.shared.mailboxes[process.owner].post(Message::Scan(process.space));
+                self.shared.mailboxes[process.owner].post(Message::OfMemory(RemoteMessage::Scan(process.space)));
             }
         }
     }

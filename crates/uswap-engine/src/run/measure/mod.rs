@@ -7,6 +7,5 @@ pub mod governor;
 pub mod heap_limits;
 pub mod idle_sampling;
 pub mod outgrown;
-pub mod process_tree;
 pub mod shared_memory;
 pub mod unmanaged;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::size::human;
 
-use crate::pager::context::Shared;
+use crate::remote::Shared;
 use crate::run::measure::cgroup::{Cgroup, shared_memory_of_machine};
 use uswap_sys::procfs;
 
@@ -43,7 +43,7 @@ impl SharedMemory {
             && let Some((pid, bytes)) = self.largest(tree).filter(|(_, bytes)| *bytes >= half)
         {
             self.told = true;
-            shared.shared_memory.store(bytes, Relaxed);
+            shared.of_memory.run.shared_memory.store(bytes, Relaxed);
             shared.notice(self.in_words(&procfs::name(pid).unwrap_or_default(), pid, bytes));
         }
         self.next = Instant::now() + PERIOD.max(begun.elapsed() * COST);

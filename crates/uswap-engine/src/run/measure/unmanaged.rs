@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use crate::pager::context::{ManagedProcess, Shared};
+use crate::pager::context::ManagedProcess;
+use crate::remote::Shared;
 use crate::remote::inject::reason::{Why, why};
 use uswap_sys::procfs;
 
@@ -55,12 +56,12 @@ impl Census {
             self.since.entry(*pid).or_insert_with(Instant::now);
         }
         let late: HashSet<u32> = self.since.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(p, _)| *p).collect();
-        let mut noted = shared.unmanaged.lock().expect("unmanaged");
+        let mut noted = shared.of_memory.run.unmanaged.lock().expect("unmanaged");
         for known in noted.iter_mut().filter(|known| known.running) {
             known.running = late.contains(&known.pid);
         }
         for pid in late {
-            let refused = shared.refused.lock().expect("refused").get(&pid).copied();
+            let refused = shared.of_memory.refused.lock().expect("refused").get(&pid).copied();
             note(&mut noted, pid, large[&pid], refused);
         }
     }

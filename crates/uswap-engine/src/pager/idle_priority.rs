@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
 use uswap_sys::process;
 
-use crate::remote::sched::boost::HURRIED;
-
+/// Niceness of threads that others wait for.
+pub const HURRIED: i32 = -10;
 /// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
 pub const TURN: u64 = 100_000;
 

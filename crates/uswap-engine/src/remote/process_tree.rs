@@ -11,8 +11,16 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::process;
 
-use crate::run::config::Target;
 use uswap_sys::procfs::{self, OwnChildren, Seen};
+
+/// A program that is running already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its process.
+    pub pid: u32,
+    /// With all that it has forked before.
+    pub tree: bool,
+}
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -21,10 +21,11 @@ use uswap_core::growth::{Growth, during};
 use uswap_core::size::human;
 use uswap_core::word::State;
 
-use crate::pager::context::{Message, Shared};
-use crate::pager::event_loop::Owner;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::SpaceId;
+use crate::remote::Owner;
+use crate::remote::Space;
 use crate::remote::agent::link::AgentLink;
+use crate::remote::{Message, Shared};
 use crate::run::attach::eligibility;
 
 const STAYING: u8 = 0;
@@ -139,21 +140,22 @@ impl Leaving {
 /// # Errors
 /// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed then.
 pub fn begin(shared: &Shared) -> Result<Value, String> {
-    if !shared.tree.is_attached() {
+    if !shared.of_memory.tree.is_attached() {
         return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
     }
-    let leaving = &shared.leaving;
+    let leaving = &shared.of_memory.leaving;
     let mut outcome = leaving.outcome.lock().expect("outcome");
     if leaving.is_under_way() {
         return Err("it is letting go of its program already".into());
     }
     let pages = pages_away(shared);
-    let room = shared.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+    let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
     eligibility::check_room(pages << 12, room)?;
     let limit_before = (shared.budget.limit() as u64) << 12;
-    *outcome = Some(Asked { pages, limit_before, order_before: shared.orders.limit.load(SeqCst), error: None });
+    *outcome =
+        Some(Asked { pages, limit_before, order_before: shared.of_memory.run.orders.limit.load(SeqCst), error: None });
     let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
-    shared.orders.limit.store(lifted << 12, SeqCst);
+    shared.of_memory.run.orders.limit.store(lifted << 12, SeqCst);
     shared.budget.set_limit(lifted << 12);
     leaving.begin(BRINGING_BACK);
     wake(shared);
@@ -182,7 +184,7 @@ pub struct Progress {
 impl Progress {
     /// Looks whether the next phase can begin; `true`: everything is done.
     pub fn go_on(&mut self, shared: &Shared) -> bool {
-        let leaving = &shared.leaving;
+        let leaving = &shared.of_memory.leaving;
         match leaving.phase.load(SeqCst) {
             BRINGING_BACK => self.bring_back(shared),
             LETTING_GO if Leaving::sum(&leaving.spaces) == Some(0) => {
@@ -209,15 +211,15 @@ impl Progress {
 
     fn bring_back(&mut self, shared: &Shared) {
         wake(shared);
-        let Some(away) = Leaving::sum(&shared.leaving.away) else { return };
+        let Some(away) = Leaving::sum(&shared.of_memory.leaving.away) else { return };
         if away == 0 {
             *self = Self::default();
-            return shared.leaving.begin(LETTING_GO);
+            return shared.of_memory.leaving.begin(LETTING_GO);
         }
         if self.least.is_none_or(|(least, _)| away < least) {
             self.least = Some((away, Instant::now()));
         }
-        let room = shared.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+        let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
         let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PATIENCE);
         if stuck {
             self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
@@ -229,13 +231,13 @@ impl Progress {
     /// All goes on as before.
     fn give_up(&mut self, shared: &Shared, error: String) {
         *self = Self::default();
-        let mut outcome = shared.leaving.outcome.lock().expect("outcome");
+        let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");
         if let Some(asked) = outcome.as_mut() {
-            shared.orders.limit.store(asked.order_before, SeqCst);
+            shared.of_memory.run.orders.limit.store(asked.order_before, SeqCst);
             shared.budget.set_limit(asked.limit_before);
             asked.error = Some(error.clone());
         }
-        shared.leaving.begin(STAYING);
+        shared.of_memory.leaving.begin(STAYING);
         shared.alarm(format!("detach was given up: {error}"));
     }
 }
@@ -244,7 +246,7 @@ impl Owner {
     /// The owner's part of what is under way. (The budget wants nothing meanwhile.)
     pub fn leave(&mut self) {
         let shared = self.shared.clone();
-        let leaving = &shared.leaving;
+        let leaving = &shared.of_memory.leaving;
         let phase = leaving.phase.load(SeqCst);
         if phase != BRINGING_BACK && phase != LETTING_GO {
             return;
@@ -337,7 +339,7 @@ impl Owner {
         }
         if let (Some(link), Some(pid)) = (agent, space.memory.pid) {
             let (thread, area) = (space.memory.reader, space.memory.area);
-            let mut agents = self.shared.leaving.agents.lock().expect("agents");
+            let mut agents = self.shared.of_memory.leaving.agents.lock().expect("agents");
             agents.push(Leaver { pid, thread, area, unregistered, link });
         }
         self.spaces.insert(id, space);

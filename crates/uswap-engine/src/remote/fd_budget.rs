@@ -15,9 +15,10 @@ use uswap_sys::leash::Post;
 use uswap_sys::process;
 use uswap_sys::spares::{Spares, is_shortage};
 
-use crate::pager::context::{Shared, Verdict};
-use crate::pager::event_loop::Owner;
-use crate::pager::space::Space;
+use crate::pager::context::Verdict;
+use crate::remote::Owner;
+use crate::remote::Shared;
+use crate::remote::Space;
 
 /// The engine alone holds 60, its reserve included, on two processors and with one device: room for a handful of processes.
 pub const LEAST: u64 = 128;
@@ -121,13 +122,13 @@ impl Descriptors {
 impl Owner {
     /// Whether events are to be read at all: not by those whose tree is being killed, for whom a fork child is one more.
     pub fn may_read_events(&self) -> bool {
-        !self.shared.descriptors.spares.are_given_up()
+        !self.shared.of_memory.descriptors.spares.are_given_up()
     }
 
     /// The event of a fork took a descriptor: as long as they are short that is a spare one, so that others find theirs.
     pub fn fork_was_read(&self) {
-        if self.shared.descriptors.are_short() {
-            self.shared.descriptors.give_up_one();
+        if self.shared.of_memory.descriptors.are_short() {
+            self.shared.of_memory.descriptors.give_up_one();
         }
     }
 
@@ -135,7 +136,7 @@ impl Owner {
     pub fn events_were_refused(&mut self, space: &mut Space, error: &io::Error) -> bool {
         let shared = self.shared.clone();
         if is_shortage(error) {
-            if shared.descriptors.give_up_one() {
+            if shared.of_memory.descriptors.give_up_one() {
                 return true;
             }
             let since = *space.memory.starved.get_or_insert_with(Instant::now);
@@ -146,7 +147,7 @@ impl Owner {
             }
         }
         let pid = space.memory.pid.unwrap_or(0);
-        let text = match shared.descriptors.limit {
+        let text = match shared.of_memory.descriptors.limit {
             limit if is_shortage(error) => format!(
                 "a fork of process {pid} cannot be followed: {error}. A managed process takes about {OF_A_PROCESS}, and the limit \
                  (`ulimit -Hn`) is {limit}"

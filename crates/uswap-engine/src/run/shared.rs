@@ -1,0 +1,20 @@
+//! What the threads of an engine share of its run.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::run::control::swapon::Orders;
+use crate::run::measure::unmanaged::Unmanaged;
+
+/// Known to every thread.
+#[derive(Default)]
+pub struct RunShared {
+    /// What was ordered while the tree runs.
+    pub orders: Orders,
+    /// Memory may have to be managed soon: the threads that look after it are to begin (`threads.rs`).
+    pub is_expecting: AtomicBool,
+    /// Bytes of shared memory that one process had when the user was told of it; 0 until then.
+    pub shared_memory: AtomicU64,
+    /// Programs that no agent speaks for, noted by the census.
+    pub unmanaged: Mutex<Vec<Unmanaged>>,
+}
