@@ -195,8 +195,9 @@ impl NbdDevice {
             return Err(Why::TooSmall(bytes));
         }
         let line = Line::new(stream, export.structured);
-        let owner = claim(&line, Instant::now() + patience)?;
-        let round_trip = measure(&line, Instant::now() + patience).map_err(|Broken| broken(&line))?;
+        // A server that is there may have a slow disk, or much to do.
+        let owner = claim(&line, Instant::now() + options.timeout)?;
+        let round_trip = measure(&line, Instant::now() + options.timeout).map_err(|Broken| broken(&line))?;
         let device = Self {
             name: uri.text.clone(),
             server,
