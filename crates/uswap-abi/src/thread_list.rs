@@ -8,7 +8,7 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Threads that fit. Where there are more nothing of the program is moved.
-pub const MOST_HEADS: usize = 1024;
+pub const MAX_HEADS: usize = 1024;
 
 /// Addresses of struct robust_list_head.
 #[repr(C)]
@@ -17,7 +17,7 @@ pub struct ThreadList {
     wanted: AtomicU32,
     version: AtomicU32,
     count: AtomicU32,
-    heads: [AtomicU64; MOST_HEADS],
+    heads: [AtomicU64; MAX_HEADS],
 }
 
 impl ThreadList {
@@ -28,7 +28,7 @@ impl ThreadList {
             wanted: AtomicU32::new(0),
             version: AtomicU32::new(0),
             count: AtomicU32::new(0),
-            heads: [const { AtomicU64::new(0) }; MOST_HEADS],
+            heads: [const { AtomicU64::new(0) }; MAX_HEADS],
         }
     }
 
@@ -63,7 +63,7 @@ impl ThreadList {
     pub fn read(&self, mut act: impl FnMut(u64)) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let count = self.count.load(Ordering::Relaxed) as usize;
-        let is_whole = version != 0 && version.is_multiple_of(2) && count <= MOST_HEADS;
+        let is_whole = version != 0 && version.is_multiple_of(2) && count <= MAX_HEADS;
         for place in self.heads.iter().take(if is_whole { count } else { 0 }) {
             act(place.load(Ordering::Relaxed));
         }

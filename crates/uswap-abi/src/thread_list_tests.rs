@@ -1,6 +1,6 @@
 //! The list of threads beside its writer. Apart from it, since the agent compiles that without std.
 
-use crate::thread_list::{MOST_HEADS, ThreadList};
+use crate::thread_list::{MAX_HEADS, ThreadList};
 
 fn read(list: &ThreadList) -> Option<Vec<u64>> {
     let mut heads = Vec::new();
@@ -15,7 +15,7 @@ fn only_a_whole_list_is_believed() {
     assert_eq!(read(&list), Some(vec![7, 9]));
     list.write(std::iter::empty());
     assert_eq!(read(&list), Some(vec![]));
-    list.write((0..MOST_HEADS as u64 + 1).map(|head| head * 64));
+    list.write((0..MAX_HEADS as u64 + 1).map(|head| head * 64));
     assert_eq!(read(&list), None, "one did not fit");
 }
 

@@ -17,7 +17,7 @@ static SOCKET_PATH: [u8; 64] = *b"uswap:socket-path:uswap:socket-path:uswap:sock
 const USERFAULTFD_IOC_NEW: usize = 0xAA00;
 const AF_UNIX: u16 = 1;
 const SEQPACKET: usize = 5;
-const MOST_FDS: usize = 4;
+const MAX_FDS: usize = 4;
 
 #[repr(C)]
 struct Address {
@@ -47,7 +47,7 @@ struct Control {
     length: usize,
     level: i32,
     kind: i32,
-    fds: [i32; MOST_FDS],
+    fds: [i32; MAX_FDS],
 }
 
 /// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready to run. `None`: this
@@ -79,7 +79,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
     let staging = new_staging_userfaultfd(device);
     syscall::close(device);
     let failure = if staging < 0 { staging } else { events.min(0) };
-    let mut eyes = Eyes::open(program);
+    let mut eyes = ProcFds::open(program);
     let failure_told = if is_child && staging >= 0 { 0 } else { failure };
     let mut hello = hello(area, identity, failure_told, eyes.is_none(), program.is_some());
     hello[HELLO_FORKED_AT] = u64::from(inherited);
@@ -93,7 +93,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
     let events = if brings_events { child_events } else { events as i32 };
     if eyes.is_none() {
         let at = if brings_events { 2 } else { 1 };
-        eyes = (fds[at] >= 0 && fds[at + 1] >= 0).then(|| Eyes { pagemap: fds[at], tasks: fds[at + 1] });
+        eyes = (fds[at] >= 0 && fds[at + 1] >= 0).then(|| ProcFds { pagemap: fds[at], tasks: fds[at + 1] });
     }
     if is_child {
         // The engine may have installed it again to make sure of us.
@@ -105,14 +105,14 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
 }
 
 /// What the agent sees of its own process: descriptors of files in /proc.
-pub struct Eyes {
+pub struct ProcFds {
     /// Which of its pages are present.
     pub pagemap: i32,
     /// The directory of its threads.
     pub tasks: i32,
 }
 
-impl Eyes {
+impl ProcFds {
     /// `None`: there is no /proc in this root directory, or its files belong to another user; the engine opens them.
     /// `program`: a pidfd of it, if that is another process.
     fn open(program: Option<i32>) -> Option<Self> {
@@ -301,9 +301,9 @@ fn drop_capabilities() {
     unsafe { call(syscall::CAPSET, [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
-fn receive(socket: i32) -> Option<(Message, [i32; MOST_FDS])> {
+fn receive(socket: i32) -> Option<(Message, [i32; MAX_FDS])> {
     let mut message = [0u64; WORDS];
-    let mut control = Control { length: 0, level: 0, kind: 0, fds: [-1; MOST_FDS] };
+    let mut control = Control { length: 0, level: 0, kind: 0, fds: [-1; MAX_FDS] };
     let vector = Vector { base: message.as_mut_ptr() as usize, length: size_of::<Message>() };
     let mut header = Header {
         name: 0,
@@ -328,7 +328,7 @@ fn receive(socket: i32) -> Option<(Message, [i32; MOST_FDS])> {
 }
 
 fn send(socket: i32, message: &Message, sent: [i32; 3]) -> Option<()> {
-    let mut fds = [-1; MOST_FDS];
+    let mut fds = [-1; MAX_FDS];
     let there = sent.into_iter().filter(|fd| *fd >= 0);
     let count = fds.iter_mut().zip(there).map(|(place, fd)| *place = fd).count();
     let control = Control { length: 16 + 4 * count, level: 1, kind: 1, fds };

@@ -2,7 +2,7 @@
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
-use crate::link::Eyes;
+use crate::link::ProcFds;
 use crate::ring::{Operation, Ring, Run, RunResult, Tray};
 use crate::syscall::{self, call};
 use crate::threads::ThreadPages;
@@ -17,12 +17,12 @@ const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
 
 /// How often a run that answers EAGAIN is tried before it is given back to the engine.
-const MOST_TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 /// How often the processor is given up for an owner that reads events, and how long each nap is after that (µs).
-const MOST_YIELDS: u32 = 1000;
+const MAX_YIELDS: u32 = 1000;
 const GATE_NAP: u32 = 200;
 /// How often the way from SA to SB is tried.
-const MOST_TRANSFERS: u32 = 10_000;
+const MAX_TRANSFERS: u32 = 10_000;
 
 #[repr(C)]
 struct Move {
@@ -83,7 +83,7 @@ pub struct Agent {
 
 impl Agent {
     /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
-    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: Eyes, program: Option<i32>) -> Self {
+    pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: ProcFds, program: Option<i32>) -> Self {
         let [socket, completion, events, staging] = fds;
         let thread_pages = ThreadPages::new(eyes.tasks, area);
         Self {
@@ -246,7 +246,7 @@ impl Agent {
                 _ if seen.is_none() => (worst, next) = (RunResult::Gone, pages),
                 r if r == -syscall::EAGAIN || r == -syscall::EEXIST => {
                     tries += 1;
-                    if tries == MOST_TRIES {
+                    if tries == MAX_TRIES {
                         worst = RunResult::Again;
                         next = pages;
                     }
@@ -292,7 +292,7 @@ impl Agent {
         let mut tries = 0u32;
         while !self.ring.gate.enter() {
             tries += 1;
-            if tries < MOST_YIELDS {
+            if tries < MAX_YIELDS {
                 syscall::yield_now();
             } else {
                 syscall::sleep(GATE_NAP);
@@ -336,7 +336,7 @@ impl Agent {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
         let mut left = tray.hand_over.filled();
-        for _ in 0..MOST_TRANSFERS {
+        for _ in 0..MAX_TRANSFERS {
             if left == 0 {
                 break;
             }

@@ -28,7 +28,7 @@ struct Area {
 static SHORTAGE: [u8; 24] = *b"uswap:memory-is-short:no";
 
 /// How often and how long the program waits at most: a little longer than the engine lets it (300 ms).
-const MOST_WAITS: u32 = 30;
+const MAX_WAITS: u32 = 30;
 const WAIT_NANOSECONDS: u64 = 10_000_000;
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -89,7 +89,7 @@ pub fn answered(area: u64) -> &'static AtomicU32 {
 /// Until the engine has answered the agent, but not for long.
 pub fn wait_for_answer(area: u64) {
     let word = answered(area);
-    for _ in 0..MOST_WAITS {
+    for _ in 0..MAX_WAITS {
         if word.load(SeqCst) != 0 {
             return;
         }

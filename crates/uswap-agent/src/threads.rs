@@ -9,14 +9,14 @@ use crate::layout::{CONTROL_BLOCK, TID_WORD};
 use crate::syscall::{self, call};
 use crate::thread_list::ThreadList;
 
-const MOST_PAGES: usize = 2048;
-const MOST_FUTEXES: usize = 64;
+const MAX_PAGES: usize = 2048;
+const MAX_FUTEXES: usize = 64;
 const RECENT: usize = 128;
 const PROCESS_VM_READV: usize = 310;
 
 /// The pages to leave alone in this round.
 pub struct ThreadPages {
-    pages: [u64; MOST_PAGES],
+    pages: [u64; MAX_PAGES],
     count: usize,
     /// Those of rounds before that are not in this one: a thread that begins and ends between two looks is seen by none, but
     /// its control block and its mutexes mostly lie where others had theirs.
@@ -46,7 +46,7 @@ impl ThreadPages {
         let ids = namespace_ids(syscall::open_at(tasks, b"../status\0", 0));
         let foreign = ids.is_some_and(|(levels, _)| levels > 1);
         Self {
-            pages: [0; MOST_PAGES],
+            pages: [0; MAX_PAGES],
             count: 0,
             recent: [0; RECENT],
             next_recent: 0,
@@ -157,7 +157,7 @@ impl ThreadPages {
         if pending != 0 {
             self.add(pending.wrapping_add(offset));
         }
-        for _ in 0..MOST_FUTEXES {
+        for _ in 0..MAX_FUTEXES {
             // The lowest bit marks a priority-inheriting futex.
             entry &= !1;
             if entry == head || entry == 0 {
@@ -175,7 +175,7 @@ impl ThreadPages {
 
     fn add(&mut self, address: u64) {
         let page = address & !4095;
-        if self.count < MOST_PAGES && (self.count == 0 || self.pages[self.count - 1] != page) {
+        if self.count < MAX_PAGES && (self.count == 0 || self.pages[self.count - 1] != page) {
             self.pages[self.count] = page;
             self.count += 1;
         }

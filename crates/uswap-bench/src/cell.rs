@@ -51,7 +51,7 @@ pub struct Cell<'a> {
 }
 
 /// The least limit that is set, whatever the fraction: the engine's own least budget and some room.
-pub const LEAST_LIMIT: u64 = 24 << 20;
+pub const MIN_LIMIT: u64 = 24 << 20;
 
 /// What was seen while a cell ran.
 #[derive(Debug, Default)]
@@ -166,7 +166,7 @@ impl Bench {
             (_, Ok(_)) => {
                 let limit = cell.peak * u64::from(cell.fraction) / 100;
                 // Whole pages: the kernel rounds down, and the budget is to be of the same limit.
-                Ok(Some((limit >> 12 << 12).max(LEAST_LIMIT)))
+                Ok(Some((limit >> 12 << 12).max(MIN_LIMIT)))
             }
             (_, Err(why)) => Err(Unrun::Skipped(why.clone())),
         }

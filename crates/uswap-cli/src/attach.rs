@@ -21,7 +21,7 @@ use crate::run::{EngineArguments, Refusal, prepare_engine};
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// How often it may not answer.
-const MOST_SILENT: u32 = 40;
+const MAX_SILENT: u32 = 40;
 
 #[derive(Args, Debug)]
 pub struct AttachArguments {
@@ -137,7 +137,7 @@ fn watch(run: &Run, engine: &Value) -> Result<(), String> {
             Ok(_) => return Ok(()),
             Err(_) if client::find(&run.name).is_err() => return Ok(()),
             // It may be about to end.
-            Err(_) if silent < MOST_SILENT => {
+            Err(_) if silent < MAX_SILENT => {
                 silent += 1;
                 std::thread::sleep(PERIOD);
                 continue;

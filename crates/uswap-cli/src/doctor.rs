@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use uswap_core::ageing::Ageing;
+use uswap_core::age_test::AgeTest;
 use uswap_core::size::human;
 use uswap_core::staging::Staging;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
@@ -346,14 +346,14 @@ fn limits() -> Vec<Check> {
     let unlimited = |value: u64| if value == u64::MAX { "unlimited".into() } else { value.to_string() };
     let files = process::open_files_limit().unwrap_or(Limit { soft: 0, hard: 0 });
     let verdict = match files.hard {
-        ..fd_budget::LEAST => Verdict::Fails,
-        fd_budget::LEAST..4096 => Verdict::Warning,
+        ..fd_budget::MIN => Verdict::Fails,
+        fd_budget::MIN..4096 => Verdict::Warning,
         _ => Verdict::Works,
     };
     let found = format!("soft {}, hard {}", unlimited(files.soft), unlimited(files.hard));
     let mut open = Check::new("RLIMIT_NOFILE", verdict, found);
     if files.hard < 4096 {
-        let (each, least) = (fd_budget::OF_A_PROCESS, fd_budget::LEAST);
+        let (each, least) = (fd_budget::OF_A_PROCESS, fd_budget::MIN);
         let text =
             format!("each managed process takes about {each} descriptors, a run {least} at least: ulimit -Hn 65536\n");
         open = open.fix(text + "when they run out processes stay unmanaged, and a run that goes on forking is ended");

@@ -12,7 +12,7 @@ use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::fd_budget::check_limit;
-use uswap_engine::swapon::LEAST_BUDGET;
+use uswap_engine::swapon::MIN_BUDGET;
 use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
 
@@ -235,11 +235,11 @@ fn budget(text: &str, process: u32) -> Result<(Ram, u64, String), String> {
     }
     let size: Size = text.parse().map_err(|error| format!("--ram: {error}"))?;
     let bytes = size.of(machine);
-    if bytes < LEAST_BUDGET {
+    if bytes < MIN_BUDGET {
         return Err(format!(
             "--ram {text} is {}: the least that works is {}{}",
             human(bytes),
-            human(LEAST_BUDGET),
+            human(MIN_BUDGET),
             unit_hint(text, "the machine's memory")
         ));
     }

@@ -11,7 +11,7 @@ use crate::client::{self, Run};
 use crate::table::Table;
 
 /// Processes shown by default.
-const MOST_PROCESSES: usize = 10;
+const MAX_PROCESSES: usize = 10;
 
 #[derive(Args, Debug)]
 pub struct StatusArguments {
@@ -239,7 +239,7 @@ fn processes(figures: &Value) -> Table {
     let mut table = Table::new(&["PID", "<PROCESS", "<STATE"]);
     let all = array(&figures["processes"]);
     let (managed, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|process| process["managed"] == true);
-    for process in managed.iter().chain(&waiting).take(MOST_PROCESSES) {
+    for process in managed.iter().chain(&waiting).take(MAX_PROCESSES) {
         let waiting = process["held"] == true;
         let state = match (process["managed"] == true, process["forked"] == true) {
             (true, true) => "managed, forked",
@@ -252,8 +252,8 @@ fn processes(figures: &Value) -> Table {
         };
         table.row([number(&process["pid"]).to_string(), text(&process["name"]), state]);
     }
-    if all.len() > MOST_PROCESSES {
-        table.row([String::new(), format!("and {} more", all.len() - MOST_PROCESSES)]);
+    if all.len() > MAX_PROCESSES {
+        table.row([String::new(), format!("and {} more", all.len() - MAX_PROCESSES)]);
     }
     table
 }

@@ -30,7 +30,7 @@
 //!
 //! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as many at a time as fit, always one, and
 //! no more than keep the processors busy, since whoever waits for a processor with its memory filled helps nobody. A turn lasts until the process has used
-//! five times what it costs to bring its working set in, and for [`MOST_TURN`] at most. A process that has not yet used [`FINITE`] since it was
+//! five times what it costs to bring its working set in, and for [`MAX_TURN`] at most. A process that has not yet used [`FINITE`] since it was
 //! idle last may use it up in its first turn, because most jobs are finite, and of finite jobs that
 //! run one after the other all but the last end sooner than when they take turns; whoever goes on for longer is likely to for much longer,
 //! and short turns are better for whoever watches all of them get on. Smaller ones further behind may
@@ -50,7 +50,7 @@
 //! **If the estimate is wrong.** Too small: those who are in refault, which raises their estimates, and the last one let in goes back to
 //! its place in line, until the others fit. Too large: fewer are in than could be, for one turn; in its turn a process brings in
 //! what it needs, and that is its estimate from then on. Wrong altogether, or a wait that is not understood:
-//! a fault is held for a tenth of a second at most ([`MOST_HOLD`]), so who is out goes on, slowly.
+//! a fault is held for a tenth of a second at most ([`MAX_HOLD`]), so who is out goes on, slowly.
 //!
 //! Times are from any fixed moment on; memory is in pages.
 
@@ -64,7 +64,7 @@ mod process;
 use process::{Process, Turn};
 
 /// A fault is held at most so long at a time.
-pub const MOST_HOLD: Duration = Duration::from_millis(100);
+pub const MAX_HOLD: Duration = Duration::from_millis(100);
 /// Whoever used less than this since it was idle last is short or interactive, and never waits.
 pub const SHORT: Duration = Duration::from_millis(100);
 /// A process that sleeps for so long was idle.
@@ -72,16 +72,16 @@ pub const REST: Duration = Duration::from_millis(500);
 /// So long memory is kept for somebody who has a turn and sleeps.
 pub const LINGER: Duration = Duration::from_millis(50);
 /// A turn ends after so long, however little of it was used.
-pub const MOST_TURN: Duration = Duration::from_secs(10);
+pub const MAX_TURN: Duration = Duration::from_secs(10);
 /// What may be used of a turn, running and waiting for pages: at least and at most.
-const LEAST_USE: Duration = Duration::from_millis(250);
-const MOST_USE: Duration = Duration::from_secs(6);
+const MIN_USE: Duration = Duration::from_millis(250);
+const MAX_USE: Duration = Duration::from_secs(6);
 /// And so many times what it takes to bring the working set in.
 const TURN_FACTOR: u32 = 5;
 /// A job that is finite has mostly used less when it ends.
 pub const FINITE: Duration = Duration::from_secs(2);
 /// A turn that takes the place of one that does not fit yet is not worth it if it is shorter.
-const LEAST_INTERIM: Duration = Duration::from_millis(250);
+const MIN_INTERIM: Duration = Duration::from_millis(250);
 /// Share of its time that a process waits for pages when it thrashes.
 const THRASHES: f64 = 0.3;
 /// It begins after so long a shortage, and ends after so long a time of room.
@@ -371,10 +371,10 @@ impl LoadControl {
 
     fn new_turn(&self, machine: Machine, demand: u64, burst: Duration) -> Turn {
         let swap_in = machine.swap_in.saturating_mul(demand.min(1 << 24) as u32);
-        let least = FINITE.saturating_sub(burst).max(LEAST_USE);
-        let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MOST_USE);
+        let least = FINITE.saturating_sub(burst).max(MIN_USE);
+        let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MAX_USE);
         // One that is forced lasts as long as it is told to, however much of it is used.
-        let (length, left) = self.tuning.forced.map_or((MOST_TURN, left), |length| (length, Duration::MAX));
+        let (length, left) = self.tuning.forced.map_or((MAX_TURN, left), |length| (length, Duration::MAX));
         Turn { since: self.now, until: self.now + length, left }
     }
 
@@ -441,7 +441,7 @@ impl LoadControl {
             let lent = self.lender(&process);
             let turn = self.new_turn(machine, demand, process.burst);
             let until = [lent, waits_until].into_iter().flatten().fold(turn.until, Duration::min);
-            let worthwhile = waits_until.is_none() || until.saturating_sub(now) >= LEAST_INTERIM;
+            let worthwhile = waits_until.is_none() || until.saturating_sub(now) >= MIN_INTERIM;
             if room.fits(&process, demand, FILLED) && worthwhile {
                 self.turns += 1;
                 self.change(*key, |process| process.turn = Some(Turn { until, ..turn }));

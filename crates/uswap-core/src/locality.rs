@@ -31,7 +31,7 @@ const SAMPLE: u32 = 4;
 /// What comes must be wanted so much sooner than what goes.
 const SOONER: f32 = 1.4;
 /// And within four horizons, which is as long as it stays, at least one of four must be.
-const LEAST: f32 = 1.0 / 16.0;
+const MIN: f32 = 1.0 / 16.0;
 /// After so many pages or horizons what is known counts half.
 const MEMORY: f32 = 32.0;
 const PAGE: u64 = 4096;
@@ -177,7 +177,7 @@ impl Locality {
         for withheld in self.withheld.iter().filter(|withheld| withheld.page != 0) {
             wanted[usize::from(withheld.band)].exposure += now.since(withheld.since);
         }
-        let least = self.displaced.get() * SOONER + LEAST;
+        let least = self.displaced.get() * SOONER + MIN;
         wanted.iter().take_while(|rate| rate.get() > least).count()
     }
 

@@ -18,7 +18,7 @@ pub type Program = u64;
 /// A new process counts for one part in so many of the average.
 const MEMORY: f64 = 4.0;
 /// Programs that are remembered, at most.
-const MOST: usize = 256;
+const MAX: usize = 256;
 
 /// What processes of a program came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ impl Programs {
                 habit.seen = fresh.seen;
             })
             .or_insert(fresh);
-        if self.known.len() > MOST {
+        if self.known.len() > MAX {
             let oldest = self.known.iter().min_by_key(|(_, habit)| habit.seen).map(|(program, _)| *program);
             oldest.map(|program| self.known.remove(&program));
         }
@@ -88,7 +88,7 @@ mod tests {
         let mut programs = Programs::default();
         programs.learn(0, 5, Duration::ZERO);
         assert!(programs.habit(0).is_none());
-        (1..=MOST as u64).for_each(|program| programs.learn(program, 1, Duration::ZERO));
+        (1..=MAX as u64).for_each(|program| programs.learn(program, 1, Duration::ZERO));
         programs.learn(1, 1, Duration::ZERO);
         programs.learn(9999, 1, Duration::ZERO);
         assert!(programs.habit(2).is_none() && programs.habit(1).is_some() && programs.habit(9999).is_some());

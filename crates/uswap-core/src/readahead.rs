@@ -37,7 +37,7 @@ const UNPROVEN: usize = 6;
 const VOTERS: usize = 9;
 const MAJORITY: usize = 5;
 /// Pages further apart than this have nothing to do with each other, in bytes.
-const MOST_STRIDE: i64 = 4 << 20;
+const MAX_STRIDE: i64 = 4 << 20;
 const PAGE: i64 = 4096;
 /// Pages of a lead, whatever the device.
 const LONGEST_LEAD: u32 = 1 << 16;
@@ -283,7 +283,7 @@ impl Streams {
             }
         }
         let votes = distances.filter(|distance| *distance == candidate).count();
-        (votes >= MAJORITY && candidate != 0 && candidate.abs() <= MOST_STRIDE).then_some(candidate)
+        (votes >= MAJORITY && candidate != 0 && candidate.abs() <= MAX_STRIDE).then_some(candidate)
     }
 }
 

@@ -45,7 +45,7 @@ const NONE: u32 = u32::MAX;
 /// Partial clusters looked at for a run of the wanted length before scattered slots are taken.
 const PARTIAL_LOOKS: usize = 8;
 /// Lanes of a device, at most (a bit each in `holding`).
-const MOST_LANES: u32 = 64;
+const MAX_LANES: u32 = 64;
 /// A device has a lane for so many batches: all caches together never hold more than an eighth of it.
 const BATCHES_PER_LANE: u32 = 16;
 
@@ -152,7 +152,7 @@ impl Slots {
     /// All `total` slots free and clean. A last cluster that is not whole is left out.
     pub fn new(total: u32, locking: Locking) -> Self {
         let (batch, lanes) = match locking {
-            Locking::Caches => (BATCH_SLOTS, (total / (BATCHES_PER_LANE * BATCH_SLOTS)).clamp(1, MOST_LANES)),
+            Locking::Caches => (BATCH_SLOTS, (total / (BATCHES_PER_LANE * BATCH_SLOTS)).clamp(1, MAX_LANES)),
             _ => (0, 1),
         };
         let whole = (locking == Locking::Whole).then(|| RankedMutex::new(ranks::SLOTS, ()));

@@ -12,7 +12,7 @@
 //! - **shrinks** as well while the thrash guard stands ajar: then pages are staged at random, also those in use, and a touch tells
 //!   nothing of age,
 //!
-//! between [`LEAST`] and [`MOST`]. A sweep, a stream and uniform random access are left at the least; programs whose
+//! between [`MIN`] and [`MAX`]. A sweep, a stream and uniform random access are left at the least; programs whose
 //! pages differ in heat get what they pay for. If the guess is wrong it costs soft faults, whose sum the second
 //! condition bounds. It is looked at each time the list has been passed once or so.
 //!
@@ -20,20 +20,20 @@
 //! engine measures it (its `soft_fault_cost.rs`): while soft faults cost too much the share shrinks whatever it saves, down to next to nothing, and
 //! it grows again only when they cost much less.
 
-use crate::ageing::{Ageing, Cost};
+use crate::age_test::{AgeTest, Cost};
 
 /// Shares are counted in so many parts of what is resident.
 const PARTS: u64 = 4096;
 /// The least that lies staged: a thirty-second.
-const LEAST: u64 = PARTS / 32;
+const MIN: u64 = PARTS / 32;
 /// The least while soft faults cost too much.
-const LEAST_DEAR: u64 = 1;
+const MIN_DEAR: u64 = 1;
 /// The most: a quarter.
-const MOST: u64 = PARTS / 4;
+const MAX: u64 = PARTS / 4;
 /// A refault costs as much as so many soft faults: from the pool, at least. From devices it is more.
 const REFAULT_COST: u64 = 4;
 /// Passages of the list are looked at when at least so many pages have gone or been touched.
-const LEAST_SEEN: u64 = 128;
+const MIN_SEEN: u64 = 128;
 
 /// The share of a space, and what was seen since it was last set.
 #[derive(Clone, Debug)]
@@ -47,11 +47,11 @@ pub struct Staging {
 
 impl Default for Staging {
     fn default() -> Self {
-        Self { share: LEAST, evicted: 0, touched: 0, refaults: 0, cost: Cost::Low }
+        Self { share: MIN, evicted: 0, touched: 0, refaults: 0, cost: Cost::Low }
     }
 }
 
-impl Ageing for Staging {
+impl AgeTest for Staging {
     const NAME: &'static str = "soft faults";
     const IS_SILENT: bool = false;
 
@@ -73,7 +73,7 @@ impl Ageing for Staging {
 
     fn evicted(&mut self, resident: u64, aged: bool) {
         self.evicted += 1;
-        if self.evicted + self.touched >= self.target(resident).max(LEAST_SEEN) {
+        if self.evicted + self.touched >= self.target(resident).max(MIN_SEEN) {
             self.adjust(aged);
         }
     }
@@ -87,12 +87,12 @@ impl Staging {
         let pays = touched > 2 * self.share && self.touched * 8 < refaults;
         let fails = touched * 4 < 5 * self.share || self.touched * 4 > refaults;
         if self.cost == Cost::High {
-            self.share = (self.share * 4 / 5).max(LEAST_DEAR);
-        } else if aged && (pays || self.share < LEAST) {
+            self.share = (self.share * 4 / 5).max(MIN_DEAR);
+        } else if aged && (pays || self.share < MIN) {
             let more = if self.cost == Cost::Low { (self.share / 4).max(1) } else { 0 };
-            self.share = (self.share + more).min(MOST);
-        } else if (!aged || fails) && self.share > LEAST {
-            self.share = (self.share - self.share / 5).max(LEAST);
+            self.share = (self.share + more).min(MAX);
+        } else if (!aged || fails) && self.share > MIN {
+            self.share = (self.share - self.share / 5).max(MIN);
         }
         *self = Self { share: self.share, cost: self.cost, ..Self::default() };
     }

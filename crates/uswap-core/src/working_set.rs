@@ -22,17 +22,17 @@
 //! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and whether it had been active
 //! (`workingset`). On its return the difference is the *refault distance*: how many more pages of room it would
 //! have needed to stay. If the active list is longer than that, the page challenges it; whether it is let in is decided
-//! by the thrash guard (`challenge.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
+//! by the thrash guard (`thrash_guard.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
 //! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and Levy 1981; Babaoglu and
 //! Joy 1981).
 //!
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
-use crate::ageing::{Ageing, Cost};
-use crate::challenge::{Challenge, Passing, Sample};
+use crate::age_test::{AgeTest, Cost};
 use crate::lists::Lists;
 use crate::staging::Staging;
 use crate::table::{PageIndex, PageTable};
+use crate::thrash_guard::{Passing, Sample, ThrashGuard};
 use crate::word::{PageWord, State};
 
 /// One page in so many is inactive.
@@ -40,13 +40,13 @@ const INACTIVE_SHARE: u64 = 10;
 /// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
 const INACTIVE_SHARE_OPEN: u64 = 4;
 /// Most neighbours that go together when the active list must shrink.
-const MOST_SHRINK: u64 = 64;
+const MAX_SHRINK: u64 = 64;
 
 /// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
 #[derive(Clone, Debug, Default)]
-pub struct WorkingSet<A: Ageing = Staging> {
+pub struct WorkingSet<A: AgeTest = Staging> {
     lists: Lists,
-    challenge: Challenge,
+    challenge: ThrashGuard,
     ageing: A,
     /// Evictions so far.
     clock: u64,
@@ -83,7 +83,7 @@ pub struct Refault {
     pub distance: u64,
 }
 
-impl<A: Ageing> WorkingSet<A> {
+impl<A: AgeTest> WorkingSet<A> {
     /// One without a policy, for comparison: nothing is active, no age is tested, and who came first goes first (FIFO).
     pub fn plain() -> Self {
         Self { plain: true, ..Self::default() }
@@ -264,7 +264,7 @@ impl<A: Ageing> WorkingSet<A> {
             // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
-            let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MOST_SHRINK) };
+            let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MAX_SHRINK) };
             self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
         }
         self.owed = self.owed.saturating_sub(1);

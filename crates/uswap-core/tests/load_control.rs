@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use uswap_core::load_control::{LINGER, LoadControl, MOST_TURN, Machine, Sample, Tuning};
+use uswap_core::load_control::{LINGER, LoadControl, MAX_TURN, Machine, Sample, Tuning};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -232,7 +232,7 @@ proptest! {
     /// nobody who lives alone is held.
     #[test]
     fn nobody_starves_and_never_are_all_held(programs in prop::collection::vec(program(), 1..7), capacity in 100u64..30_000) {
-        let most = (MOST_TURN.as_millis() / TICK.as_millis()) as u32 * programs.len() as u32 + 20;
+        let most = (MAX_TURN.as_millis() / TICK.as_millis()) as u32 * programs.len() as u32 + 20;
         let mut world = World::new(capacity, &programs);
         // Memory is kept for a sleeper for a moment; the next comes in after that.
         let (mut idle, most_idle) = (0, (LINGER.as_millis() / TICK.as_millis()) as u32 + 2);

@@ -25,7 +25,7 @@ use crate::queue::ReadQueue;
 /// Transfers in flight per ring.
 const RING_DEPTH: u32 = 64;
 /// No disk has smaller ones.
-const LEAST_SECTOR: usize = 512;
+const MIN_SECTOR: usize = 512;
 const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
 
 /// A file or block device.
@@ -222,10 +222,10 @@ impl Drop for FileDevice {
 /// page cache 512.
 fn sector_of(file: &File, direct: bool) -> usize {
     if !direct {
-        return LEAST_SECTOR;
+        return MIN_SECTOR;
     }
     match direct_alignment(file.as_fd()) {
-        Ok(Some(bytes)) => (bytes as usize).next_power_of_two().clamp(LEAST_SECTOR, PAGE_SIZE),
+        Ok(Some(bytes)) => (bytes as usize).next_power_of_two().clamp(MIN_SECTOR, PAGE_SIZE),
         _ => PAGE_SIZE,
     }
 }

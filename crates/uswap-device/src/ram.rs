@@ -9,7 +9,7 @@ use uswap_sys::Reservation;
 use crate::device::{Device, DeviceClass, Errno, check_part, check_range};
 
 /// Stripes of a device, at most: up to 256 MiB each slot is one.
-const MOST_STRIPES: u32 = 64 << 10;
+const MAX_STRIPES: u32 = 64 << 10;
 /// As a disk's.
 const SECTOR: usize = 512;
 
@@ -39,7 +39,7 @@ impl RamDevice {
     /// # Errors
     /// ENOMEM: not so much address space.
     pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
-        let stripe_slots = slots.div_ceil(MOST_STRIPES).max(1);
+        let stripe_slots = slots.div_ceil(MAX_STRIPES).max(1);
         let stripes = Reservation::in_pieces(slots as usize * PAGE_SIZE, stripe_slots as usize * PAGE_SIZE)?;
         let stripes = stripes.map(|memory| RankedMutex::new(ranks::STRIPE, memory)).collect();
         Ok(Self { name: name.into(), slots, stripe_slots, stripes })
@@ -138,10 +138,10 @@ mod tests {
 
     #[test]
     fn a_transfer_may_cross_stripes_and_the_last_one_may_be_short() {
-        let slots = 2 * MOST_STRIPES + 5;
+        let slots = 2 * MAX_STRIPES + 5;
         let device = RamDevice::new("ram", slots);
         let bytes: Vec<u8> = (0..6 * PAGE_SIZE).map(|i| (i / 7) as u8).collect();
-        for first in [0, MOST_STRIPES - 2, slots - 6] {
+        for first in [0, MAX_STRIPES - 2, slots - 6] {
             device.write(first, &bytes).unwrap();
             let mut back = vec![0; bytes.len()];
             device.read(first, &mut back).unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Most pages: what a `u32` numbers.
-const MOST: u64 = u32::MAX as u64;
+const MAX: u64 = u32::MAX as u64;
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,7 +40,7 @@ impl FromStr for Ram {
             return if sound { Ok(Self::Percent(percent)) } else { Err(refused()) };
         }
         match text.parse() {
-            Ok(pages @ 1..=MOST) => Ok(Self::Pages(pages)),
+            Ok(pages @ 1..=MAX) => Ok(Self::Pages(pages)),
             _ => Err(refused()),
         }
     }

@@ -13,11 +13,11 @@ use uswap_core::{Locking, PAGE_SIZE, RankedRwLock, Run, Slots, ranks, worker_num
 use uswap_device::{Device, DeviceClass, Errno, News, ReadQueue, ReadRequest};
 
 use crate::extent::{Extent, SLOT_UNITS, UNIT};
-use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::packs::{Packed, Packs};
 use crate::put::IO_PAGES;
 use crate::squeeze::Taker;
 use crate::stats::DeviceStatus;
+use crate::write_batch::{BATCH_OBJECTS, WriteBatch};
 
 mod room;
 
@@ -29,10 +29,10 @@ const KEEP_DIRTY: u32 = 4;
 const TRIM_CLUSTERS: u32 = 8;
 
 /// Devices in the life of a store, at most.
-pub(crate) const MOST_DEVICES: usize = 255;
+pub(crate) const MAX_DEVICES: usize = 255;
 
 /// A device with its slots and its record.
-pub(crate) struct Bay {
+pub(crate) struct SwapDevice {
     /// `None` once it has gone. Cloned for each transfer: it is closed when the last one has ended.
     device: RankedRwLock<Option<Arc<dyn Device>>>,
     pub name: Arc<str>,
@@ -65,7 +65,7 @@ pub(crate) struct Rules {
 /// Where a page was written: index of the device, slot.
 pub(crate) type Spot = (u8, u32);
 
-impl Bay {
+impl SwapDevice {
     pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking, rules: Arc<Rules>) -> Self {
         let slots = Slots::new(device.slots(), locking);
         let packs = Packs::new(device.slots());
@@ -274,7 +274,7 @@ impl Bay {
     fn write_objects(
         &self,
         index: u8,
-        batch: &mut Outgoing,
+        batch: &mut WriteBatch,
         extents: &mut Vec<Extent>,
         lists: &mut WriteLists,
         taker: Taker,
@@ -441,13 +441,13 @@ pub(crate) struct WriteLists {
 impl Default for WriteLists {
     fn default() -> Self {
         let (slots, runs) = (Vec::with_capacity(IO_PAGES), Vec::with_capacity(IO_PAGES));
-        Self { slots, runs, turns: Vec::with_capacity(MOST_DEVICES), places: Vec::with_capacity(BATCH_OBJECTS) }
+        Self { slots, runs, turns: Vec::with_capacity(MAX_DEVICES), places: Vec::with_capacity(BATCH_OBJECTS) }
     }
 }
 
 /// All devices that ever were.
 pub(crate) struct Devices {
-    bays: Box<[OnceLock<Bay>]>,
+    bays: Box<[OnceLock<SwapDevice>]>,
     turn: AtomicU32,
     locking: Locking,
     pub rules: Arc<Rules>,
@@ -455,13 +455,13 @@ pub(crate) struct Devices {
 
 impl Devices {
     pub fn new(locking: Locking) -> Self {
-        let bays = (0..MOST_DEVICES).map(|_| OnceLock::new()).collect();
+        let bays = (0..MAX_DEVICES).map(|_| OnceLock::new()).collect();
         Self { bays, turn: AtomicU32::new(0), locking, rules: Arc::default() }
     }
 
     /// Adds a device; `None` when there were too many.
     pub fn add(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
-        let mut bay = Bay::new(device, priority, self.locking, self.rules.clone());
+        let mut bay = SwapDevice::new(device, priority, self.locking, self.rules.clone());
         for (index, place) in self.bays.iter().enumerate() {
             match place.set(bay) {
                 Ok(()) => return Some(index as u8),
@@ -472,12 +472,12 @@ impl Devices {
     }
 
     /// The device of this number.
-    pub fn bay(&self, index: u8) -> &Bay {
+    pub fn bay(&self, index: u8) -> &SwapDevice {
         self.bays[index as usize].get().expect("a device that was added")
     }
 
     /// Number and bay of each that has not gone.
-    pub fn open(&self) -> impl Iterator<Item = (u8, &Bay)> {
+    pub fn open(&self) -> impl Iterator<Item = (u8, &SwapDevice)> {
         let added = self.bays.iter().map_while(OnceLock::get).enumerate();
         added.filter(|(_, bay)| bay.is_open()).map(|(index, bay)| (index as u8, bay))
     }
@@ -518,7 +518,13 @@ impl Devices {
 
     /// Writes the objects of a batch in order to the first devices that take them, and appends where each went to
     /// `extents`, from the one on that it ends before: a prefix of the objects, all of them when there was room.
-    pub fn write_objects(&self, batch: &mut Outgoing, extents: &mut Vec<Extent>, lists: &mut WriteLists, taker: Taker) {
+    pub fn write_objects(
+        &self,
+        batch: &mut WriteBatch,
+        extents: &mut Vec<Extent>,
+        lists: &mut WriteLists,
+        taker: Taker,
+    ) {
         let mut turns = std::mem::take(&mut lists.turns);
         self.turns(&mut turns);
         for &index in &turns {

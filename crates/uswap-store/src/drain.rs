@@ -15,7 +15,7 @@ use uswap_core::PAGE_SIZE;
 use uswap_device::{Device, News};
 
 use crate::extent::{Extent, SLOT_UNITS, UNIT};
-use crate::moving::Mover;
+use crate::relocate::Mover;
 use crate::store::Store;
 use crate::table::Place;
 

@@ -12,7 +12,7 @@ use uswap_sys::AlignedBuf;
 
 use crate::codec::{MAX_COMPRESSED, TAG, expand, fill};
 use crate::config::{Load, LoadError, ObjectId};
-use crate::devices::{Bay, ReadPlan};
+use crate::devices::{ReadPlan, SwapDevice};
 use crate::extent::{Extent, unpack};
 use crate::put::IO_PAGES;
 use crate::stats::add;
@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::table::Place;
 
 /// Reads of one page, at most, when it is moved again and again while it is read.
-const MOST_READS: usize = 16;
+const MAX_READS: usize = 16;
 
 /// Where an object lies on a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -137,7 +137,7 @@ impl Store {
     ) -> Result<(), LoadError> {
         let scratch = scratch.as_mut();
         let (mut last, mut failures) = (LoadError::Gone, 0);
-        for _ in 0..MOST_READS {
+        for _ in 0..MAX_READS {
             let Some(wanted) = self.load_memory(id, out)? else { return Ok(()) };
             let Err(error) = self.read_one(&wanted, matches!(last, LoadError::Checksum { .. }), out, scratch) else {
                 return Ok(());
@@ -241,7 +241,7 @@ impl Store {
         good
     }
 
-    pub(crate) fn bay(&self, device: u8) -> &Bay {
+    pub(crate) fn bay(&self, device: u8) -> &SwapDevice {
         self.devices.bay(device)
     }
 

@@ -12,11 +12,11 @@ use crate::config::{GROUP, ObjectId, PutError};
 use crate::devices::{Spot, WriteLists};
 use crate::extent::Extent;
 use crate::load::LoadScratch;
-use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 use crate::table::{List, Place, Shard};
+use crate::write_batch::{BATCH_OBJECTS, WriteBatch};
 
 /// Pages that the I/O buffer of a worker holds.
 pub(crate) const IO_PAGES: usize = 128;
@@ -53,7 +53,7 @@ pub struct Scratch {
     staged: Vec<Outbound>,
     spots: Vec<Spot>,
     /// Compressed pages on their way to a device, and of each its position in the batch and its hash.
-    outgoing: Outgoing,
+    outgoing: WriteBatch,
     spilled: Vec<Outbound>,
     extents: Vec<Extent>,
     lists: WriteLists,
@@ -85,7 +85,7 @@ impl Scratch {
             io: AlignedBuf::zeroed(IO_PAGES * PAGE_SIZE),
             staged: Vec::with_capacity(IO_PAGES),
             spots: Vec::with_capacity(IO_PAGES),
-            outgoing: Outgoing::new(),
+            outgoing: WriteBatch::new(),
             spilled: Vec::with_capacity(BATCH_OBJECTS),
             extents: Vec::with_capacity(BATCH_OBJECTS),
             lists: WriteLists::default(),
@@ -338,7 +338,7 @@ impl Store {
     /// cached copies there are given up before objects are left.
     pub(crate) fn write_objects(
         &self,
-        batch: &mut Outgoing,
+        batch: &mut WriteBatch,
         extents: &mut Vec<Extent>,
         lists: &mut WriteLists,
         taker: Taker,

@@ -13,7 +13,7 @@
 //! The condition holds for averages, so as long as it holds there is something to move. A step is bounded in objects and in
 //! entries looked at; who calls waits a while after a round that freed nothing (what could not be read stays).
 
-use crate::moving::Mover;
+use crate::relocate::Mover;
 use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;

@@ -15,7 +15,7 @@ use crate::repack::Repacker;
 use crate::store::Store;
 
 /// Steps of one squeeze, at most. Each moves up to 60 objects or looks at 2048 entries.
-const MOST_STEPS: u32 = 256;
+const MAX_STEPS: u32 = 256;
 /// Slots that are freed at least if they can be: room for a batch.
 const ENOUGH: u64 = IO_PAGES as u64;
 
@@ -45,7 +45,7 @@ impl Store {
         let used = || self.devices.open().map(|(_, bay)| u64::from(bay.slots_used())).sum::<u64>();
         let (before, mut freed) = (used(), 0);
         repacker.begin();
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let squeezable = |device: &u8| self.devices.bay(*device).is_squeezable();
             let Some(device) = self.devices.open().map(|(device, _)| device).find(squeezable) else { break };
             let report = self.repack_on(device, repacker);

@@ -18,12 +18,12 @@ use crate::codec::TAG;
 use crate::config::ObjectId;
 use crate::devices::WriteLists;
 use crate::extent::Extent;
-use crate::outgoing::{BATCH_OBJECTS, Outgoing};
 use crate::repack::Repacker;
 use crate::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 use crate::table::{List, Place, Shard};
+use crate::write_batch::{BATCH_OBJECTS, WriteBatch};
 
 /// Cached copies given up at a time.
 const GIVE_UP: u32 = 128;
@@ -34,7 +34,7 @@ const PER_SHARD: usize = 64;
 /// Shards that a batch empties, roughly.
 const SHARDS: u32 = 3;
 /// Objects of a slab, at most.
-const MOST_MOVES: usize = 2048;
+const MAX_MOVES: usize = 2048;
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
@@ -69,7 +69,7 @@ struct Victim {
 
 /// The working memory of a writeback thread (512 KiB and lists; as much again and a half once something is repacked).
 pub struct WritebackScratch {
-    batch: Outgoing,
+    batch: WriteBatch,
     victims: Vec<Victim>,
     extents: Vec<Extent>,
     lists: WriteLists,
@@ -89,13 +89,13 @@ impl WritebackScratch {
     /// Working memory for a new thread.
     pub fn new() -> Self {
         Self {
-            batch: Outgoing::new(),
+            batch: WriteBatch::new(),
             victims: Vec::with_capacity(BATCH_OBJECTS),
             extents: Vec::with_capacity(BATCH_OBJECTS),
             lists: WriteLists::default(),
             repacker: Repacker::new(),
             handles: Vec::with_capacity(BATCH_OBJECTS),
-            moves: Vec::with_capacity(MOST_MOVES),
+            moves: Vec::with_capacity(MAX_MOVES),
             turn: 0,
         }
     }

@@ -5,19 +5,19 @@ use std::io;
 use crate::check_int;
 
 /// Processors that can be told apart.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 
 /// A set of processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Processors([u64; MOST / 64]);
+pub struct Processors([u64; MAX / 64]);
 
 impl Processors {
     /// Every number there can be: confines to nothing but what cpusets allow.
-    pub const ALL: Self = Self([u64::MAX; MOST / 64]);
+    pub const ALL: Self = Self([u64::MAX; MAX / 64]);
 
     /// Only this one; `None` for a number beyond 1023.
     pub fn only(number: u32) -> Option<Self> {
-        let mut set = [0; MOST / 64];
+        let mut set = [0; MAX / 64];
         *set.get_mut(number as usize / 64)? |= 1 << (number % 64);
         Some(Self(set))
     }
@@ -27,7 +27,7 @@ impl Processors {
     /// # Errors
     /// ESRCH.
     pub fn of(tid: u32) -> io::Result<Self> {
-        let mut set = [0u64; MOST / 64];
+        let mut set = [0u64; MAX / 64];
         // SAFETY: the set is as long as said.
         check_int(unsafe { libc::sched_getaffinity(tid as i32, size_of_val(&set), set.as_mut_ptr().cast()) })?;
         Ok(Self(set))

@@ -9,7 +9,7 @@ mod file;
 mod guard;
 pub mod heap;
 pub mod interrupt;
-pub mod leash;
+pub mod kill_on_close;
 pub mod loan;
 pub mod maps;
 pub mod memory;

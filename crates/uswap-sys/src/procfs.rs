@@ -343,7 +343,7 @@ pub fn descendants(pid: u32) -> Seen {
 /// Relatives of a process, nearest first: parents up to (and without) `top`, then the leaders of its process group and of
 /// its session (fields 4 to 6 of proc_pid_stat(5)).
 pub fn kin(pid: u32, top: u32) -> Vec<u32> {
-    const MOST: usize = 64;
+    const MAX: usize = 64;
     let read = |pid: u32| -> Option<[u32; 3]> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, after_name) = text.rsplit_once(')')?;
@@ -352,7 +352,7 @@ pub fn kin(pid: u32, top: u32) -> Vec<u32> {
     };
     let Some([first, leader, session]) = read(pid) else { return Vec::new() };
     let parents = std::iter::successors(Some(first), |parent| read(*parent).map(|[above, ..]| above));
-    let mut kin: Vec<u32> = parents.take_while(|parent| *parent != top && *parent > 1).take(MOST).collect();
+    let mut kin: Vec<u32> = parents.take_while(|parent| *parent != top && *parent > 1).take(MAX).collect();
     kin.extend([leader, session].into_iter().filter(|leader| *leader != pid && *leader != 0));
     kin
 }

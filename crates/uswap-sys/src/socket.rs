@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{check, check_int};
 
-const MOST_FDS: usize = 4;
+const MAX_FDS: usize = 4;
 
 /// A connected SOCK_SEQPACKET socket.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ impl MessageSocket {
         let mut vector = header.1;
         header.0.msg_iov = &raw mut vector;
         if !fds.is_empty() {
-            let raw: Vec<RawFd> = fds.iter().take(MOST_FDS).map(|fd| fd.as_raw_fd()).collect();
+            let raw: Vec<RawFd> = fds.iter().take(MAX_FDS).map(|fd| fd.as_raw_fd()).collect();
             write_control(&mut control, &raw);
             header.0.msg_control = control.as_mut_ptr().cast();
             header.0.msg_controllen = (16 + 4 * raw.len()).next_multiple_of(8);
@@ -139,7 +139,7 @@ impl MessageSocket {
         // SAFETY: as in `send`; the kernel writes within the lengths given.
         let n = check(unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut header.0, flags) } as libc::c_long)?;
         let count = if header.0.msg_controllen >= 16 { (control[0] as usize).saturating_sub(16) / 4 } else { 0 };
-        let fds = (0..count.min(MOST_FDS)).map(|i| {
+        let fds = (0..count.min(MAX_FDS)).map(|i| {
             let fd = (control[2 + i / 2] >> (32 * (i % 2))) as u32 as RawFd;
             // SAFETY: the kernel just installed it for us.
             unsafe { OwnedFd::from_raw_fd(fd) }

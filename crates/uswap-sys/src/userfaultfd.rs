@@ -327,7 +327,7 @@ impl Userfaultfd {
     /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it can be read again
     /// (`userfaultfd_ctx_read` in fs/userfaultfd.c).
     pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
-        let mut messages = [Message::default(); MOST_MESSAGES];
+        let mut messages = [Message::default(); MAX_MESSAGES];
         let length = size_of_val(&messages);
         // SAFETY: the buffer is as long as said.
         let n = unsafe { libc::read(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), length) };
@@ -338,7 +338,7 @@ impl Userfaultfd {
         }
         let count = n as usize / size_of::<Message>();
         events.extend(messages[..count].iter().map(|message| decode(*message)));
-        Ok(count == MOST_MESSAGES)
+        Ok(count == MAX_MESSAGES)
     }
 
     fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
@@ -372,7 +372,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
 const NOWHERE: u64 = 4096;
 
 /// Messages taken by one read.
-const MOST_MESSAGES: usize = 16;
+const MAX_MESSAGES: usize = 16;
 
 fn decode(message: Message) -> Event {
     let [a, b, c] = message.words;

@@ -13,7 +13,7 @@ pub struct RemoteRange {
 }
 
 /// Most ranges in one call (IOV_MAX).
-pub const MOST_RANGES: usize = 1024;
+pub const MAX_RANGES: usize = 1024;
 
 /// Reads `ranges` of process `pid` one after the other into `buffer`, whose length is the sum of theirs. All are read
 /// from the same address space. Returns the bytes read: fewer than asked when a page could not be read.

@@ -6,7 +6,7 @@
 //! obj:      | length: u16 | bytes ...                 free: | 0xFFFF | next free: u16 | ...
 //! ```
 //! Classes are the sizes that divide a slab into a whole number of places, so no slab has a rest, where they are at least
-//! [`LEAST_STEP`] apart. No object has a page of its own, and none lies in two slabs.
+//! [`MIN_STEP`] apart. No object has a page of its own, and none lies in two slabs.
 //!
 //! Freed places of a slab are chained through the slab itself. Slabs with room hang in one of four lists of their class, by
 //! how full they are, and an object goes into the fullest, so that thin slabs run empty. An empty slab goes back to the
@@ -34,9 +34,9 @@ use crate::rank::{RankedMutex, ranks};
 /// Bytes in a slab.
 pub const SLAB_SIZE: usize = 64 << 10;
 /// Sizes of classes are at least so many bytes apart: finer ones would leave more in thin slabs than they save.
-const LEAST_STEP: usize = 16;
+const MIN_STEP: usize = 16;
 /// Size of the smallest class.
-const LEAST_SIZE: usize = 48;
+const MIN_SIZE: usize = 48;
 const FULLNESS_GROUPS: usize = 4;
 const FREE_MARK: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
@@ -45,17 +45,17 @@ const NO_OBJECT: u16 = u16::MAX;
 const CLASS_BITS: u32 = 7;
 const PLACE_BITS: u32 = 32 - CLASS_BITS;
 /// Most objects of a slab.
-const MOST_OBJECTS: usize = SLAB_SIZE / LEAST_SIZE;
+const MAX_OBJECTS: usize = SLAB_SIZE / MIN_SIZE;
 
 const _: () = assert!(MAX_OBJECT < FREE_MARK as usize);
-const _: () = assert!(MOST_OBJECTS < NO_OBJECT as usize);
+const _: () = assert!(MAX_OBJECTS < NO_OBJECT as usize);
 
 /// The sizes of a slab's places, largest first; how many there are.
 const SIZES: ([u16; 1 << CLASS_BITS], usize) = {
     let (mut sizes, mut count, mut objects) = ([0; 1 << CLASS_BITS], 0, SLAB_SIZE / (HEADER + MAX_OBJECT));
-    while objects <= MOST_OBJECTS {
+    while objects <= MAX_OBJECTS {
         let size = SLAB_SIZE / objects;
-        if count == 0 || sizes[count - 1] as usize - size >= LEAST_STEP {
+        if count == 0 || sizes[count - 1] as usize - size >= MIN_STEP {
             sizes[count] = size as u16;
             count += 1;
         }

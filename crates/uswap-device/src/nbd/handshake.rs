@@ -15,7 +15,7 @@ const LONGEST_REPLY: u32 = 8192;
 /// Reads are cut no finer than this, whatever the server would allow.
 const SECTOR: u32 = 512;
 /// Replies to one option, at most.
-const MOST_REPLIES: u32 = 64;
+const MAX_REPLIES: u32 = 64;
 
 /// What an export is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,7 +245,7 @@ pub fn negotiate(stream: &dyn Stream, export: &str, deadline: Instant) -> Result
     };
     write_all(stream, &wire::option_request(option::GO, &wire::go(export)), deadline)?;
     let mut told = Told::default();
-    for _ in 0..MOST_REPLIES {
+    for _ in 0..MAX_REPLIES {
         match read_reply(stream, option::GO, deadline)? {
             (reply::ACK, _) => return told.export(structured),
             (reply::INFO, data) => told.add(&data)?,

@@ -1,6 +1,6 @@
 //! Swap slots on an NBD server: another machine, or another process.
 //!
-//! Requests go over one or several connections (`line.rs`), each of which is made anew when it breaks (`link.rs`). A
+//! Requests go over one or several connections (`connection.rs`), each of which is made anew when it breaks (`reconnect.rs`). A
 //! request whose connection broke is sent again on another one by its own caller, who still has its bytes; it ends with the
 //! server's answer, or with EIO when its time (`timeout=`) is over. A server that has not answered for that long is
 //! *lost*: from then on requests fail at once, but for one each second that tries whether it is back.
@@ -16,10 +16,10 @@
 //! drawn for this run: after a reconnect it must be there, and size and flags must be the same. Another export in the place
 //! of ours is no server of ours.
 
+mod connection;
 mod handshake;
-mod line;
-mod link;
 mod queue;
+mod reconnect;
 mod reply;
 mod server;
 mod stream;
@@ -38,10 +38,10 @@ use uswap_core::growth::{Growth, during};
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_part, check_range};
 use crate::open::{SIGNATURE, is_swap_header};
 use crate::queue::ReadQueue;
+use connection::{Breakage, Broken, Connection, DEPTH, Order};
 pub use handshake::{Export, HandshakeError, Told, parse_greeting, parse_option_reply};
-use line::{Breakage, Broken, DEPTH, Line, Order};
-use link::{Link, Look};
 use queue::NbdQueue;
+use reconnect::{Look, Reconnector};
 pub use reply::{Decoder, Direct, Malformed, Progress, Table};
 use server::{ConnectError, Server};
 pub use uri::NbdUri;
@@ -53,7 +53,7 @@ const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
 /// Connections, where the server allows several.
 const CONNECTIONS: u32 = 4;
 /// Most that may be asked for.
-pub const MOST_CONNECTIONS: u32 = 16;
+pub const MAX_CONNECTIONS: u32 = 16;
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// The same while others do the work.
@@ -139,7 +139,7 @@ pub struct NbdDevice {
     may_have_more: bool,
     timeout: Duration,
     latency: Duration,
-    links: Box<[Link]>,
+    links: Box<[Reconnector]>,
     turn: AtomicUsize,
     troubled: AtomicBool,
     trouble: Mutex<Trouble>,
@@ -186,7 +186,7 @@ impl NbdDevice {
         }
         let count = match options.connections {
             Some(n) if n > 1 && !export.allows_several() => return Err(Why::OneConnection(n)),
-            Some(n) => n.clamp(1, MOST_CONNECTIONS),
+            Some(n) => n.clamp(1, MAX_CONNECTIONS),
             None if export.allows_several() => CONNECTIONS,
             None => 1,
         };
@@ -194,7 +194,7 @@ impl NbdDevice {
         if bytes < CLUSTER_BYTES {
             return Err(Why::TooSmall(bytes));
         }
-        let line = Line::new(stream, export.structured);
+        let line = Connection::new(stream, export.structured);
         // A server that is there may have a slow disk, or much to do.
         let owner = claim(&line, Instant::now() + options.timeout)?;
         let round_trip = measure(&line, Instant::now() + options.timeout).map_err(|Broken| broken(&line))?;
@@ -207,7 +207,7 @@ impl NbdDevice {
             may_have_more: options.connections.is_none() && export.allows_several(),
             timeout: options.timeout,
             latency: round_trip,
-            links: (0..count).map(|_| Link::default()).collect(),
+            links: (0..count).map(|_| Reconnector::default()).collect(),
             turn: AtomicUsize::new(0),
             troubled: AtomicBool::new(false),
             trouble: Mutex::default(),
@@ -224,7 +224,7 @@ impl NbdDevice {
     }
 
     /// A new connection to the export that we know.
-    fn connect(&self, deadline: Instant) -> Result<(Line, Duration), Why> {
+    fn connect(&self, deadline: Instant) -> Result<(Connection, Duration), Why> {
         let (stream, export) = self.server.connect(deadline, patience_of_tcp(self.timeout)).map_err(Why::Connect)?;
         if export.size != self.export.size {
             return Err(Why::Changed("it has another size"));
@@ -233,7 +233,7 @@ impl NbdDevice {
         if abilities(&export) != abilities(&self.export) {
             return Err(Why::Changed("it can do other things"));
         }
-        let line = Line::new(stream, export.structured);
+        let line = Connection::new(stream, export.structured);
         let mut page = [0; PAGE_SIZE];
         let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
         match once(&line, order, &[], Some(&mut page), deadline) {
@@ -271,7 +271,7 @@ impl NbdDevice {
         if lost && !trouble.told_lost {
             trouble.told_lost = true;
             drop(trouble);
-            let why = self.links.iter().find_map(Link::error).unwrap_or_default();
+            let why = self.links.iter().find_map(Reconnector::error).unwrap_or_default();
             let text = format!(
                 "{}: lost, nothing went for {:.0?} ({why}); it is tried again each second",
                 self.name, self.timeout
@@ -293,7 +293,7 @@ impl NbdDevice {
 
     /// A request's time was over on this line. A server that said nothing at all meanwhile is lost at once: nobody else
     /// waits as long again.
-    fn note_break(&self, line: &Line) {
+    fn note_break(&self, line: &Connection) {
         let Some(why @ Breakage::Silent(_)) = line.breakage() else { return };
         during(Growth::Telling, || self.note_trouble(&why.to_string()));
         let mut trouble = lock(&self.trouble);
@@ -327,7 +327,7 @@ impl NbdDevice {
     }
 
     /// A connection: the one with the fewest requests in flight. Whose turn falls on one that is down makes it anew.
-    fn line(&self, patience: Patience) -> Result<Arc<Line>, Errno> {
+    fn line(&self, patience: Patience) -> Result<Arc<Connection>, Errno> {
         loop {
             let turn = self.turn.fetch_add(1, Relaxed);
             let count = self.links.len();
@@ -361,7 +361,7 @@ impl NbdDevice {
     }
 
     /// Makes a connection anew. Says whether there is one.
-    fn repair(&self, link: &Link, patience: Patience, aside: bool) -> bool {
+    fn repair(&self, link: &Reconnector, patience: Patience, aside: bool) -> bool {
         let most = if aside { CONNECT_ASIDE } else { CONNECT };
         match self.connect(patience.deadline.min(Instant::now() + most)) {
             Ok((line, round_trip)) => {
@@ -474,7 +474,7 @@ impl NbdDevice {
 }
 
 /// Lends the buffers of all requests at the desks of their places while `work` runs.
-fn lend_all(line: &Line, indices: &[u8], requests: &mut [ReadRequest<'_>], work: &mut dyn FnMut()) {
+fn lend_all(line: &Connection, indices: &[u8], requests: &mut [ReadRequest<'_>], work: &mut dyn FnMut()) {
     match (indices.split_first(), requests.split_first_mut()) {
         (Some((index, indices)), Some((request, requests))) => {
             line.desk(*index).lend(request.buf, || lend_all(line, indices, requests, work));
@@ -485,7 +485,7 @@ fn lend_all(line: &Line, indices: &[u8], requests: &mut [ReadRequest<'_>], work:
 
 /// One request on one connection.
 fn once(
-    line: &Line,
+    line: &Connection,
     order: Order,
     payload: &[u8],
     buffer: Option<&mut [u8]>,
@@ -510,12 +510,12 @@ fn patience_of_tcp(timeout: Duration) -> Duration {
     timeout / 3
 }
 
-fn broken(line: &Line) -> Why {
+fn broken(line: &Connection) -> Why {
     Why::FirstPage(line.breakage().map_or_else(String::new, ToString::to_string))
 }
 
 /// Time of one page's read: the shortest of three.
-fn measure(line: &Line, deadline: Instant) -> Result<Duration, Broken> {
+fn measure(line: &Connection, deadline: Instant) -> Result<Duration, Broken> {
     let mut page = [0; PAGE_SIZE];
     let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
     let mut shortest = Duration::MAX;
@@ -529,7 +529,7 @@ fn measure(line: &Line, deadline: Instant) -> Result<Duration, Broken> {
 }
 
 /// Writes our signature and a new number to the first page, unless it shows that somebody's data would be lost.
-fn claim(line: &Line, deadline: Instant) -> Result<[u8; OWNER], Why> {
+fn claim(line: &Connection, deadline: Instant) -> Result<[u8; OWNER], Why> {
     let mut page = [0; PAGE_SIZE];
     let ask = |command, payload: &[u8], buffer: Option<&mut [u8]>| {
         let order = Order { command, offset: 0, length: PAGE_SIZE as u32 };
@@ -645,7 +645,7 @@ impl Device for NbdDevice {
     }
 
     fn connections(&self) -> Vec<ConnectionStatus> {
-        self.links.iter().map(Link::status).collect()
+        self.links.iter().map(Reconnector::status).collect()
     }
 
     fn note(&self) -> Option<String> {
@@ -653,7 +653,7 @@ impl Device for NbdDevice {
             return None;
         }
         let since = lock(&self.trouble).since?.elapsed();
-        let why = self.links.iter().find_map(Link::error).unwrap_or_default();
+        let why = self.links.iter().find_map(Reconnector::error).unwrap_or_default();
         Some(format!("{} for {since:.0?} ({why})", if since < self.timeout { "no connection" } else { "lost" }))
     }
 
@@ -684,7 +684,7 @@ impl Drop for NbdDevice {
                 at += u64::from(length);
             }
         }
-        self.links.iter().for_each(Link::close);
+        self.links.iter().for_each(Reconnector::close);
     }
 }
 

@@ -11,8 +11,8 @@ use uswap_core::growth::{Growth, during};
 use uswap_sys::Reservation;
 
 use super::BASE;
+use super::connection::{DEPTH, INBOX, errno};
 use super::handshake::Export;
-use super::line::{DEPTH, INBOX, errno};
 use super::reply::{Decoder, Malformed, Progress, Table};
 use super::stream::{Stream, is_later};
 use super::wire::{self, Command};

@@ -169,7 +169,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn look_after(pager: &mut Owner<Self>, space: &mut Space<Self>);
 
     /// The space is taken apart.
-    fn bury(pager: &mut Owner<Self>, space: &Space<Self>);
+    fn was_removed(pager: &mut Owner<Self>, space: &Space<Self>);
 
     /// Who runs in it, for load control.
     fn runner(&self) -> Runner;

@@ -14,7 +14,7 @@ use crate::pager::accounting::moves::Moves;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::counters::Counters;
 use crate::pager::fault_points::FaultPoints;
-use crate::pager::idle_priority::Lowered;
+use crate::pager::idle_priority::IdlePriority;
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::io::page_query::{Callers, PageQuery};
 use crate::pager::io::reader::{Read, Readers};
@@ -22,7 +22,7 @@ use crate::pager::io::unuse::BringIn;
 use crate::pager::latency::Latencies;
 use crate::pager::reclaim::cow_copies::Copied;
 use crate::pager::space::SpaceId;
-use crate::pager::space::fork_family::KinSeen;
+use crate::pager::space::fork_family::ForkFamilySeen;
 
 /// Known to every thread.
 pub struct Shared<M: AddressSpace> {
@@ -61,7 +61,7 @@ pub struct Shared<M: AddressSpace> {
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.
-    pub twins: crate::pager::reclaim::fork_dedup::Twins,
+    pub twins: crate::pager::reclaim::fork_dedup::ForkDedup,
     /// The pool's share of the budget, as it was asked for and as it is.
     pub pool_share: crate::pager::accounting::pool_size::ShareTold,
     /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
@@ -110,7 +110,7 @@ pub struct ManagedProcess {
     /// Pages that its writes may have copied since it was forked, or a child from it.
     pub copied: Copied,
     /// Whom it may share pages with.
-    pub kin: KinSeen,
+    pub kin: ForkFamilySeen,
 }
 
 impl ManagedProcess {
@@ -222,7 +222,7 @@ pub struct Mailbox<M: AddressSpace> {
     /// Wakes the owner; agents ring it too when they complete an order.
     pub bell: EventFd,
     /// Of the owner's thread.
-    pub lowered: Arc<Lowered>,
+    pub lowered: Arc<IdlePriority>,
 }
 
 impl<M: AddressSpace> Mailbox<M> {

@@ -17,14 +17,14 @@ use uswap_sys::events::{Poller, Ready};
 use crate::pager::accounting::charge::URGENT;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Mailbox, Message, Shared, Verdict};
-use crate::pager::io::direct_reads::{self, Queues};
+use crate::pager::io::direct_reads::{self, DirectReads};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
 use crate::pager::load_control::Record;
 use crate::pager::space::{Space, SpaceId};
 
 /// Most pages in one installation.
-pub const MOST_INSTALL: usize = 64;
+pub const MAX_INSTALL: usize = 64;
 
 /// State of one owner thread.
 pub struct Owner<M: AddressSpace> {
@@ -44,7 +44,7 @@ pub struct Owner<M: AddressSpace> {
     /// What it waits for.
     pub poller: Poller,
     /// Reads that it asks devices for itself.
-    pub queues: Queues,
+    pub queues: DirectReads,
     next_space: SpaceId,
     /// When something is to be tried again.
     pub retry_at: Option<Instant>,
@@ -106,12 +106,12 @@ impl<M: AddressSpace> Owner<M> {
             number,
             shared,
             spaces: HashMap::new(),
-            buffer: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
-            zeros: AlignedBuf::zeroed(MOST_INSTALL * PAGE_SIZE),
+            buffer: AlignedBuf::zeroed(MAX_INSTALL * PAGE_SIZE),
+            zeros: AlignedBuf::zeroed(MAX_INSTALL * PAGE_SIZE),
             faults: Vec::with_capacity(256),
             mailbox,
             poller,
-            queues: Queues::default(),
+            queues: DirectReads::default(),
             next_space: 1,
             retry_at: None,
             last_sweep: Instant::now(),
@@ -315,7 +315,7 @@ impl<M: AddressSpace> Owner<M> {
     fn sweep_space(&mut self, id: SpaceId) {
         let space = &self.spaces[&id];
         if space.memory.is_gone() {
-            self.bury(id);
+            self.remove_space(id);
         } else {
             self.with_space(id, |owner, space| {
                 owner.bind_account(space);
@@ -428,7 +428,7 @@ impl<M: AddressSpace> Owner<M> {
             if shares(&owner.spaces[&id]) {
                 owner.with_space(id, |owner, space| {
                     owner.store_staged(space, wanted as u64, 0);
-                    let pressed = owner.press_shared(space, share);
+                    let pressed = owner.reclaim_cow_shared(space, share);
                     owner.reclaim(space, pressed as u64);
                 });
             }
@@ -436,7 +436,7 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     /// Takes a new space over.
-    pub fn adopt(&mut self, space: Space<M>) -> bool {
+    pub fn add_space(&mut self, space: Space<M>) -> bool {
         if space.memory.watch(&self.poller, token(space.id, 1)).is_err() {
             return false;
         }
@@ -454,12 +454,12 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     /// Takes a dead space apart.
-    pub fn bury(&mut self, id: SpaceId) {
+    pub fn remove_space(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
         self.shared.load.end(&space.record);
         self.drop_ahead(&mut space);
         self.release_range(&mut space, 0, u64::MAX);
-        M::bury(self, &space);
+        M::was_removed(self, &space);
         let under_way = space.trays.pages_under_way();
         self.under_way(&mut space, -(under_way as i64));
     }

@@ -26,7 +26,7 @@ pub const TURN: u64 = 100_000;
 
 /// The rank of one owner's thread.
 #[derive(Debug, Default)]
-pub struct Lowered {
+pub struct IdlePriority {
     /// 0: not known, or not permitted.
     thread: AtomicU32,
     /// What it is to have while it is not lowered.
@@ -35,7 +35,7 @@ pub struct Lowered {
     raised: AtomicBool,
 }
 
-impl Lowered {
+impl IdlePriority {
     /// The calling thread is the owner. `false`: it may not be lowered, since it could not be raised.
     pub fn adopt(&self) -> bool {
         let permitted = process::may_take_niceness(HURRIED);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn who_was_lowered_is_raised_by_others_and_lowers_itself_again() {
-        let lowered = Arc::new(Lowered::default());
+        let lowered = Arc::new(IdlePriority::default());
         let shared = lowered.clone();
         let owner = std::thread::spawn(move || {
             if !shared.adopt() {
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn without_permission_nothing_happens() {
-        let lowered = Lowered::default();
+        let lowered = IdlePriority::default();
         lowered.lower();
         assert!(!lowered.is_lowered());
         assert_eq!(policy(process::this_thread()), ORDINARY);

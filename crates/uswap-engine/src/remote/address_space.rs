@@ -13,7 +13,7 @@ use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
 use crate::remote::agent::link::AgentLink;
 use crate::remote::events::hook_notes::Notes;
-use crate::remote::events::reorder::{Held, Known, Window};
+use crate::remote::events::reorder::{EventReorderBuffer, Held, Known};
 use crate::remote::exclusive::Exclusive;
 use crate::remote::identity::lookup::Found;
 use crate::remote::shared::Attached;
@@ -64,7 +64,7 @@ pub struct Remote {
     /// The matcher is looking for its process.
     pub matching: bool,
     /// Changes that were read and not applied yet.
-    pub window: Window,
+    pub window: EventReorderBuffer,
     /// What the program's hooks have told.
     pub notes: Notes,
     /// Which of its pages are mapped nowhere else, as seen last.
@@ -111,7 +111,7 @@ impl Remote {
             identity: 0,
             lost: None,
             matching: false,
-            window: Window::default(),
+            window: EventReorderBuffer::default(),
             notes: Notes::default(),
             sharing_seen: Exclusive::default(),
             gate_pending: false,

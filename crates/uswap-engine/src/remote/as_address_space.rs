@@ -24,12 +24,12 @@ use crate::remote::address_space::Remote;
 use crate::remote::agent::absence::SOCKET;
 use crate::remote::agent::processes::{self, robust_lists};
 use crate::remote::events::reorder::Held;
-use crate::remote::sched::affinity::Placement;
+use crate::remote::sched::affinity::AffinityPolicy;
 use crate::remote::shared::{RemoteMessage, RemoteOwner, RemoteShared};
 use crate::remote::{Mailbox, Owner, Shared, Space};
 
 /// Orders in a row that an agent may fail to execute before its process is left alone for a while.
-const MOST_REFUSALS: u32 = 16;
+const MAX_REFUSALS: u32 = 16;
 /// Then it is tried again after this.
 const SULK: Duration = Duration::from_secs(1);
 /// How long the owner spins for the agent to leave the gate before it looks after others.
@@ -44,7 +44,7 @@ impl AddressSpace for Remote {
     fn per_owner(mailbox: &Arc<Mailbox>) -> RemoteOwner {
         RemoteOwner {
             events: Vec::with_capacity(256),
-            placement: Placement::of_this_thread(false, mailbox.clone()),
+            placement: AffinityPolicy::of_this_thread(false, mailbox.clone()),
             lobby: Default::default(),
             late_children: Vec::new(),
         }
@@ -52,7 +52,7 @@ impl AddressSpace for Remote {
 
     fn begin(pager: &mut Owner) {
         let mailbox = pager.shared.mailboxes[pager.number].clone();
-        pager.of_memory.placement = Placement::of_this_thread(!pager.shared.faults.no_placement, mailbox);
+        pager.of_memory.placement = AffinityPolicy::of_this_thread(!pager.shared.faults.no_placement, mailbox);
     }
 
     fn receive(pager: &mut Owner, message: RemoteMessage) {
@@ -153,7 +153,7 @@ impl AddressSpace for Remote {
         pager.publish(space);
     }
 
-    fn bury(pager: &mut Owner, space: &Space) {
+    fn was_removed(pager: &mut Owner, space: &Space) {
         pager.poller.remove(&space.memory.events);
         if let Some(agent) = &space.memory.agent {
             pager.unwatch(agent);
@@ -287,7 +287,7 @@ impl AddressSpace for Remote {
     }
 
     fn can_stage(&self) -> bool {
-        let willing = self.refusals < MOST_REFUSALS || self.refused.elapsed() >= SULK;
+        let willing = self.refusals < MAX_REFUSALS || self.refused.elapsed() >= SULK;
         self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
     }
 
@@ -401,10 +401,10 @@ impl AddressSpace for Remote {
 
     fn count_refusal(&mut self, refused: bool, now: Instant) -> bool {
         self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
-        if self.refusals >= MOST_REFUSALS {
+        if self.refusals >= MAX_REFUSALS {
             self.refused = now;
         }
-        self.refusals == MOST_REFUSALS
+        self.refusals == MAX_REFUSALS
     }
 
     fn is_opaque(&self) -> bool {

@@ -343,6 +343,6 @@ impl Owner {
             agents.push(Leaver { pid, thread, area, unregistered, link });
         }
         self.spaces.insert(id, space);
-        self.bury(id);
+        self.remove_space(id);
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_sys::leash::Post;
+use uswap_sys::kill_on_close::Post;
 use uswap_sys::process;
 use uswap_sys::spares::{Spares, is_shortage};
 
@@ -21,7 +21,7 @@ use crate::remote::Shared;
 use crate::remote::Space;
 
 /// The engine alone holds 60, its reserve included, on two processors and with one device: room for a handful of processes.
-pub const LEAST: u64 = 128;
+pub const MIN: u64 = 128;
 /// Each managed process: socket, leash, two userfaultfds, a pidfd, and its statm, pagemap, maps and mem as far as they are used.
 pub const OF_A_PROCESS: u64 = 8;
 
@@ -51,11 +51,11 @@ pub struct Descriptors {
 /// For the user.
 pub fn check_limit() -> Result<(), String> {
     let hard = process::open_files_limit().map_or(u64::MAX, |limit| limit.hard);
-    if hard >= LEAST {
+    if hard >= MIN {
         return Ok(());
     }
     Err(format!(
-        "no more than {hard} files may be open (`ulimit -Hn`): {LEAST} are the least, and a managed process takes {OF_A_PROCESS}"
+        "no more than {hard} files may be open (`ulimit -Hn`): {MIN} are the least, and a managed process takes {OF_A_PROCESS}"
     ))
 }
 

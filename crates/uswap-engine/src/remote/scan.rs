@@ -17,14 +17,14 @@ use crate::remote::Owner;
 use crate::remote::Space;
 
 /// Mappings smaller than this are left alone.
-const LEAST_MAPPING: u64 = 256 << 10;
+const MIN_MAPPING: u64 = 256 << 10;
 /// The same where there is no room left: a program can have most of its memory in small ones (the shadow of ThreadSanitizer is
 /// mapped anew piece by piece).
-const LEAST_WHEN_SHORT: u64 = 64 << 10;
+const MIN_WHEN_SHORT: u64 = 64 << 10;
 /// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of another directly.
 const ARENA: u64 = 64 << 20;
-const MOST_GUARD: u64 = 1 << 20;
-const MOST_STACK: u64 = 1 << 30;
+const MAX_GUARD: u64 = 1 << 20;
+const MAX_STACK: u64 = 1 << 30;
 
 /// Blocks of a mapping that join the lists one after the other.
 const AGE_BLOCK: u64 = 2 << 20;
@@ -100,7 +100,7 @@ impl Owner {
     }
 
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
-        let least = if self.shared.budget.has_room(0) { LEAST_MAPPING } else { LEAST_WHEN_SHORT };
+        let least = if self.shared.budget.has_room(0) { MIN_MAPPING } else { MIN_WHEN_SHORT };
         mapping.end - mapping.start >= least && self.is_ours_to_manage(space, maps, mapping)
     }
 
@@ -214,7 +214,7 @@ fn is_named(mapping: &Mapping) -> bool {
 
 /// Whether the mapping looks like a thread's stack. (The agent's own guard can lie directly below anything.)
 fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
-    if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MOST_STACK {
+    if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MAX_STACK {
         return false;
     }
     match maps.covering_or_next(mapping.start - 1) {
@@ -222,7 +222,7 @@ fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
             !space.memory.in_area(below.start)
                 && below.end == mapping.start
                 && below.no_access
-                && below.end - below.start <= MOST_GUARD
+                && below.end - below.start <= MAX_GUARD
         }
         _ => false,
     }

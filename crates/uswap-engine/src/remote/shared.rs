@@ -11,15 +11,15 @@ use uswap_sys::userfaultfd::Event;
 
 use crate::pager::space::SpaceId;
 use crate::remote::Shared;
-use crate::remote::agent::admission::Lobby;
-use crate::remote::agent::link::Greeting;
+use crate::remote::agent::admission::AdmissionQueue;
+use crate::remote::agent::link::AgentHello;
 use crate::remote::detach::Leaving;
 use crate::remote::fd_budget::Descriptors;
 use crate::remote::identity::lookup::{Found, MatchJob};
 use crate::remote::identity::probe::Prover;
 use crate::remote::inject::reason::Why;
 use crate::remote::process_tree::Tree;
-use crate::remote::sched::affinity::Placement;
+use crate::remote::sched::affinity::AffinityPolicy;
 use crate::run::shared::RunShared;
 
 /// Known to every thread.
@@ -79,7 +79,7 @@ pub struct Attached {
 #[derive(Debug)]
 pub enum RemoteMessage {
     /// An agent arrived.
-    Hello(Box<Greeting>),
+    Hello(Box<AgentHello>),
     /// The matcher found the process of a space and a thread of it, or did not.
     Matched {
         /// Whose.
@@ -103,9 +103,9 @@ pub struct RemoteOwner {
     /// Kept for their room: events just read.
     pub events: Vec<Event>,
     /// Where the owner runs.
-    pub placement: Placement,
+    pub placement: AffinityPolicy,
     /// New programs that wait for room.
-    pub lobby: Lobby,
+    pub lobby: AdmissionQueue,
     /// Agents of fork children whose space is not found yet, and since when they wait.
-    pub late_children: Vec<(Instant, Box<Greeting>)>,
+    pub late_children: Vec<(Instant, Box<AgentHello>)>,
 }

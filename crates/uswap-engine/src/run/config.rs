@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use uswap_core::size::Size;
-use uswap_device::nbd::{MOST_CONNECTIONS, NbdUri};
+use uswap_device::nbd::{MAX_CONNECTIONS, NbdUri};
 
 use crate::pager::accounting::pool_share::PoolShare;
 pub use crate::remote::process_tree::Target;
@@ -103,8 +103,8 @@ impl SwapSpec {
                 _ => return Err(format!("timeout={seconds}: between 1 and 3600 seconds")),
             },
             Some(("connections", number)) => match number.parse() {
-                Ok(number) if (1..=MOST_CONNECTIONS).contains(&number) => self.connections = Some(number),
-                _ => return Err(format!("connections={number}: between 1 and {MOST_CONNECTIONS}")),
+                Ok(number) if (1..=MAX_CONNECTIONS).contains(&number) => self.connections = Some(number),
+                _ => return Err(format!("connections={number}: between 1 and {MAX_CONNECTIONS}")),
             },
             Some(("mirror", place)) => {
                 let place = place.parse().map_err(|error| format!("mirror={place}: {error}"))?;
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn pool_shares_read_as_they_are_written() {
         for (text, share) in [
-            ("auto", PoolShare::Adaptive(PoolShare::MOST)),
+            ("auto", PoolShare::Adaptive(PoolShare::MAX)),
             ("auto:40", PoolShare::Adaptive(40.0)),
             ("auto:0", PoolShare::Adaptive(0.0)),
             ("35", PoolShare::Fixed(35.0)),

@@ -23,7 +23,7 @@ use uswap_sys::socket::Listener;
 
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::groups::Groups;
-use crate::pager::accounting::pool_size::{Share, ShareTold};
+use crate::pager::accounting::pool_size::{PoolSizer, ShareTold};
 use crate::pager::context::{TrayList, Verdict};
 use crate::pager::fault_points::FaultPoints;
 use crate::pager::idle_priority;
@@ -33,13 +33,13 @@ use crate::pager::io::reader::Readers;
 use crate::pager::reclaim::evict;
 use crate::remote::agent::image::{AgentImage, Letters};
 use crate::remote::agent::image_file::ImageFile;
-use crate::remote::agent::listener::Door;
+use crate::remote::agent::listener::AgentListener;
 use crate::remote::agent::processes;
 use crate::remote::detach::Leaving;
 use crate::remote::fd_budget::Descriptors;
 use crate::remote::identity::probe::Prover;
 use crate::remote::process_tree::Tree;
-use crate::remote::sched::boost::Hurry;
+use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteShared;
 use crate::remote::{Mailbox, Message, Shared};
 use crate::run::attach::session::Attached;
@@ -47,7 +47,7 @@ use crate::run::config::{RunConfig, exit};
 use crate::run::control::Control;
 use crate::run::control::report;
 use crate::run::control::swapon;
-use crate::run::control::verbose::{Talk, say};
+use crate::run::control::verbose::{VerboseLog, say};
 use crate::run::keeper;
 use crate::run::measure::governor::Governor;
 use crate::run::measure::heap_limits;
@@ -110,7 +110,7 @@ fn finish(control: &ControlPage, status: i32) -> i32 {
 struct Engine {
     config: RunConfig,
     shared: Arc<Shared>,
-    door: Door,
+    door: AgentListener,
     poller: Poller,
     keeper: std::os::fd::OwnedFd,
     command: u32,
@@ -121,7 +121,7 @@ struct Engine {
     stopping: Arc<AtomicBool>,
     /// If nothing was started.
     attached: Option<Attached>,
-    talk: Talk,
+    talk: VerboseLog,
     recording: Option<JoinHandle<Result<u64, String>>>,
     /// Kept open: programs load the agent through it.
     _image: AgentImage,
@@ -153,7 +153,7 @@ fn start(
     if shared.faults.own_table {
         process::unshare_descriptors().map_err(say("a table of descriptors of its own"))?;
     }
-    let talk = Talk::begin(config, &shared);
+    let talk = VerboseLog::begin(config, &shared);
     let listener = Listener::new(&socket_directory()).map_err(say("cannot make the agents' socket"))?;
     let engine = std::process::id();
     let path = format!("/proc/{engine}/fd/{}", listener.inode_fd());
@@ -176,7 +176,7 @@ fn start(
     };
     shared.faults.pause(shared.faults.delay_command);
     // From here on only for the engine: the command has been forked and keeps what it was given.
-    let hurry = Hurry::begin();
+    let hurry = PriorityBoost::begin();
     process::set_turn(idle_priority::TURN);
     keeper::protect();
     let poller = Poller::new().map_err(say("epoll"))?;
@@ -204,7 +204,7 @@ fn start(
             shared.kill_tree();
         }
     })?;
-    let door = Door::new(shared.clone(), listener);
+    let door = AgentListener::new(shared.clone(), listener);
     let config = config.clone();
     Ok(Engine {
         shared,
@@ -282,7 +282,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
     let store = Store::new(StoreConfig {
-        pool_limit_bytes: (config.limit as f64 * Share::new(config.pool_share).percent() / 100.0) as u64,
+        pool_limit_bytes: (config.limit as f64 * PoolSizer::new(config.pool_share).percent() / 100.0) as u64,
         pool_reserve_bytes: config.limit.next_multiple_of(1 << 20),
         hasher,
         devices: open_devices(config)?
@@ -297,7 +297,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
     faults.set_in(&store.faults);
     let processors = process::processors();
     let (matches, match_jobs) = std::sync::mpsc::channel();
-    let (asked, questions) = sync_channel(crate::pager::load_control::MOST_QUESTIONS);
+    let (asked, questions) = sync_channel(crate::pager::load_control::MAX_QUESTIONS);
     let owners = processors.clamp(1, 4);
     let mailboxes: std::io::Result<Vec<_>> = (0..owners).map(|_| Mailbox::new().map(Arc::new)).collect();
     let mailboxes = mailboxes.map_err(|error| format!("eventfd: {error}"))?;
@@ -324,13 +324,13 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         latencies: Default::default(),
         hasher,
         mailboxes,
-        evictions: Jobs::new(evict::MOST_STORING),
-        tray_lists: TrayList::reserve(evict::MOST_STORING + threads::MOST_WORKERS + 2 * owners),
+        evictions: Jobs::new(evict::MAX_STORING),
+        tray_lists: TrayList::reserve(evict::MAX_STORING + threads::MAX_WORKERS + 2 * owners),
         readers: Readers::new(faults.one_read),
         faults,
         verdict: Mutex::default(),
         notices: Mutex::default(),
-        twins: crate::pager::reclaim::fork_dedup::Twins::new(),
+        twins: crate::pager::reclaim::fork_dedup::ForkDedup::new(),
         zero_pages: Default::default(),
         pool_share: ShareTold::new(config.pool_share),
         manageable: (0..owners).map(|_| Default::default()).collect(),

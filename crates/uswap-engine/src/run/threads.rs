@@ -28,15 +28,15 @@ use crate::remote::address_space::Remote;
 use crate::remote::agent::image::AgentImage;
 use crate::remote::identity::lookup::MatchJob;
 use crate::remote::inject::AttacherHandle;
-use crate::remote::sched::boost::Hurry;
+use crate::remote::sched::boost::PriorityBoost;
 use crate::run::config::RunConfig;
 use crate::run::measure::governor::Governor;
 use crate::run::supervisor::Channels;
 
 const WORKERS: usize = 2;
 /// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
-pub const MOST_WORKERS: usize = 8;
-const MOST_WRITERS: usize = 4;
+pub const MAX_WORKERS: usize = 8;
+const MAX_WRITERS: usize = 4;
 
 /// The threads that begin once memory grows.
 pub struct Later {
@@ -57,11 +57,11 @@ impl Later {
         // `doctor` says so.
         let _ = uswap_sys::process::lock_memory();
         let slow = is_slow(&shared);
-        for number in 0..if slow { MOST_WORKERS } else { WORKERS } {
+        for number in 0..if slow { MAX_WORKERS } else { WORKERS } {
             let shared = shared.clone();
             spawn(format!("worker-{number}"), move || store_worker::run(&shared))?;
         }
-        for number in 0..if slow { MOST_WRITERS } else { 1 } {
+        for number in 0..if slow { MAX_WRITERS } else { 1 } {
             let (shared, stop) = (shared.clone(), stopping.clone());
             spawn(format!("writeback-{number}"), move || write_back(&shared, &stop, number == 0))?;
         }
@@ -84,7 +84,7 @@ pub fn start(
     channels: Channels,
     stopping: &Arc<AtomicBool>,
     image: &AgentImage,
-    hurry: Hurry,
+    hurry: PriorityBoost,
 ) -> std::io::Result<(Later, Arc<Mutex<Governor>>)> {
     for number in 0..shared.mailboxes.len() {
         let mut owner = Owner::new(number, shared.clone())?;

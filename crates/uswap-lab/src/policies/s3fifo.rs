@@ -7,7 +7,7 @@ use crate::links::{Links, List};
 use crate::policy::{Outcome, Policy};
 
 /// Most touches that count: two bits.
-const MOST_TOUCHES: u8 = 3;
+const MAX_TOUCHES: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -88,7 +88,7 @@ impl Policy for S3Fifo {
         let (place, touches) = &mut self.pages[page as usize];
         let place = *place;
         if matches!(place, Place::Small | Place::Main) {
-            *touches = (*touches + 1).min(MOST_TOUCHES);
+            *touches = (*touches + 1).min(MAX_TOUCHES);
             return Outcome::Hit;
         }
         if place == Place::Ghost {

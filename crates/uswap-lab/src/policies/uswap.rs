@@ -3,7 +3,7 @@
 //! readahead. With [`AccessBits`] instead of soft faults it is what the same policy would be on a kernel that notes accesses.
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::ageing::{AccessBits, Ageing};
+use uswap_core::age_test::{AccessBits, AgeTest};
 use uswap_core::staging::Staging;
 use uswap_core::table::PageTable;
 use uswap_core::word::State;
@@ -16,7 +16,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A space and its staged pages.
 #[derive(Clone, Debug)]
-pub struct Uswap<A: Ageing = Staging> {
+pub struct Uswap<A: AgeTest = Staging> {
     table: PageTable,
     working_set: WorkingSet<A>,
     links: Links,
@@ -28,7 +28,7 @@ pub struct Uswap<A: Ageing = Staging> {
 /// With access bits: pages under test stay mapped.
 pub type UswapBits = Uswap<AccessBits>;
 
-impl<A: Ageing> Uswap<A> {
+impl<A: AgeTest> Uswap<A> {
     /// For a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl<A: Ageing> Uswap<A> {
     }
 }
 
-impl<A: Ageing> FaultPolicy for Uswap<A> {
+impl<A: AgeTest> FaultPolicy for Uswap<A> {
     fn fault(&mut self, page: u32, pages: &mut Pages) {
         if pages.is_full() {
             let target = self.working_set.staging_target(pages.mapped() as u64) as usize;

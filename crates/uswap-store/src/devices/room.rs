@@ -4,21 +4,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use uswap_core::{Run, worker_number};
 
-use super::Bay;
+use super::SwapDevice;
 use crate::squeeze::Taker;
 
 /// Slots of a device with packs that are for who repacks, at most: two batches.
 const RESERVE: u32 = 128;
 /// Slots that may be lost beside what lives in packs, however large the device is: a GiB.
-const MOST_LOST: u64 = 1 << 18;
+const MAX_LOST: u64 = 1 << 18;
 
-impl Bay {
+impl SwapDevice {
     /// Whether slots are short and those with packs could do with half as many. Begins when less than a quarter of the
     /// slots is left, or when so much is lost that the disk should not bear it.
     pub fn needs_repack(&self) -> bool {
         let packed = self.packs.figures();
         let is_short = self.slots.is_frozen() || self.slots_free() < self.slots.total() / 4;
-        (is_short || packed.lost_slots() > MOST_LOST) && self.usable() && packed.is_thin()
+        (is_short || packed.lost_slots() > MAX_LOST) && self.usable() && packed.is_thin()
     }
 
     /// Whether slots can be had from those with packs, though not by half, and there is a place for what moves.

@@ -30,7 +30,7 @@ pub const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.
 const REACTION: i64 = 4;
 /// And nobody is left unread for so many rounds.
-const MOST_PATIENCE: i64 = 8;
+const MAX_PATIENCE: i64 = 8;
 /// So many processes are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 2;
 
@@ -111,7 +111,7 @@ impl Marks {
 
     /// How many rounds of a millisecond the processors need to fill the room below the high mark, one at least.
     pub fn patience(&self, usage: i64) -> u32 {
-        ((self.high() - usage) / (self.threads * GROWTH_PAGES)).clamp(1, MOST_PATIENCE) as u32
+        ((self.high() - usage) / (self.threads * GROWTH_PAGES)).clamp(1, MAX_PATIENCE) as u32
     }
 
     /// How long nobody need look while there is so much room below the activation mark.

@@ -32,13 +32,13 @@ pub const ROOT_NAME: &str = "/";
 /// The limit of a group that has none, in pages.
 pub const NO_LIMIT: i64 = i64::MAX / 4096;
 /// The least limit of a group in bytes: small mappings and stacks stay, and a working set must make progress.
-pub const LEAST_LIMIT: u64 = 8 << 20;
+pub const MIN_LIMIT: u64 = 8 << 20;
 /// Groups in a run, levels below the root, bytes in one name.
-const MOST_GROUPS: usize = 256;
-const MOST_LEVELS: usize = 8;
+const MAX_GROUPS: usize = 256;
+const MAX_LEVELS: usize = 8;
 const LONGEST_NAME: usize = 64;
 /// Processes that have ended and are remembered, for children that are met only then.
-const MOST_ENDED: usize = 4096;
+const MAX_ENDED: usize = 4096;
 /// The group of an account whose process has ended.
 const NOBODY: usize = usize::MAX;
 
@@ -228,7 +228,7 @@ fn check_path(path: &str) -> Result<(), String> {
         if level == 0 && name.bytes().all(|byte| byte.is_ascii_digit()) {
             return refuse("a number names a process");
         }
-        if level == MOST_LEVELS {
+        if level == MAX_LEVELS {
             return refuse("its path has more than 8 names");
         }
     }
@@ -329,8 +329,8 @@ impl Tree {
         }
         let free = (1..self.groups.len()).find(|number| self.groups[*number].is_none());
         let number = free.unwrap_or(self.groups.len());
-        if number >= MOST_GROUPS {
-            return Err(format!("a run has {MOST_GROUPS} groups at most"));
+        if number >= MAX_GROUPS {
+            return Err(format!("a run has {MAX_GROUPS} groups at most"));
         }
         let group = Some(Group::new(name, above));
         if number == self.groups.len() {
@@ -349,8 +349,8 @@ impl Tree {
         let Limit::Size(size) = limit else { return Ok(NO_LIMIT) };
         let nearest = self.way_up(above).find_map(|number| self.group(number).limit()).unwrap_or(budget);
         let bytes = size.of((nearest as u64) << 12);
-        if bytes < LEAST_LIMIT {
-            let least = human(LEAST_LIMIT);
+        if bytes < MIN_LIMIT {
+            let least = human(MIN_LIMIT);
             return Err(format!("{} is too little for a group: the least is {least}", human(bytes)));
         }
         Ok(((bytes >> 12) as i64).min(NO_LIMIT - 1))
@@ -422,8 +422,8 @@ impl Tree {
             return Err(format!("there is a group {target:?} already"));
         }
         check_path(&target)?;
-        if self.way_up(to).count() + self.height(number) > MOST_LEVELS + 1 {
-            return Err(format!("a group lies {MOST_LEVELS} levels deep at most"));
+        if self.way_up(to).count() + self.height(number) > MAX_LEVELS + 1 {
+            return Err(format!("a group lies {MAX_LEVELS} levels deep at most"));
         }
         let group = self.group(number);
         let (above, used, under_way) = (group.above, group.used(), group.under_way.load(Relaxed));
@@ -518,7 +518,7 @@ impl Tree {
         if group != ROOT {
             self.ended.push_back((pid, group));
         }
-        if self.ended.len() > MOST_ENDED {
+        if self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
         }
     }

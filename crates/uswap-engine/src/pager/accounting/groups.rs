@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuar
 use std::time::Duration;
 
 use crate::pager::accounting::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
-use crate::pager::idle_priority::Lowered;
+use crate::pager::idle_priority::IdlePriority;
 use uswap_sys::procfs;
 
 /// Between two attempts to write.
@@ -51,12 +51,12 @@ pub struct Groups {
     /// Held by whoever measures: two readings of a process at once would be charged twice.
     measuring: Mutex<()>,
     threads: i64,
-    owners: Vec<Arc<Lowered>>,
+    owners: Vec<Arc<IdlePriority>>,
 }
 
 impl Groups {
     /// The root alone, on a machine with so many processors.
-    pub fn new(processors: usize, owners: Vec<Arc<Lowered>>) -> Self {
+    pub fn new(processors: usize, owners: Vec<Arc<IdlePriority>>) -> Self {
         let tree = RwLock::new(Tree::default());
         let (in_use, measuring) = (AtomicBool::new(false), Mutex::new(()));
         Self { in_use, tree, measuring, threads: processors as i64, owners }

@@ -11,23 +11,23 @@ pub enum PoolShare {
 
 impl PoolShare {
     /// The most that anybody may ask for: what is left is the working set.
-    pub const MOST: f64 = 90.0;
+    pub const MAX: f64 = 90.0;
 }
 
 impl std::str::FromStr for PoolShare {
     type Err = String;
 
-    /// `auto`, `auto:MOST` or a number, with or without `%`.
+    /// `auto`, `auto:MAX` or a number, with or without `%`.
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "auto" {
-            return Ok(Self::Adaptive(Self::MOST));
+            return Ok(Self::Adaptive(Self::MAX));
         }
         let (number, kind): (&str, fn(f64) -> Self) = match text.strip_prefix("auto:") {
             Some(most) => (most, Self::Adaptive),
             None => (text, Self::Fixed),
         };
         let percent: Option<f64> = number.strip_suffix('%').unwrap_or(number).parse().ok();
-        let percent = percent.filter(|percent| (0.0..=Self::MOST).contains(percent));
+        let percent = percent.filter(|percent| (0.0..=Self::MAX).contains(percent));
         percent.map(kind).ok_or_else(|| "auto, auto:MOST, or between 0 and 90 percent of the budget".into())
     }
 }
@@ -36,7 +36,7 @@ impl std::fmt::Display for PoolShare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Fixed(percent) => write!(f, "{percent}"),
-            Self::Adaptive(most) if *most >= Self::MOST => write!(f, "auto"),
+            Self::Adaptive(most) if *most >= Self::MAX => write!(f, "auto"),
             Self::Adaptive(most) => write!(f, "auto:{most}"),
         }
     }

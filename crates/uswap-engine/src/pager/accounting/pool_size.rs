@@ -40,10 +40,10 @@ use crate::pager::accounting::pool_share::PoolShare;
 /// How often it is judged.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Least of the budget, and where it begins, in percent, where the user's limit allows it.
-const LEAST: f64 = 20.0;
+const MIN: f64 = 20.0;
 const BEGIN: f64 = 65.0;
 /// Least while most faults are on pages that do not compress.
-const LEAST_BESIDE_POOR: f64 = 5.0;
+const MIN_BESIDE_POOR: f64 = 5.0;
 /// The most beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
 /// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
@@ -83,7 +83,7 @@ pub struct Figures {
 
 /// The pool's share of the budget.
 #[derive(Debug)]
-pub struct Share {
+pub struct PoolSizer {
     percent: f64,
     fixed: bool,
     least: f64,
@@ -95,7 +95,7 @@ pub struct Share {
     lacking: u32,
 }
 
-impl Share {
+impl PoolSizer {
     /// A share that the user has given, or one that follows from what faults cost.
     pub fn new(asked: PoolShare) -> Self {
         let (percent, most, fixed) = match asked {
@@ -105,7 +105,7 @@ impl Share {
         Self {
             percent,
             fixed,
-            least: LEAST.min(most),
+            least: MIN.min(most),
             most,
             before: [0; 3],
             near_before: 0,
@@ -125,7 +125,7 @@ impl Share {
         if self.fixed || fixed < 0.5 { self.percent } else { self.percent.min(HALF) }
     }
 
-    /// Whether it is time for [`Share::judge`].
+    /// Whether it is time for [`PoolSizer::judge`].
     pub fn is_due(&self) -> bool {
         !self.fixed && self.judged.elapsed() >= PERIOD
     }
@@ -156,7 +156,7 @@ impl Share {
         let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
         let gain = ratio * density(1) * (device_cost - pool_cost).max(0.0);
         let loss = density(0) * pool_cost + near * device_cost / now.beyond.max(1) as f64;
-        let least = if faults[2] * 2 > all { LEAST_BESIDE_POOR.min(self.least) } else { self.least };
+        let least = if faults[2] * 2 > all { MIN_BESIDE_POOR.min(self.least) } else { self.least };
         let step = |more: f64, less: f64| if more > FAR * less { STRIDE * STEP } else { STEP };
         if gain > MARGIN * loss {
             self.percent = (self.percent + step(gain, loss).min(spare.max(0.0))).min(self.most);
@@ -177,7 +177,7 @@ impl ShareTold {
     /// As it begins.
     pub fn new(asked: PoolShare) -> Self {
         let told = Self { asked, hundredths: AtomicU32::new(0) };
-        told.tell(Share::new(asked).percent());
+        told.tell(PoolSizer::new(asked).percent());
         told
     }
 
@@ -201,8 +201,8 @@ impl ShareTold {
 mod tests {
     use super::*;
 
-    const MOST: f64 = PoolShare::MOST;
-    const AUTO: PoolShare = PoolShare::Adaptive(MOST);
+    const MAX: f64 = PoolShare::MAX;
+    const AUTO: PoolShare = PoolShare::Adaptive(MAX);
 
     const COSTS: [u64; 2] = [20_000, 160_000];
 
@@ -215,7 +215,7 @@ mod tests {
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
     /// compress by `ratio`; every page has its place by how often it is touched. Returns the share after some time.
     fn settles(all: f64, hot: f64, heat: f64, budget: f64, ratio: f64) -> f64 {
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         let mut faults = [0.0f64; 2];
         for _ in 0..200 {
             let pool_memory = budget * share.percent() / 100.0;
@@ -244,17 +244,17 @@ mod tests {
 
     #[test]
     fn a_given_share_stays_and_a_quiet_period_changes_nothing() {
-        let share = Share::new(PoolShare::Fixed(35.0));
+        let share = PoolSizer::new(PoolShare::Fixed(35.0));
         assert!(!share.is_due() && share.percent() == 35.0);
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         share.judge(figures([10, 10], [100, 100], 50));
         assert_eq!(share.percent(), BEGIN);
     }
 
     #[test]
     fn the_users_limit_bounds_a_share_that_moves() {
-        for (most, begin, least) in [(40.0, 40.0, LEAST), (80.0, BEGIN, LEAST), (10.0, 10.0, 10.0)] {
-            let mut share = Share::new(PoolShare::Adaptive(most));
+        for (most, begin, least) in [(40.0, 40.0, MIN), (80.0, BEGIN, MIN), (10.0, 10.0, 10.0)] {
+            let mut share = PoolSizer::new(PoolShare::Adaptive(most));
             assert_eq!(share.percent(), begin);
             for round in 1..100 {
                 share.judge(figures([1000 * round, 0], [10, 10], 5));
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn while_nothing_lies_on_devices_it_stays() {
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         for round in 1..100 {
             share.judge(figures([1000 * round, 0], [1000, 0], 500));
         }
@@ -279,15 +279,15 @@ mod tests {
 
     #[test]
     fn beside_much_that_cannot_be_managed_it_is_half_at_most() {
-        assert_eq!(Share::new(AUTO).percent_beside(0.4), BEGIN);
-        assert_eq!(Share::new(AUTO).percent_beside(0.6), HALF);
-        assert_eq!(Share::new(PoolShare::Fixed(70.0)).percent_beside(0.6), 70.0);
+        assert_eq!(PoolSizer::new(AUTO).percent_beside(0.4), BEGIN);
+        assert_eq!(PoolSizer::new(AUTO).percent_beside(0.6), HALF);
+        assert_eq!(PoolSizer::new(PoolShare::Fixed(70.0)).percent_beside(0.6), 70.0);
     }
 
     /// Random touches want a large pool; those who are in want what they lack first, if the pool can give it.
     #[test]
     fn who_has_a_turn_goes_before_the_pool() {
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         let mut judged = |round: u64, spare| {
             let mut now = figures([0, 1000 * round], [10, 10], 5);
             now.spare = Some(spare);
@@ -301,12 +301,12 @@ mod tests {
         assert!(judged(11, 0) < BEGIN);
         (12..20).for_each(|round| assert!(judged(round, -9000) <= BEGIN, "that much the pool does not have"));
         assert!(judged(20, 5000) > BEGIN - STEP * STRIDE + 1.0);
-        (21..100).for_each(|round| assert!(judged(round, -1) >= LEAST));
+        (21..100).for_each(|round| assert!(judged(round, -1) >= MIN));
     }
 
     #[test]
     fn a_page_that_does_not_compress_says_nothing_of_devices() {
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         (1..50).for_each(|round| share.judge(figures([1000 * round, 0], [20_000, 7], 6000)));
         assert_eq!(share.percent(), BEGIN);
         (50..60).for_each(|round| share.judge(figures([1000 * round, 0], [20_000, 700], 6000)));
@@ -323,11 +323,11 @@ mod tests {
             beyond: 500,
             ..figures([0, 0], [0, 0], 5000)
         };
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         (1..100).for_each(|round| share.judge(poor(round, 900)));
-        assert_eq!(share.percent(), LEAST_BESIDE_POOR);
+        assert_eq!(share.percent(), MIN_BESIDE_POOR);
         // Where memory would not have kept them, nor would it help to take it from the pool.
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         for round in 1..100 {
             let mut now = poor(round, 0);
             (now.faults[0], now.faults[1]) = (500 * round, 18 * round);
@@ -335,24 +335,24 @@ mod tests {
         }
         assert_eq!(share.percent(), BEGIN);
         // Once others fault again its least is what it was before, and it does not fall further.
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         (1..100).for_each(|round| share.judge(poor(round, 900)));
         let mut now = poor(100, 900);
         now.faults[0] += 5000;
         share.judge(now);
-        assert_eq!(share.percent(), LEAST_BESIDE_POOR);
+        assert_eq!(share.percent(), MIN_BESIDE_POOR);
     }
 
     #[test]
     fn bounds_are_kept() {
-        let mut share = Share::new(AUTO);
+        let mut share = PoolSizer::new(AUTO);
         for round in 1..100 {
             share.judge(figures([0, 1000 * round], [10, 10], 5));
         }
-        assert_eq!(share.percent(), MOST);
+        assert_eq!(share.percent(), MAX);
         for round in 1..100 {
             share.judge(figures([1000 * round, 99_000], [10, 10], 5));
         }
-        assert_eq!(share.percent(), LEAST);
+        assert_eq!(share.percent(), MIN);
     }
 }

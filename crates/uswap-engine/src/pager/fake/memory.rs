@@ -33,7 +33,7 @@ pub const OWN: u64 = SLOTS - PAGE;
 /// A thread that is in a system call.
 pub const IN_CALL: u32 = 77;
 /// Orders in a row that may be refused.
-const MOST_REFUSALS: u32 = 4;
+const MAX_REFUSALS: u32 = 4;
 
 /// The pages of a memory and what has happened to it.
 #[derive(Debug, Default)]
@@ -407,7 +407,7 @@ impl AddressSpace for FakeMemory {
     }
     fn is_ready(_: &mut Owner<Self>, _: &mut Space<Self>, _: u64) {}
     fn look_after(_: &mut Owner<Self>, _: &mut Space<Self>) {}
-    fn bury(pager: &mut Owner<Self>, space: &Space<Self>) {
+    fn was_removed(pager: &mut Owner<Self>, space: &Space<Self>) {
         pager.poller.remove(&*space.memory.bell);
     }
     fn runner(&self) -> Runner {
@@ -524,7 +524,7 @@ impl AddressSpace for FakeMemory {
 
     fn can_stage(&self) -> bool {
         let state = self.state();
-        !state.is_unserved && state.refusals < MOST_REFUSALS
+        !state.is_unserved && state.refusals < MAX_REFUSALS
     }
     fn is_served(&self) -> bool {
         !self.state().is_unserved
@@ -577,7 +577,7 @@ impl AddressSpace for FakeMemory {
     fn count_refusal(&mut self, refused: bool, _: Instant) -> bool {
         let mut state = self.state();
         state.refusals = if refused { state.refusals + 1 } else { 0 };
-        state.refusals == MOST_REFUSALS
+        state.refusals == MAX_REFUSALS
     }
     fn is_opaque(&self) -> bool {
         false

@@ -25,8 +25,8 @@ use crate::pager::fault_points::FaultPoints;
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::io::reader::{self, Readers};
 use crate::pager::load_control::Load;
-use crate::pager::reclaim::evict::MOST_STORING;
-use crate::pager::reclaim::fork_dedup::Twins;
+use crate::pager::reclaim::evict::MAX_STORING;
+use crate::pager::reclaim::fork_dedup::ForkDedup;
 use crate::pager::reclaim::store_worker;
 use crate::pager::space::{Space, SpaceId};
 
@@ -80,15 +80,15 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<Shared<FakeMemory>> {
         latencies: Default::default(),
         hasher,
         mailboxes,
-        evictions: Jobs::new(MOST_STORING),
-        tray_lists: TrayList::reserve(MOST_STORING + 4),
+        evictions: Jobs::new(MAX_STORING),
+        tray_lists: TrayList::reserve(MAX_STORING + 4),
         readers: Readers::new(faults.one_read),
         faults,
         verdict: Default::default(),
         notices: Default::default(),
         page_callers: Default::default(),
         main_bell: EventFd::new().expect("an eventfd"),
-        twins: Twins::new(),
+        twins: ForkDedup::new(),
         pool_share: ShareTold::new(PoolShare::Fixed(50.0)),
         zero_pages: Default::default(),
         manageable: vec![Default::default()],
@@ -131,7 +131,7 @@ impl Rig {
         space.copies.can_be_watched(true);
         (space.active, space.registered) = (true, [(mapped.start, mapped.end)].into());
         let id = space.id;
-        assert!(self.owner.adopt(space));
+        assert!(self.owner.add_space(space));
         self.programs.push(program.clone());
         (program, id)
     }

@@ -189,7 +189,7 @@ impl<M: AddressSpace> Owner<M> {
         self.copies_begin(&mut child);
         self.shared.counters.managed_processes.add(1);
         M::begin_copy(parent, &mut child);
-        if !self.adopt(child) {
+        if !self.add_space(child) {
             let text = "a fork child's memory cannot be watched (out of file descriptors or memory)".to_string();
             self.shared.condemn(crate::pager::context::Verdict::Broken(text));
         }

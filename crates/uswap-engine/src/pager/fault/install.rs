@@ -19,7 +19,7 @@ use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
-const MOST_FIRST_TOUCH: u32 = 64;
+const MAX_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 
@@ -209,7 +209,7 @@ impl<M: AddressSpace> Owner<M> {
     /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
     /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
     pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
-        let window = space.first_touches.window(address, self.most_along(space, MOST_FIRST_TOUCH)).pages;
+        let window = space.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
         // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
         let fills = write || space.table.get(address).state() == State::Zero;
         let fits = |state| state == State::Untouched || fills && state == State::Zero;

@@ -20,9 +20,9 @@ use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that come with one soft fault, at most. They are read to behind the first page of the buffer.
-const MOST_STAGED: usize = 32;
+const MAX_STAGED: usize = 32;
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
-const MOST_FAILED_READS: u32 = 2000;
+const MAX_FAILED_READS: u32 = 2000;
 
 impl<M: AddressSpace> Owner<M> {
     /// A staged page comes back: the soft fault, which is a reference.
@@ -42,7 +42,7 @@ impl<M: AddressSpace> Owner<M> {
                 return self.install_zeros(space, address, write, since);
             }
         }
-        let window = space.soft_faults.window(address, self.most_along(space, MOST_STAGED as u32)).pages;
+        let window = space.soft_faults.window(address, self.most_along(space, MAX_STAGED as u32)).pages;
         let alone = inherited || !space.memory.reads_many();
         let mut pages = if alone { 1 } else { self.staged_run(space, address, window) };
         let Some(from) = space.memory.place_of(u32::from(slot), inherited) else {
@@ -107,7 +107,7 @@ impl<M: AddressSpace> Owner<M> {
             return Served::Done;
         }
         space.failed_reads += 1;
-        if space.failed_reads < MOST_FAILED_READS {
+        if space.failed_reads < MAX_FAILED_READS {
             return Served::Wait;
         }
         during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
@@ -115,7 +115,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Reads `pages` staged pages together, to behind the buffer's first page. The first lies at `from`.
     pub fn read_staged(&mut self, space: &Space<M>, address: u64, from: u64, pages: u64) -> bool {
-        let mut places = [from; MOST_STAGED];
+        let mut places = [from; MAX_STAGED];
         for (index, place) in places.iter_mut().enumerate().take(pages as usize).skip(1) {
             let State::Staged(slot) = space.table.get(address + index as u64 * PAGE).state() else { return false };
             let Some(found) = space.memory.place_of(u32::from(slot), false) else { return false };

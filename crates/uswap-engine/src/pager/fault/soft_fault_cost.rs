@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_core::ageing::Cost;
+use uswap_core::age_test::Cost;
 
 /// How long it is watched.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -17,14 +17,14 @@ const LOW: u32 = 72;
 
 /// Of one space.
 #[derive(Debug)]
-pub struct Expense {
+pub struct SoftFaultCost {
     since: Instant,
     soft_faults: Duration,
     refaults: Duration,
     cost: Cost,
 }
 
-impl Expense {
+impl SoftFaultCost {
     /// Nothing was seen yet.
     pub fn new(now: Instant) -> Self {
         Self { since: now, soft_faults: Duration::ZERO, refaults: Duration::ZERO, cost: Cost::Low }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn they_cost_too_much_above_a_thirty_sixth_of_the_refaults() {
         let begun = Instant::now();
-        let (mut expense, millis) = (Expense::new(begun), Duration::from_millis);
+        let (mut expense, millis) = (SoftFaultCost::new(begun), Duration::from_millis);
         let mut note = |refaults, soft_faults, at| {
             expense.refault(millis(refaults));
             expense.soft_fault(millis(soft_faults), begun + millis(at))

@@ -14,7 +14,7 @@ use uswap_store::{Load, ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MOST_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Owner};
 use crate::pager::fault::install::{Served, installed_bytes, page_mut, shorten};
 use crate::pager::io::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::pager::latency::Tier;
@@ -22,10 +22,10 @@ use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead windows in pages: pool, device.
-const MOST_POOL: u32 = 32;
-const MOST_DEVICE: u32 = 64;
+const MAX_POOL: u32 = 32;
+const MAX_DEVICE: u32 = 64;
 /// And the least that a window can be.
-const LEAST_WINDOW: u32 = 2;
+const MIN_WINDOW: u32 = 2;
 /// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
 const FREE_NEIGHBOURS: u32 = 4;
 
@@ -33,13 +33,13 @@ const FREE_NEIGHBOURS: u32 = 4;
 pub const NEAR: u64 = 8;
 
 /// Pages in memory that a stream is followed across, at most.
-const MOST_HELD: usize = 1024;
+const MAX_HELD: usize = 1024;
 
 /// Where the next fault of a stream is to be expected: at the first page from `page` on that is not in memory.
 fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64 {
     let is_held = |page: &u64| matches!(space.table.get(*page).state(), State::Resident | State::Staged(_));
     let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
-    steps.take(MOST_HELD).find(|page| !is_held(page)).unwrap_or(page)
+    steps.take(MAX_HELD).find(|page| !is_held(page)).unwrap_or(page)
 }
 
 /// Evictions of the space since a stored page was.
@@ -67,7 +67,7 @@ impl<M: AddressSpace> Owner<M> {
     pub fn most_along(&self, space: &Space<M>, most: u32) -> u32 {
         match space.record.is_held() {
             _ if self.shared.recorder.is_some() => 1,
-            true => most.min(LEAST_WINDOW),
+            true => most.min(MIN_WINDOW),
             false => most,
         }
     }
@@ -75,7 +75,7 @@ impl<M: AddressSpace> Owner<M> {
     /// The page at `address` lies in the buffer; those that the stream of faults is going to want come along as far as
     /// they are in the pool.
     fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
-        let most = self.most_along(space, MOST_POOL.min(MOST_INSTALL as u32));
+        let most = self.most_along(space, MAX_POOL.min(MAX_INSTALL as u32));
         let passed = space.streams.passed(address, most);
         let window = passed.unwrap_or_else(|| space.streams.window(address, most));
         let along = if window.is_run() { 0 } else { self.install_along(space, address, window) };
@@ -190,14 +190,14 @@ impl<M: AddressSpace> Owner<M> {
         if self.shared.faults.no_prefetch {
             return Window { pages: 1, stride: PAGE as i64 };
         }
-        space.streams.window(address, self.most_along(space, MOST_DEVICE))
+        space.streams.window(address, self.most_along(space, MAX_DEVICE))
     }
 
     /// Hands the page, and the neighbours that come with it, to the readers of its device.
     fn order_read(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let pages = space
             .streams
-            .forecast(address, self.most_along(space, MOST_DEVICE))
+            .forecast(address, self.most_along(space, MAX_DEVICE))
             .max(self.most_along(space, FREE_NEIGHBOURS.max(space.locality.most(space.now()))));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
         let whole = self.choose_reads(space, address, &mut buffer);
@@ -290,7 +290,7 @@ impl<M: AddressSpace> Owner<M> {
     /// How many of these pages, from the first on, can be installed together. They are not in flight any more.
     fn accept_run(&mut self, space: &mut Space<M>, pages: &[PageLoad]) -> usize {
         let mut count = 0;
-        for load in pages.iter().take(MOST_INSTALL) {
+        for load in pages.iter().take(MAX_INSTALL) {
             let word = space.table.get(load.address);
             let follows = load.address == pages[0].address + count as u64 * PAGE;
             let wanted = word.in_flight() && word.state() == State::Stored(load.id.to_bits());

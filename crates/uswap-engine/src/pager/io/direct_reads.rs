@@ -21,7 +21,7 @@ use crate::pager::event_loop::Owner;
 use crate::pager::io::reader::{Job, Purpose, Read};
 
 /// Pages of a read that is asked for here, at most.
-const MOST_PAGES: usize = 4;
+const MAX_PAGES: usize = 4;
 /// A server that has not answered for so long is left to the readers.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Pauses before a queue is asked for again.
@@ -42,11 +42,11 @@ struct Queue {
 
 /// An owner's queues.
 #[derive(Default)]
-pub struct Queues {
+pub struct DirectReads {
     open: Vec<Box<Queue>>,
 }
 
-impl Queues {
+impl DirectReads {
     fn find(&mut self, device: u8) -> Option<&mut Queue> {
         self.open.iter_mut().find(|queue| queue.device == device).map(|queue| &mut **queue)
     }
@@ -98,7 +98,7 @@ impl Queue {
 impl<M: AddressSpace> Owner<M> {
     /// Asks for the pages of a read, if they are few and one request brings them. The read otherwise.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
-        let few = read.buffer.pages.len() <= MOST_PAGES && read.purpose == Purpose::Fault;
+        let few = read.buffer.pages.len() <= MAX_PAGES && read.purpose == Purpose::Fault;
         if !few || self.shared.faults.no_read_queue || !self.has_queue(device) {
             return Err(read);
         }

@@ -9,9 +9,9 @@ pub use uswap_abi::layout::AREA_BYTES;
 pub use uswap_abi::message::{AGENT_NAME, CALL_NAME};
 
 /// Pages whose bytes fit into an answer.
-pub const MOST_BYTES: usize = 128;
+pub const MAX_BYTES: usize = 128;
 /// Pages that fit into an answer.
-pub const MOST_RECORDS: usize = 1024;
+pub const MAX_RECORDS: usize = 1024;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What a caller asks: the pages from `start` to `end`, both multiples of a page.
@@ -65,7 +65,7 @@ impl Header {
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [state, next, area, records] = from_words(bytes);
         let state = [Answered::Done, Answered::Later, Answered::Unknown].into_iter().find(|s| *s as u64 == state)?;
-        (records <= MOST_RECORDS as u64).then_some(Self { state, next, area, records })
+        (records <= MAX_RECORDS as u64).then_some(Self { state, next, area, records })
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
             assert_eq!(Question::decode(&words([start, end])), None);
         }
         assert_eq!(Header::decode(&words([3, 0, 0, 0])), None);
-        assert_eq!(Header::decode(&words([0, 0, 0, MOST_RECORDS as u64 + 1])), None);
+        assert_eq!(Header::decode(&words([0, 0, 0, MAX_RECORDS as u64 + 1])), None);
         assert_eq!(Named::decode(0x1003), None);
     }
 }

@@ -29,19 +29,19 @@ use uswap_store::{LoadScratch, ObjectId};
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};
 use crate::pager::event_loop::Owner;
-use crate::pager::io::page_answer::{Answered, Header, MOST_BYTES, MOST_RECORDS, Named, Question};
+use crate::pager::io::page_answer::{Answered, Header, MAX_BYTES, MAX_RECORDS, Named, Question};
 use crate::pager::reclaim::staging::Phase;
 use crate::pager::space::{Space, SpaceId};
 use uswap_sys::thread::spawn;
 
 /// Connections served at the same time, at most.
-const MOST_CALLERS: usize = 4;
+const MAX_CALLERS: usize = 4;
 /// A caller that neither asks nor reads for so long is left.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long an owner may take for an answer: it serves faults before.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Words that an owner looks at for an answer.
-const MOST_LOOKS: usize = 4 * 1024;
+const MAX_LOOKS: usize = 4 * 1024;
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The callers that are served.
@@ -81,8 +81,8 @@ const NO_ANSWER: Header = Header { state: Answered::Unknown, next: 0, area: 0, r
 
 impl Answer {
     fn new() -> Self {
-        let (named, given) = (Vec::with_capacity(MOST_RECORDS), Vec::with_capacity(MOST_BYTES));
-        Self { header: NO_ANSWER, named, given, bytes: vec![[0; PAGE_SIZE]; MOST_BYTES] }
+        let (named, given) = (Vec::with_capacity(MAX_RECORDS), Vec::with_capacity(MAX_BYTES));
+        Self { header: NO_ANSWER, named, given, bytes: vec![[0; PAGE_SIZE]; MAX_BYTES] }
     }
 
     fn clear(&mut self) {
@@ -92,7 +92,7 @@ impl Answer {
     }
 
     fn is_full(&self) -> bool {
-        self.named.len() == MOST_RECORDS || self.given.len() == MOST_BYTES
+        self.named.len() == MAX_RECORDS || self.given.len() == MAX_BYTES
     }
 
     fn name(&mut self, named: Named) {
@@ -153,7 +153,7 @@ fn admit<M: AddressSpace>(shared: &Shared<M>, pid: u32) -> Result<(), String> {
         return Err(format!("{pid} is no process of this run"));
     }
     let callers = &shared.page_callers.0;
-    let more = |count: usize| (count < MOST_CALLERS).then_some(count + 1);
+    let more = |count: usize| (count < MAX_CALLERS).then_some(count + 1);
     callers
         .fetch_update(SeqCst, SeqCst, more)
         .map(drop)
@@ -265,7 +265,7 @@ impl<M: AddressSpace> Owner<M> {
             answer.header.next = question.end;
             return;
         }
-        let mut looks = MOST_LOOKS;
+        let mut looks = MAX_LOOKS;
         let mut next = question.start;
         while next < question.end && looks > 0 && !answer.is_full() {
             let known = space.table.iter_from(next).next().filter(|(page, _)| *page < question.end);

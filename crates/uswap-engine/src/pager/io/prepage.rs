@@ -20,13 +20,13 @@ use uswap_store::{Load, ObjectId};
 
 use crate::pager::accounting::charge::URGENT;
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MOST_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Owner};
 use crate::pager::fault::install::{installed_bytes, page_mut, shorten};
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that are brought in one turn, at most: 128 MiB. The rest comes by faults.
-const MOST: usize = 32_768;
+const MAX: usize = 32_768;
 /// Runs of pages that are installed between looks at the events of other processes.
 const RUNS: usize = 4;
 /// Where no memory is free for so long, what is left comes by faults.
@@ -82,14 +82,14 @@ impl<M: AddressSpace> Owner<M> {
         let clock = space.working_set.evictions();
         let stored = space.table.iter().filter(|(_, word)| matches!(word.state(), State::Stored(_)));
         let lately = stored.filter(|(_, word)| u64::from(word.refault_distance(clock)) <= lacks);
-        let mut pages: Vec<u64> = lately.map(|(page, _)| page).take(MOST).collect();
+        let mut pages: Vec<u64> = lately.map(|(page, _)| page).take(MAX).collect();
         pages.reverse();
         pages
     }
 
     /// Installs the next run of neighbours, as far as they are in the pool. `false`: not now.
     fn bring_run(&mut self, space: &mut Space<M>) -> bool {
-        if space.memory.is_changing() || !self.has_room(space, URGENT + MOST_INSTALL as i64) {
+        if space.memory.is_changing() || !self.has_room(space, URGENT + MAX_INSTALL as i64) {
             return false;
         }
         let Some(start) = space.returning.pages.pop() else { return false };
@@ -97,7 +97,7 @@ impl<M: AddressSpace> Owner<M> {
         while self.load_returning(space, start + count as u64 * PAGE, count) {
             count += 1;
             let next = start + count as u64 * PAGE;
-            if count == MOST_INSTALL || space.returning.pages.last() != Some(&next) {
+            if count == MAX_INSTALL || space.returning.pages.last() != Some(&next) {
                 break;
             }
             space.returning.pages.pop();

@@ -28,19 +28,19 @@ const PER_READ: u32 = 64;
 /// next read would begin in the middle of a run.
 const WORTH_A_READ: usize = 32;
 /// Reads of a space that wait for their faults, at most.
-const MOST_WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 /// How long they wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What arrived ahead of its faults, oldest first.
 #[derive(Default, Debug)]
-pub struct Ahead {
+pub struct ReadaheadCache {
     reads: Vec<(Read, Instant)>,
 }
 
-impl Ahead {
+impl ReadaheadCache {
     fn has_room(&self) -> bool {
-        self.reads.len() < MOST_WAITING
+        self.reads.len() < MAX_WAITING
     }
 
     fn place(&self, address: u64, object: ObjectId) -> Option<usize> {

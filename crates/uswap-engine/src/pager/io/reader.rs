@@ -21,9 +21,9 @@ use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::space::SpaceId;
 
 /// Devices in the life of a run.
-const MOST_LANES: usize = 255;
+const MAX_LANES: usize = 255;
 /// Reads that wait for a thread, at most.
-const MOST_QUEUED: usize = 256;
+const MAX_QUEUED: usize = 256;
 /// Threads of a lane.
 const FEW: u32 = 4;
 const MANY: u32 = 32;
@@ -36,8 +36,8 @@ const SIZES: [(u32, u32); 3] = [(4, 4), (16, 4), (64, 2)];
 /// Pages that are read ahead for each microsecond of a round trip: a program that consumes 800 MB/s does not wait.
 const PAGES_PER_200_US: u32 = 40;
 /// Bounds of that: three reads are under way at least, so that the next is asked for while two others come.
-const LEAST_AHEAD: u32 = 192;
-const MOST_AHEAD: u32 = 2048;
+const MIN_AHEAD: u32 = 192;
+const MAX_AHEAD: u32 = 2048;
 
 /// Where a read puts its pages.
 pub struct ReadBuffer {
@@ -153,7 +153,7 @@ impl Readers {
     pub fn new(one: bool) -> Self {
         let reserve = Reserve::new(SIZES.iter().map(|(pages, _)| (*pages, Vec::new())).collect());
         Self {
-            lanes: (0..MOST_LANES).map(|_| OnceLock::new()).collect(),
+            lanes: (0..MAX_LANES).map(|_| OnceLock::new()).collect(),
             reserve,
             one,
             far: AtomicBool::new(false),
@@ -182,7 +182,7 @@ impl Readers {
     /// Pages that a stream of faults shall be ahead of its program, at most.
     pub fn most_ahead(&self, device: u8) -> u32 {
         let latency = self.lanes[usize::from(device)].get().map_or(0, |lane| lane.latency.load(Relaxed));
-        (latency as u32 / 200 * PAGES_PER_200_US).clamp(LEAST_AHEAD, MOST_AHEAD)
+        (latency as u32 / 200 * PAGES_PER_200_US).clamp(MIN_AHEAD, MAX_AHEAD)
     }
 
     /// Whether a device is so far away that its server may have to be waited for.
@@ -230,7 +230,7 @@ pub fn open<M: AddressSpace>(shared: &Arc<Shared<M>>, device: u8) -> std::io::Re
     let few = if far { 2 * FEW } else { FEW };
     let threads = (class.latency.as_micros() / PER_THREAD.as_micros()) as u32;
     let lane = Lane {
-        jobs: Jobs::new(MOST_QUEUED),
+        jobs: Jobs::new(MAX_QUEUED),
         first_threads: if readers.one { 1 } else { threads.clamp(few, MANY) },
         threads: AtomicU32::new(0),
         in_flight: AtomicU32::new(0),

@@ -31,7 +31,7 @@ use uswap_store::{ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MOST_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Owner};
 use crate::pager::fault::install::{installed_bytes, shorten};
 use crate::pager::io::reader::{Purpose, ReadBuffer};
 use crate::pager::space::Space;
@@ -165,7 +165,7 @@ impl<M: AddressSpace> Owner<M> {
     fn bring_some(&mut self, space: &mut Space<M>, order: &BringIn, now: Instant, looks: &mut usize) {
         while *looks > 0 && !space.search.rests(now) && !space.memory.is_changing() {
             let from = space.search.next;
-            let sizes = [MOST_INSTALL as u32, 8];
+            let sizes = [MAX_INSTALL as u32, 8];
             let most = sizes.into_iter().find(|pages| self.has_free_room(space, i64::from(*pages))).unwrap_or(1);
             let Some(mut buffer) = self.lend_buffer(space, from, most, Need::Ahead) else {
                 // Looked at is what keeps it from a rest: buffers come back soon.

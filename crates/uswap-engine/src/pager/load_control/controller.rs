@@ -20,10 +20,10 @@ use uswap_sys::procfs::{self, Mode, Statm};
 const BUSY_TICK: Duration = Duration::from_millis(5);
 /// A look at many processes takes half a millisecond: it costs one part in so many of the time at most.
 const TICK_COST: u32 = 40;
-const MOST_BUSY_TICK: Duration = Duration::from_millis(20);
+const MAX_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Looks at one who waits for its turn that are spared in a row, at most.
-const MOST_SPARED: u32 = 4;
+const MAX_SPARED: u32 = 4;
 /// How often pool and processors are asked for their figures.
 const FIGURES: Duration = Duration::from_millis(100);
 /// How often, a millisecond apart, a thread is looked at that is still on its way to sleep.
@@ -55,7 +55,7 @@ impl Seen {
     /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know has changed.
     fn may_stay(&mut self, waits: bool, record: &Record) -> bool {
         let same = self.refaults == record.refaults.load(Relaxed) && self.waited == record.waited.load(Relaxed);
-        let stays = waits && same && self.spared < MOST_SPARED;
+        let stays = waits && same && self.spared < MAX_SPARED;
         self.spared = if stays { self.spared + 1 } else { 0 };
         stays
     }
@@ -118,7 +118,7 @@ impl<M: AddressSpace> Controller<M> {
         // Owners and programs wait for what is decided here; a look takes microseconds.
         process::run_first();
         while !stop.load(Relaxed) {
-            let busy = (self.tick_took * TICK_COST).clamp(BUSY_TICK, MOST_BUSY_TICK);
+            let busy = (self.tick_took * TICK_COST).clamp(BUSY_TICK, MAX_BUSY_TICK);
             let tick = if self.control.is_on() { busy } else { IDLE_TICK };
             let left = tick.saturating_sub(self.ticked.elapsed());
             let wait = if self.open.is_empty() { left } else { left.min(Duration::from_millis(1)) };

@@ -5,7 +5,7 @@
 //! each space. The owner of a space whose flag is set puts its faults aside and evicts its pages before those of others.
 //!
 //! A fault that is put aside is served when the process is let in, when it turns out not to be held rightly, or when it
-//! was held for [`MOST_HOLD`]. Only faults in user mode are held: a system call that waits for a page may hold locks of the kernel that
+//! was held for [`MAX_HOLD`]. Only faults in user mode are held: a system call that waits for a page may hold locks of the kernel that
 //! others need. `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The owner never reads
 //! it, since reading it waits until the thread has gone to sleep: the controller (`controller.rs`) does, and tells the owner whom to
 //! serve at once.
@@ -20,22 +20,22 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_core::growth::{Growth, during};
-use uswap_core::load_control::{Key, MOST_HOLD};
+use uswap_core::load_control::{Key, MAX_HOLD};
 
 use crate::pager::address_space::{AddressSpace, Runner};
 use crate::pager::event_loop::Owner;
 use crate::pager::space::{Space, SpaceId};
 
 /// Faults of a space that are put aside at a time, at most: others are served at once.
-const MOST_HELD: usize = 256;
+const MAX_HELD: usize = 256;
 /// Questions to the controller under way, at most.
-pub const MOST_QUESTIONS: usize = 1024;
+pub const MAX_QUESTIONS: usize = 1024;
 /// How often owners tell what they have while it looks.
 const TOLD: Duration = Duration::from_millis(1);
 /// What a fault costs beside the owner's work: the message and the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(20);
 /// Pages of a held space that are worth being evicted before those of others.
-const LEAST_SUSPENDED: u64 = 32;
+const MIN_SUSPENDED: u64 = 32;
 
 /// As good as no bound, where a test takes it away.
 const LONG_HOLD: Duration = Duration::from_secs(10);
@@ -260,7 +260,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
     /// others wait for, nor one whose thread nobody can look at.
     pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {
-        if !space.record.is_held() || space.memory.is_own(address) || space.held.len() >= MOST_HELD {
+        if !space.record.is_held() || space.memory.is_own(address) || space.held.len() >= MAX_HELD {
             return false;
         }
         let Some(pid) = space.memory.may_hold(thread) else { return false };
@@ -269,7 +269,7 @@ impl<M: AddressSpace> Owner<M> {
             return false;
         }
         let since = Instant::now();
-        let until = since + if self.shared.faults.long_hold { LONG_HOLD } else { MOST_HOLD };
+        let until = since + if self.shared.faults.long_hold { LONG_HOLD } else { MAX_HOLD };
         if !space.held.iter().any(|held| held.address == address) {
             self.shared.counters.held_faults.add(1);
             during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, since, until }));
@@ -326,8 +326,7 @@ impl<M: AddressSpace> Owner<M> {
         if !self.shared.load.is_holding() {
             return (Vec::new(), 0);
         }
-        let can_give =
-            |space: &Space<M>| space.record.is_held() && space.can_evict() && space.weight() > LEAST_SUSPENDED;
+        let can_give = |space: &Space<M>| space.record.is_held() && space.can_evict() && space.weight() > MIN_SUSPENDED;
         let suspended = self.spaces.values().filter(|space| can_give(space));
         let place = |space: &Space<M>| (space.record.place.load(Relaxed), space.id, space.weight());
         let mut found: Vec<(u64, SpaceId, u64)> =

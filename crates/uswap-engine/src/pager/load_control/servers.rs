@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// An answer is good for so long: servers begin to listen, and programs connect.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 /// Descriptors that are looked at, at most.
-const MOST: usize = 4096;
+const MAX: usize = 4096;
 /// The tables that have the sockets of the internet, and the column of the inode there.
 const INTERNET: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 const INTERNET_INODE: usize = 9;
@@ -52,7 +52,7 @@ fn answers_others(pid: u32) -> bool {
 /// Inodes of the sockets that a process has open.
 fn sockets(pid: u32) -> HashSet<u64> {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return HashSet::new() };
-    let targets = descriptors.flatten().take(MOST).filter_map(|entry| fs::read_link(entry.path()).ok());
+    let targets = descriptors.flatten().take(MAX).filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.filter_map(|target| target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()).collect()
 }
 

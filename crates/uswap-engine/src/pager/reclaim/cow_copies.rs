@@ -7,8 +7,8 @@
 //!
 //! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once; all other relatives as soon as pages are wanted
 //!    (`balance`). What is registered later in a space that is watched is watched from its registration on.
-//! 2. *How much.* A write lets a run of pages go: [`LEAST_RUN`], twice as many as before if it goes on where the last run ended, up to
-//!    [`MOST_RUN`]. Only pages that are mapped elsewhere too are charged (pagemap tells); a run of others costs no room.
+//! 2. *How much.* A write lets a run of pages go: [`MIN_RUN`], twice as many as before if it goes on where the last run ended, up to
+//!    [`MAX_RUN`]. Only pages that are mapped elsewhere too are charged (pagemap tells); a run of others costs no room.
 //! 3. *What follows.* The page is its space's own from then on, so it goes back to the lists and can be evicted. What the
 //!    process shares was asked a while ago, and is less by what was copied since ([`Copied`]).
 //! 4. *The end.* Who has no relatives left has nothing to copy: the first write that is asked for frees all of its pages.
@@ -40,12 +40,12 @@ use crate::pager::space::Space;
 
 const PAGE: u64 = 4096;
 /// Pages that a write lets go, at least and at most where some are shared, and at most where none is.
-const LEAST_RUN: u64 = 4;
-const MOST_RUN: u64 = 16;
-const MOST_EXCLUSIVE: u64 = 512;
+const MIN_RUN: u64 = 4;
+const MAX_RUN: u64 = 16;
+const MAX_EXCLUSIVE: u64 = 512;
 /// Who has fewer pages resident is not watched: one part in so many of the budget, within these bounds.
-const LEAST_PART: i64 = 64;
-const LEAST_WATCHED: (i64, i64) = (256, 1024);
+const MIN_PART: i64 = 64;
+const MIN_WATCHED: (i64, i64) = (256, 1024);
 
 /// How many pages of a space were let be copied, for whoever counts what it shares. One thread writes it: the space's owner.
 #[derive(Clone, Debug, Default)]
@@ -174,7 +174,7 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     fn is_worth_watching(&self, space: &Space<M>) -> bool {
-        let least = (self.shared.budget.limit() / LEAST_PART).clamp(LEAST_WATCHED.0, LEAST_WATCHED.1);
+        let least = (self.shared.budget.limit() / MIN_PART).clamp(MIN_WATCHED.0, MIN_WATCHED.1);
         space.active && space.resident as i64 >= least
     }
 
@@ -288,8 +288,8 @@ impl<M: AddressSpace> Owner<M> {
 /// What a write to this page lets go.
 fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
     let copies = &mut space.copies;
-    let goes_on = (copies.next..copies.next + MOST_RUN * PAGE).contains(&address);
-    let wanted = if goes_on { (copies.run * 2).clamp(LEAST_RUN, MOST_RUN) } else { LEAST_RUN };
+    let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
+    let wanted = if goes_on { (copies.run * 2).clamp(MIN_RUN, MAX_RUN) } else { MIN_RUN };
     let border = space.registered.range(..=address).next_back().map_or(0, |(_, end)| *end).max(address + PAGE);
     let most = (border - address) / PAGE;
     let (table, memory) = (&space.table, &mut space.memory);
@@ -297,14 +297,14 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
         table.get(page).state() == State::Resident && !(memory.knows_sharing() && memory.is_exclusive(page))
     };
     let (mut pages, mut shared) = (0, 0);
-    while pages < most.min(if shared > 0 { wanted } else { MOST_EXCLUSIVE }) {
+    while pages < most.min(if shared > 0 { wanted } else { MAX_EXCLUSIVE }) {
         let is_one = is_shared(address + pages * PAGE);
         if is_one && pages >= wanted {
             break;
         }
         (pages, shared) = (pages + 1, shared + u64::from(is_one));
     }
-    (copies.next, copies.run) = (address + pages * PAGE, pages.min(MOST_RUN));
+    (copies.next, copies.run) = (address + pages * PAGE, pages.min(MAX_RUN));
     Run { start: address, pages, shared }
 }
 

@@ -22,26 +22,26 @@ use crate::pager::space::Space;
 
 const PAGE: u64 = 4096;
 /// Most trays being filled at a time in a space.
-const MOST_FILLING: usize = 32;
+const MAX_FILLING: usize = 32;
 /// How long a page that cannot be moved is left alone.
 const PARKING: Duration = Duration::from_secs(1);
 /// And to look which of those that were shared still are takes one part in so many of the time.
 const UNPARKING_COST: u32 = 50;
 /// Pages that lie staged at least, unless soft faults cost too much, and at most.
-const LEAST_STAGED: u64 = 128;
-const MOST_STAGED: u64 = 8192;
+const MIN_STAGED: u64 = 128;
+const MAX_STAGED: u64 = 8192;
 /// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when there was room, asks for none.
-const MOST_OWED: u64 = 256;
+const MAX_OWED: u64 = 256;
 /// Most trays being stored at a time over all spaces (the workers' queue).
-pub const MOST_STORING: usize = 64;
+pub const MAX_STORING: usize = 64;
 
 impl<M: AddressSpace> Owner<M> {
     /// Sets evictions under way so that `wanted` pages get free.
     pub fn reclaim(&mut self, space: &mut Space<M>, wanted: u64) {
         if space.refaults > 0 {
             let most = space.refaults.min(wanted).min(TRAY_PAGES.into());
-            let pressed = self.press_shared(space, most as usize) as u64;
-            let left = (space.refaults - pressed).min(MOST_OWED);
+            let pressed = self.reclaim_cow_shared(space, most as usize) as u64;
+            let left = (space.refaults - pressed).min(MAX_OWED);
             space.refaults = if space.shared_parked.is_empty() { 0 } else { left };
         }
         let keep = staging_target(space);
@@ -50,7 +50,7 @@ impl<M: AddressSpace> Owner<M> {
         let short = (wanted - stored.min(wanted)) + keep;
         let trays = short.saturating_sub(staged + filling).div_ceil(u64::from(TRAY_PAGES));
         for _ in 0..trays.min(8) {
-            if space.trays.filling.len() >= MOST_FILLING || !self.fill_tray(space) {
+            if space.trays.filling.len() >= MAX_FILLING || !self.fill_tray(space) {
                 break;
             }
         }
@@ -164,7 +164,7 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
-    pub fn press_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
+    pub fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {
             let Some(address) = space.shared_parked.pop_front() else { break };
@@ -488,8 +488,8 @@ fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() || space.working_set.is_plain() {
         return 0;
     }
-    let least = if space.expense.is_high() { 0 } else { LEAST_STAGED };
-    space.working_set.staging_target(space.resident).clamp(least, MOST_STAGED).min(space.resident / 4)
+    let least = if space.expense.is_high() { 0 } else { MIN_STAGED };
+    space.working_set.staging_target(space.resident).clamp(least, MAX_STAGED).min(space.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of

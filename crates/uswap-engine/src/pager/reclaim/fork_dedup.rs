@@ -15,9 +15,9 @@ const NONE: u32 = u32::MAX;
 
 /// Hash to object, direct-mapped.
 #[derive(Debug)]
-pub struct Twins(Box<[AtomicU32]>);
+pub struct ForkDedup(Box<[AtomicU32]>);
 
-impl Twins {
+impl ForkDedup {
     /// An empty table (512 KiB, touched as it fills).
     pub fn new() -> Self {
         // Object ids are stored inverted, so that untouched memory reads as "none".

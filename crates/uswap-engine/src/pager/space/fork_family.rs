@@ -6,7 +6,7 @@
 //! processes of a build are: a shell forks, and the child executes a compiler.
 //!
 //! **If it cannot be known.** A fork child whose parent was not managed at the fork comes as an image of its own, and so does a
-//! program that an agent was brought to. Those ([`Kin::doubt`]), those without an agent and the parents of both are always asked.
+//! program that an agent was brought to. Those ([`ForkFamily::doubt`]), those without an agent and the parents of both are always asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -20,7 +20,7 @@ struct Family {
 
 /// Of one space: its image. Counted as long as it lives.
 #[derive(Debug)]
-pub struct Kin {
+pub struct ForkFamily {
     family: Arc<Family>,
     uncertain: bool,
     /// It has children that are not known to be its kin.
@@ -29,21 +29,21 @@ pub struct Kin {
 
 /// What others see of a space's kin.
 #[derive(Clone, Debug, Default)]
-pub struct KinSeen {
+pub struct ForkFamilySeen {
     family: Arc<Family>,
     /// It may share pages with processes that are not known to be its kin.
     pub is_uncertain: bool,
     is_doubted: Arc<AtomicBool>,
 }
 
-impl Default for Kin {
+impl Default for ForkFamily {
     fn default() -> Self {
         let family = Family { living: AtomicU32::new(1), births: AtomicU32::new(0) };
         Self { family: Arc::new(family), uncertain: false, is_doubted: Arc::default() }
     }
 }
 
-impl Kin {
+impl ForkFamily {
     /// Of a fork child.
     #[must_use]
     pub fn child(&self) -> Self {
@@ -68,18 +68,22 @@ impl Kin {
     }
 
     /// For whoever counts what it shares.
-    pub fn seen(&self) -> KinSeen {
-        KinSeen { family: self.family.clone(), is_uncertain: self.uncertain, is_doubted: self.is_doubted.clone() }
+    pub fn seen(&self) -> ForkFamilySeen {
+        ForkFamilySeen {
+            family: self.family.clone(),
+            is_uncertain: self.uncertain,
+            is_doubted: self.is_doubted.clone(),
+        }
     }
 }
 
-impl Drop for Kin {
+impl Drop for ForkFamily {
     fn drop(&mut self) {
         self.family.living.fetch_sub(1, Relaxed);
     }
 }
 
-impl KinSeen {
+impl ForkFamilySeen {
     /// What tells its image from others.
     pub fn image(&self) -> usize {
         Arc::as_ptr(&self.family) as usize
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_last_of_an_image_shares_with_nobody() {
-        let parent = Kin::default();
+        let parent = ForkFamily::default();
         let seen = parent.seen();
         assert!(!seen.may_share());
         let child = parent.child();
@@ -126,7 +130,7 @@ mod tests {
 
     #[test]
     fn whose_parent_was_not_known_may_always_share_and_so_do_its_children() {
-        let mut stranger = Kin::default();
+        let mut stranger = ForkFamily::default();
         stranger.doubt();
         assert!(stranger.seen().may_share());
         let child = stranger.child();

@@ -19,18 +19,18 @@ use crate::pager::space::Space;
 type Range = (u64, u64);
 
 /// Ranges that are told apart; of more those become one that lie next to each other.
-const MOST_RANGES: usize = 32;
+const MAX_RANGES: usize = 32;
 /// Pages that must be unknown for a search, beyond those that the last one left unknown (512 KiB).
 const WORTH_A_LOOK: i64 = 128;
 /// Present pages that are looked at in one search.
-const MOST_PAGES: u64 = 8192;
+const MAX_PAGES: u64 = 8192;
 /// How often it is asked whether there is anything to be searched for; and a search may take one part in so many of the time.
 const ASK: Duration = Duration::from_millis(2);
 const COST: u32 = 10;
 
 /// Ranges in which pages may be left.
 #[derive(Clone, Debug)]
-pub struct Left {
+pub struct LazyFreeRanges {
     ranges: Vec<Range>,
     asked: Instant,
     took: Duration,
@@ -38,14 +38,14 @@ pub struct Left {
     unknown: i64,
 }
 
-impl Default for Left {
+impl Default for LazyFreeRanges {
     fn default() -> Self {
-        let ranges = Vec::with_capacity(MOST_RANGES + 1);
+        let ranges = Vec::with_capacity(MAX_RANGES + 1);
         Self { ranges, asked: Instant::now(), took: Duration::ZERO, unknown: 0 }
     }
 }
 
-impl Left {
+impl LazyFreeRanges {
     /// Pages that were there may still be.
     pub fn note(&mut self, start: u64, end: u64) {
         let first = self.ranges.partition_point(|(_, e)| *e < start);
@@ -55,7 +55,7 @@ impl Left {
             (from, to) = (from.min(s), to.max(e));
         }
         self.ranges.insert(first, (from, to));
-        if self.ranges.len() > MOST_RANGES {
+        if self.ranges.len() > MAX_RANGES {
             self.join_nearest();
         }
     }
@@ -132,7 +132,7 @@ impl<M: AddressSpace> Owner<M> {
                 (run.start..run.end).step_by(PAGE as usize).for_each(|page| self.take_one_left(space, page));
             }
             at = walked.max(start + PAGE);
-            if seen >= MOST_PAGES {
+            if seen >= MAX_PAGES {
                 return at;
             }
         }
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_was_unknown_before_is_not_searched_for_again() {
-        let mut left = Left::default();
+        let mut left = LazyFreeRanges::default();
         assert!(left.is_worth_a_look(WORTH_A_LOOK + 1));
         left.unknown = 500;
         assert!(!left.is_worth_a_look(500 + WORTH_A_LOOK) && left.is_worth_a_look(501 + WORTH_A_LOOK));
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_left_moves_along() {
-        let mut left = Left::default();
+        let mut left = LazyFreeRanges::default();
         left.note(0x1000, 0x3000);
         left.remap(0x8000, 0x20_0000, 0x1000);
         assert_eq!(left.ranges, [(0x1000, 0x3000)]);
@@ -198,9 +198,9 @@ mod tests {
         fn ranges_are_few_and_in_order_and_hold_all_that_was_noted(
             noted in prop::collection::vec((0u64..2000, 1u64..9), 1..200),
         ) {
-            let mut left = Left::default();
+            let mut left = LazyFreeRanges::default();
             noted.iter().for_each(|(start, length)| left.note(*start, start + length));
-            prop_assert!(left.ranges.len() <= MOST_RANGES);
+            prop_assert!(left.ranges.len() <= MAX_RANGES);
             prop_assert!(left.ranges.windows(2).all(|pair| pair[0].1 < pair[1].0));
             for (start, length) in noted {
                 prop_assert!(left.ranges.iter().any(|(s, e)| *s <= start && start + length <= *e));

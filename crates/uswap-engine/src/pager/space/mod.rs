@@ -22,20 +22,20 @@ use uswap_core::working_set::WorkingSet;
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::moves::Moves;
 use crate::pager::address_space::AddressSpace;
-use crate::pager::fault::soft_fault_cost::Expense;
+use crate::pager::fault::soft_fault_cost::SoftFaultCost;
 use crate::pager::fault::throttle::Throttle;
 use crate::pager::fault::zero_fill::FirstTouches;
 use crate::pager::io::prepage::Returning;
-use crate::pager::io::readahead_cache::Ahead;
+use crate::pager::io::readahead_cache::ReadaheadCache;
 use crate::pager::io::unuse::Search;
 use crate::pager::load_control::{HeldFault, Record};
 use crate::pager::reclaim::cow_copies::Copies;
 use crate::pager::reclaim::staging::Trays;
 use crate::pager::space::fault_queue::Waiters;
-use crate::pager::space::fork_family::Kin;
-use crate::pager::space::lazyfree_ranges::Left;
+use crate::pager::space::fork_family::ForkFamily;
+use crate::pager::space::lazyfree_ranges::LazyFreeRanges;
 use crate::pager::space::page_queue::PageQueue;
-use crate::pager::space::unsettled::Fresh;
+use crate::pager::space::unsettled::UnsettledRanges;
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
@@ -73,15 +73,15 @@ pub struct Space<M> {
     /// Registered ranges as far as events tell.
     pub registered: BTreeMap<u64, u64>,
     /// What fork children to come may not have registered.
-    pub fresh: Fresh,
+    pub fresh: UnsettledRanges,
     /// Where pages may be left that the program has said it drops.
-    pub left: Left,
+    pub left: LazyFreeRanges,
     /// The staging slots.
     pub trays: Trays,
     /// Pages whose fault waits for something under way; the flag says write.
     pub waiters: Waiters,
     /// Pages that were read ahead of their faults, and arrived.
-    pub ahead: Ahead,
+    pub ahead: ReadaheadCache,
     /// Faults that are held.
     pub throttle: Throttle,
     /// Pages whose fault waits for room, in order.
@@ -93,7 +93,7 @@ pub struct Space<M> {
     /// What comes back to it because its turn has begun.
     pub returning: Returning,
     /// What its soft faults cost.
-    pub expense: Expense,
+    pub expense: SoftFaultCost,
     /// How far pages have been searched that lie on a device that is being emptied.
     pub search: Search,
     /// What load control knows of it.
@@ -101,7 +101,7 @@ pub struct Space<M> {
     /// How often pages of it were installed or dropped.
     pub moves: Moves,
     /// The spaces that it may share pages with.
-    pub kin: Kin,
+    pub kin: ForkFamily,
     /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
     /// there is nothing else to take.
     pub shared_pages: BTreeSet<u64>,
@@ -149,21 +149,21 @@ impl<M: AddressSpace> Space<M> {
             first_touches: FirstTouches::default(),
             soft_faults: Streams::default(),
             registered: BTreeMap::new(),
-            fresh: Fresh::default(),
-            left: Left::default(),
+            fresh: UnsettledRanges::default(),
+            left: LazyFreeRanges::default(),
             trays: Trays::default(),
             waiters: Waiters::default(),
-            ahead: Ahead::default(),
+            ahead: ReadaheadCache::default(),
             throttle: Throttle::default(),
             stalled: VecDeque::new(),
             copies: Copies::default(),
             held: Vec::new(),
             returning: Returning::default(),
-            expense: Expense::new(Instant::now()),
+            expense: SoftFaultCost::new(Instant::now()),
             search: Search::default(),
             record: Arc::default(),
             moves: Moves::default(),
-            kin: Kin::default(),
+            kin: ForkFamily::default(),
             shared_pages: BTreeSet::new(),
             alone: BTreeSet::new(),
             parked: Vec::new(),

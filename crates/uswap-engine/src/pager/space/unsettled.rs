@@ -15,12 +15,12 @@ type Range = (u64, u64);
 
 /// The ranges.
 #[derive(Clone, Debug, Default)]
-pub struct Fresh {
+pub struct UnsettledRanges {
     ranges: Vec<Range>,
     since: Option<Instant>,
 }
 
-impl Fresh {
+impl UnsettledRanges {
     /// These are registered from now on.
     pub fn add(&mut self, ranges: &[Range]) {
         self.ranges.extend_from_slice(ranges);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn it_is_due_when_it_is_old_enough_until_it_is_settled() {
-        let mut fresh = Fresh::default();
+        let mut fresh = UnsettledRanges::default();
         assert!(fresh.is_empty() && !fresh.is_due(Duration::ZERO));
         fresh.add(&[(4, 8)]);
         assert!(fresh.is_due(Duration::ZERO) && !fresh.is_due(Duration::from_secs(60)));
@@ -81,7 +81,7 @@ mod tests {
             added in prop::collection::vec((0u64..40, 1u64..10), 0..6),
             cut in prop::collection::vec((0u64..40, 0u64..10), 0..6),
         ) {
-            let mut fresh = Fresh::default();
+            let mut fresh = UnsettledRanges::default();
             let ranges: Vec<Range> = added.iter().map(|(start, length)| (*start, start + length)).collect();
             fresh.add(&ranges);
             cut.iter().for_each(|(start, length)| fresh.cut(*start, start + length));

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use crate::remote::Owner;
-use crate::remote::agent::link::Greeting;
+use crate::remote::agent::link::AgentHello;
 
 /// The longest that a program waits.
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -22,12 +22,12 @@ const APART: Duration = Duration::from_millis(2);
 
 /// Programs that wait, and when the last one came in.
 #[derive(Debug)]
-pub struct Lobby {
-    waiting: std::collections::VecDeque<(Instant, Box<Greeting>)>,
+pub struct AdmissionQueue {
+    waiting: std::collections::VecDeque<(Instant, Box<AgentHello>)>,
     entered: Instant,
 }
 
-impl Default for Lobby {
+impl Default for AdmissionQueue {
     fn default() -> Self {
         Self { waiting: std::collections::VecDeque::new(), entered: Instant::now() }
     }
@@ -35,7 +35,7 @@ impl Default for Lobby {
 
 impl Owner {
     /// An agent has said hello.
-    pub fn receive_hello(&mut self, greeting: Box<Greeting>) {
+    pub fn receive_hello(&mut self, greeting: Box<AgentHello>) {
         if greeting.events.is_none() || self.of_memory.lobby.waiting.is_empty() && self.may_enter() {
             return self.let_in(*greeting);
         }
@@ -55,7 +55,7 @@ impl Owner {
         }
     }
 
-    fn let_in(&mut self, greeting: Greeting) {
+    fn let_in(&mut self, greeting: AgentHello) {
         self.of_memory.lobby.entered = Instant::now();
         self.greet(greeting);
     }

@@ -14,7 +14,7 @@ use crate::pager::context::ManagedProcess;
 use crate::remote::Owner;
 use crate::remote::Space;
 use crate::remote::address_space::Remote;
-use crate::remote::agent::link::Greeting;
+use crate::remote::agent::link::AgentHello;
 use crate::remote::identity::lookup::{Found, MatchJob};
 use uswap_sys::procfs;
 
@@ -34,7 +34,7 @@ pub const STAGING_FEATURES: u64 = uffd::FEATURE_SIGBUS | uffd::FEATURE_MOVE;
 
 impl Owner {
     /// Takes an agent in, or sends it away.
-    pub fn greet(&mut self, mut greeting: Greeting) {
+    pub fn greet(&mut self, mut greeting: AgentHello) {
         self.shared.counters.agents.add(1);
         let without = if self.shared.faults.sleeping_reads { uffd::FEATURE_SIGBUS } else { 0 };
         if let Err(error) = greeting.staging.handshake(STAGING_FEATURES & !without) {
@@ -46,7 +46,7 @@ impl Owner {
         }
     }
 
-    fn greet_image(&mut self, greeting: Greeting, events: uffd::Userfaultfd) {
+    fn greet_image(&mut self, greeting: AgentHello, events: uffd::Userfaultfd) {
         // A kernel for a processor whose page tables have no mark for it refuses write protection.
         let wanted = !self.shared.faults.unwatched_copies;
         let protects = wanted && events.handshake(EVENT_FEATURES | uffd::FEATURE_WRITE_PROTECT).is_ok();
@@ -74,13 +74,13 @@ impl Owner {
         (space.memory.staging, space.memory.agent) = (Some(greeting.staging), Some(greeting.link));
         self.publish(&space);
         if self.watch_agent(&space) {
-            self.adopt(space);
+            self.add_space(space);
         }
     }
 
     /// Sends an agent away. A process that executes another program meanwhile is not spoken of: its agent went with
     /// the memory it spoke for.
-    pub fn refuse(&mut self, greeting: &Greeting, why: &str) {
+    pub fn refuse(&mut self, greeting: &AgentHello, why: &str) {
         let name = procfs::name(greeting.pid).unwrap_or_default();
         if !name.is_empty() && greeting.is_current() {
             self.shared.notice(format!("{name} (process {}) stays unmanaged: {why}", greeting.pid));
@@ -173,7 +173,7 @@ impl Owner {
 
 /// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,
 /// and leaves.
-pub fn eyes(greeting: &Greeting) -> Vec<File> {
+pub fn eyes(greeting: &AgentHello) -> Vec<File> {
     if !greeting.blind {
         return Vec::new();
     }

@@ -17,7 +17,7 @@ use crate::pager::space::SpaceId;
 use crate::remote::Owner;
 use crate::remote::Space;
 use crate::remote::agent::handshake::{eyes, go, send};
-use crate::remote::agent::link::Greeting;
+use crate::remote::agent::link::AgentHello;
 use crate::remote::identity::probe::Answer;
 
 /// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Owner {
     /// Takes a fork child's agent in, puts it off, or sends it away. `since`: when it said hello.
-    pub fn greet_child(&mut self, greeting: Box<Greeting>, since: Instant) {
+    pub fn greet_child(&mut self, greeting: Box<AgentHello>, since: Instant) {
         if let Some(id) = self.find_child(&greeting) {
             self.join(id, *greeting);
         } else if since.elapsed() < PATIENCE && !self.shared.faults.hasty_greeting && greeting.is_current() {
@@ -43,7 +43,7 @@ impl Owner {
         }
     }
 
-    fn join(&mut self, id: SpaceId, greeting: Greeting) {
+    fn join(&mut self, id: SpaceId, greeting: AgentHello) {
         self.with_space(id, |owner, space| {
             let bound = space.memory.bind(greeting.pid, greeting.thread);
             let registered = greeting.staging.register(space.memory.area + SB, u64::from(SLOTS) * PAGE);
@@ -64,7 +64,7 @@ impl Owner {
         self.with_space(id, |owner, space| owner.serve_waiters(space));
     }
 
-    fn find_child(&mut self, greeting: &Greeting) -> Option<SpaceId> {
+    fn find_child(&mut self, greeting: &AgentHello) -> Option<SpaceId> {
         let mut candidates: Vec<&Space> = self.spaces.values().map(Box::as_ref).collect();
         candidates.retain(|space| {
             space.memory.agent.is_none() && space.memory.identity != 0 && space.memory.area == greeting.area

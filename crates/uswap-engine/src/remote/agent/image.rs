@@ -45,8 +45,8 @@ pub struct AgentImage {
 
 /// Bytes of the file from which the engine maps it: a linker that keeps zeros apart has a segment reach beyond what is stored.
 fn mapped_length() -> usize {
-    const MOST_ZEROS: usize = 4096;
-    IMAGE.len().next_multiple_of(4096) + MOST_ZEROS
+    const MAX_ZEROS: usize = 4096;
+    IMAGE.len().next_multiple_of(4096) + MAX_ZEROS
 }
 
 impl AgentImage {

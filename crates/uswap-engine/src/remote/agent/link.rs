@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use uswap_abi::ring::Ring;
-use uswap_sys::leash::Leash;
+use uswap_sys::kill_on_close::KillOnClose;
 use uswap_sys::shared::SharedValue;
 use uswap_sys::socket::MessageSocket;
 use uswap_sys::userfaultfd::Userfaultfd;
@@ -21,9 +21,9 @@ pub struct AgentLink {
     /// What the nonce page of this image holds.
     pub nonce: [u64; 2],
     /// The agent has it too. It ends the program with engine and keeper, also while the agent waits in the kernel.
-    pub leash: Leash,
+    pub leash: KillOnClose,
     /// The same for the agent, which may be a process of its own.
-    pub own_leash: Leash,
+    pub own_leash: KillOnClose,
     /// The agent as a process of its own; `None`: it is a thread of the program.
     pub process: Option<AgentProcess>,
 }
@@ -54,7 +54,7 @@ impl AgentLink {
 
 /// An agent that has said hello.
 #[derive(Debug)]
-pub struct Greeting {
+pub struct AgentHello {
     /// Its process.
     pub pid: u32,
     /// Its agent: a thread of it, or a process of its own.
@@ -77,7 +77,7 @@ pub struct Greeting {
     pub attached: Option<Attached>,
 }
 
-impl Greeting {
+impl AgentHello {
     /// Whether the agent still has the memory of its program, which may have executed another one.
     pub fn is_current(&self) -> bool {
         if self.link.process.is_some() {

@@ -16,8 +16,8 @@ use uswap_sys::socket::{Listener, MessageSocket};
 use uswap_sys::spares::is_shortage;
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
+use crate::remote::agent::link::AgentHello;
 use crate::remote::agent::link::AgentLink;
-use crate::remote::agent::link::Greeting;
 use crate::remote::agent::processes::{self, AgentProcess};
 use crate::remote::shared::Attached;
 use crate::remote::shared::Fetched;
@@ -29,23 +29,23 @@ use uswap_sys::procfs;
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Agents that were welcomed and have not said hello yet.
-pub struct Door {
+pub struct AgentListener {
     shared: Arc<Shared>,
     listener: Listener,
     device: Option<OwnedFd>,
-    visitors: HashMap<u64, Visitor>,
+    visitors: HashMap<u64, PendingAgent>,
     next_visitor: u64,
     next_owner: usize,
 }
 
-struct Visitor {
+struct PendingAgent {
     pid: u32,
     attached: Option<Attached>,
     link: AgentLink,
     since: Instant,
 }
 
-impl Door {
+impl AgentListener {
     /// A door around a listening socket.
     pub fn new(shared: Arc<Shared>, listener: Listener) -> Self {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
@@ -65,7 +65,7 @@ impl Door {
             let number = self.next_visitor;
             self.next_visitor += 1;
             poll(number, &link.socket);
-            self.visitors.insert(number, Visitor { pid, attached, link, since: Instant::now() });
+            self.visitors.insert(number, PendingAgent { pid, attached, link, since: Instant::now() });
         }
     }
 
@@ -122,7 +122,7 @@ impl Door {
         self.introduce(visitor, &words, fds);
     }
 
-    fn introduce(&mut self, mut visitor: Visitor, hello: &[u64], mut fds: Vec<OwnedFd>) {
+    fn introduce(&mut self, mut visitor: PendingAgent, hello: &[u64], mut fds: Vec<OwnedFd>) {
         let thread = if hello[HELLO_PROCESS_AT] == 0 {
             procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32)
         } else {
@@ -139,7 +139,7 @@ impl Door {
             return self.turn_away(&visitor, hello[HELLO_ERRNO_AT] as i32);
         };
         let owner = self.owner_of(identity);
-        let greeting = Greeting {
+        let greeting = AgentHello {
             pid: visitor.pid,
             thread,
             area: hello[HELLO_AREA_AT],
@@ -166,7 +166,7 @@ impl Door {
 
     /// A process that has ended meanwhile is not spoken of. (An agent that has no reason to tell has sent descriptors: there
     /// was no room for them here.)
-    fn turn_away(&self, visitor: &Visitor, errno: i32) {
+    fn turn_away(&self, visitor: &PendingAgent, errno: i32) {
         if errno == 0 {
             return self.shared.of_memory.descriptors.tell(&self.shared);
         }
@@ -179,7 +179,7 @@ impl Door {
 }
 
 /// Joins an agent that is a process of its own with its program: returns that one's number.
-fn pair(visitor: &mut Visitor, program: OwnedFd) -> Option<u32> {
+fn pair(visitor: &mut PendingAgent, program: OwnedFd) -> Option<u32> {
     let pid = procfs::process_of(&program)?;
     let agent = pidfd(visitor.pid).ok()?;
     if !processes::speaks_for(visitor.pid, pid) {

@@ -30,9 +30,9 @@ use crate::remote::events::hook_notes::moved;
 type Range = (u64, u64);
 
 /// Steps of the search for an order; a window of a few changes needs some dozens.
-const MOST_STEPS: u32 = 20_000;
+const MAX_STEPS: u32 = 20_000;
 /// Borders within one range; of thousands of mappings unmapped at once the rest is not told apart.
-const MOST_EDGES: usize = 256;
+const MAX_EDGES: usize = 256;
 const PAGE: u64 = 4096;
 
 /// A change as far as the order depends on it.
@@ -119,12 +119,12 @@ pub trait Kernel {
 
 /// The changes read since the last quiet moment.
 #[derive(Debug, Default)]
-pub struct Window {
+pub struct EventReorderBuffer {
     entries: Vec<Entry>,
     held: Vec<Held>,
 }
 
-impl Window {
+impl EventReorderBuffer {
     /// Whether every change that was read has been applied.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
@@ -191,7 +191,7 @@ fn borders(ranges: &[Range], registered: &BTreeMap<u64, u64>, absent: Option<&[R
         let from = registered.range(..=start).next_back().map_or(*start, |(from, _)| *from);
         let there = registered.range(from..*end).map(|(start, end)| (*start, *end));
         let edges = there.chain(absent.unwrap_or_default().iter().copied()).flat_map(|(start, end)| [start, end]);
-        borders.extend(edges.filter(|edge| start < edge && edge < end).take(MOST_EDGES));
+        borders.extend(edges.filter(|edge| start < edge && edge < end).take(MAX_EDGES));
     }
     borders
 }
@@ -334,7 +334,7 @@ impl<'a> Search<'a> {
     fn extend(&mut self, taken: &mut Vec<usize>, picture: &Picture, cost: u32) {
         let bound = self.best.as_ref().map_or(u32::MAX, |(_, cost)| *cost);
         self.steps += 1;
-        if cost >= bound || (self.steps > MOST_STEPS && self.best.is_some()) {
+        if cost >= bound || (self.steps > MAX_STEPS && self.best.is_some()) {
             return;
         }
         if self.left.is_empty() {

@@ -41,16 +41,16 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// How long an agent that was brought may take to be known everywhere.
 const HELLO: Duration = Duration::from_secs(2);
 /// How often an agent is brought that does not say hello.
-const MOST_AGENTS: u32 = 3;
+const MAX_AGENTS: u32 = 3;
 /// How long an agent that ends is waited for.
 const LOOK: Duration = Duration::from_millis(1);
-const MOST_LOOKS: u32 = 200;
+const MAX_LOOKS: u32 = 200;
 /// How old a small process must be to be looked at: children mostly execute something else at once.
 const SETTLED: Duration = Duration::from_millis(100);
 
 /// Programs without an agent, as the census found them.
 #[derive(Clone, Debug, Default)]
-pub struct Silent {
+pub struct AttachCandidates {
     /// Worth an agent for their size.
     pub large: Vec<u32>,
     /// Others.
@@ -61,7 +61,7 @@ pub struct Silent {
 
 /// The governor's end. The thread begins when there is somebody to look after: few runs have one.
 pub struct AttacherHandle {
-    tell: Sender<Silent>,
+    tell: Sender<AttachCandidates>,
     thread: Option<Box<dyn FnOnce() -> std::io::Result<()> + Send>>,
 }
 
@@ -91,7 +91,7 @@ impl AttacherHandle {
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
-    pub fn tell(&mut self, silent: Silent) -> std::io::Result<()> {
+    pub fn tell(&mut self, silent: AttachCandidates) -> std::io::Result<()> {
         if !silent.large.is_empty() || !silent.small.is_empty() {
             self.begin()?;
         }
@@ -104,7 +104,7 @@ impl AttacherHandle {
 }
 
 #[derive(Debug)]
-struct Known {
+struct AttachState {
     since: Instant,
     not_before: Instant,
     agents: u32,
@@ -118,7 +118,7 @@ pub struct Attacher {
     shared: Arc<Shared>,
     layout: Layout,
     image: OwnedFd,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, AttachState>,
     /// Threads that were seized and have not stopped yet, and since when.
     late: Vec<(Tracee, Instant)>,
     own_filters: u32,
@@ -132,10 +132,10 @@ impl Attacher {
     }
 
     /// Serves until told to stop.
-    pub fn run(&mut self, census: &Receiver<Silent>, stop: &AtomicBool) {
+    pub fn run(&mut self, census: &Receiver<AttachCandidates>, stop: &AtomicBool) {
         // A program waits while this thread waits for a processor.
         uswap_sys::process::run_first();
-        let mut silent = Silent::default();
+        let mut silent = AttachCandidates::default();
         while !stop.load(SeqCst) {
             let patience = match self.shared.of_memory.leaving.is_under_way() {
                 _ if !self.late.is_empty() => Duration::from_millis(1),
@@ -220,7 +220,7 @@ impl Attacher {
             }
             drop(link);
             let gone = || !procfs::is_agent(pid, thread);
-            for _ in 0..MOST_LOOKS {
+            for _ in 0..MAX_LOOKS {
                 if gone() {
                     break;
                 }
@@ -234,7 +234,7 @@ impl Attacher {
     fn look_after(&mut self, pid: u32, tree: &[u32], large: bool) {
         let now = Instant::now();
         let delay = if large { Duration::ZERO } else { SETTLED };
-        let fresh = || Known { since: now, not_before: now + delay, agents: 0, image: None, small_done: false };
+        let fresh = || AttachState { since: now, not_before: now + delay, agents: 0, image: None, small_done: false };
         let known = self.known.entry(pid).or_insert_with(fresh);
         if now < known.not_before || !large && known.small_done || self.shared.of_memory.descriptors.are_short() {
             return;
@@ -245,7 +245,7 @@ impl Attacher {
                 (known.agents, known.image) = (0, image);
             }
         }
-        if known.agents >= MOST_AGENTS {
+        if known.agents >= MAX_AGENTS {
             return;
         }
         let patient = known.since.elapsed() > PATIENCE;

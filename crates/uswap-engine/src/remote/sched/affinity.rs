@@ -6,7 +6,7 @@
 //! holds for the agent: each page it moves out is flushed from the address translation of every processor the program
 //! runs on, by interrupts, unless that is the agent's own.
 //!
-//! While all faults an owner sees come from one thread there are three ways ([`Way`]), and which is best depends on the
+//! While all faults an owner sees come from one thread there are three ways ([`AffinityMode`]), and which is best depends on the
 //! machine and on what else runs: so it is measured. A window of faults in one way gives a cost, the time it took for
 //! each fault; most windows go the way that was cheapest, and now and then a short one tries another. A wrong choice
 //! costs what it would cost without all this, until the next trial. With a second thread faulting, or with no faults for a
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 /// What is done about one faulting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum AffinityMode {
     /// Nothing.
     Free,
     /// Owner and agent are confined to the processor on which the thread was seen.
@@ -51,11 +51,11 @@ enum Way {
     Lowered,
 }
 
-const WAYS: [Way; 3] = [Way::Free, Way::Beside, Way::Lowered];
+const WAYS: [AffinityMode; 3] = [AffinityMode::Free, AffinityMode::Beside, AffinityMode::Lowered];
 
 /// The placement of one owner thread.
 #[derive(Debug)]
-pub struct Placement {
+pub struct AffinityPolicy {
     /// Where the owner may run at all; `None` switches the whole off.
     home: Option<Processors>,
     mailbox: Arc<Mailbox>,
@@ -71,7 +71,7 @@ pub struct Placement {
     looked: Instant,
     quickest: Duration,
     usual: Duration,
-    way: Way,
+    way: AffinityMode,
     /// Nanoseconds a fault by way, of late; 0: not tried.
     costs: [f64; WAYS.len()],
     windows: u32,
@@ -80,7 +80,7 @@ pub struct Placement {
     agent: Option<(u32, Processors)>,
 }
 
-impl Placement {
+impl AffinityPolicy {
     /// For the calling thread. On a single processor there is nothing to choose.
     pub fn of_this_thread(enabled: bool, mailbox: Arc<Mailbox>) -> Self {
         let home = Processors::of(0).ok().filter(|home| enabled && home.count() > 1);
@@ -97,7 +97,7 @@ impl Placement {
             looked: Instant::now(),
             quickest: Duration::MAX,
             usual: Duration::ZERO,
-            way: Way::Free,
+            way: AffinityMode::Free,
             costs: [0.0; WAYS.len()],
             windows: 0,
             confined: None,
@@ -112,11 +112,11 @@ impl Placement {
         }
         self.several |= self.faults > 0 && thread != self.thread;
         (self.thread, self.faults) = (thread, self.faults + 1);
-        if self.way == Way::Lowered && self.faults.is_multiple_of(LOOK_EVERY) {
+        if self.way == AffinityMode::Lowered && self.faults.is_multiple_of(LOOK_EVERY) {
             self.follow(pid, agent);
         }
         let is_over = self.faults >= if self.is_trial() { TRIAL } else { WINDOW };
-        if is_over || self.several && self.way != Way::Free {
+        if is_over || self.several && self.way != AffinityMode::Free {
             self.end_window(pid, agent);
         }
     }
@@ -129,7 +129,7 @@ impl Placement {
             if let Some(processor) = self.processor_of_thread(pid) {
                 self.confine(processor, agent);
             }
-            let others = self.costs[..Way::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
+            let others = self.costs[..AffinityMode::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
             let most = Duration::from_nanos((8.0 * others * f64::from(self.faults)) as u64) + PATIENCE;
             if self.begun.elapsed() > most {
                 self.end_window(pid, agent);
@@ -148,7 +148,7 @@ impl Placement {
 
     /// Before threads are woken, and after each turn of the owner: lowered again, if somebody needed it meanwhile.
     pub fn keep(&self) {
-        if self.way == Way::Lowered {
+        if self.way == AffinityMode::Lowered {
             self.mailbox.lowered.keep();
         }
     }
@@ -172,16 +172,16 @@ impl Placement {
         }
         self.learn_usual();
         self.windows = self.windows.wrapping_add(1);
-        self.way = if self.several { Way::Free } else { self.next_way() };
+        self.way = if self.several { AffinityMode::Free } else { self.next_way() };
         let processor = self.processor_of_thread(pid);
         match processor {
-            Some(processor) if self.way != Way::Free => self.confine(processor, agent),
+            Some(processor) if self.way != AffinityMode::Free => self.confine(processor, agent),
             _ => {
-                self.way = Way::Free;
+                self.way = AffinityMode::Free;
                 self.let_go();
             }
         }
-        if self.way == Way::Lowered {
+        if self.way == AffinityMode::Lowered {
             self.mailbox.lowered.lower()
         } else {
             self.mailbox.lowered.end()
@@ -204,13 +204,13 @@ impl Placement {
     }
 
     /// What was never tried comes first, then the cheapest, and in a trial one of the others.
-    fn next_way(&self) -> Way {
+    fn next_way(&self) -> AffinityMode {
         let ways = &WAYS[..self.ways];
         if let Some(untried) = ways.iter().find(|way| self.costs[**way as usize] == 0.0) {
             return *untried;
         }
         let cheapest = ways.iter().copied().min_by(|a, b| self.costs[*a as usize].total_cmp(&self.costs[*b as usize]));
-        let cheapest = cheapest.unwrap_or(Way::Free);
+        let cheapest = cheapest.unwrap_or(AffinityMode::Free);
         let step = if self.is_trial() { 1 + (self.windows / TRIAL_EVERY) as usize % (ways.len() - 1) } else { 0 };
         ways[(cheapest as usize + step) % ways.len()]
     }
@@ -242,7 +242,7 @@ impl Placement {
             self.let_go();
             self.seen = None;
             self.mailbox.lowered.end();
-            self.way = Way::Free;
+            self.way = AffinityMode::Free;
             (self.faults, self.several, self.begun) = (0, false, Instant::now());
         }
     }
@@ -268,12 +268,12 @@ mod tests {
     use super::*;
     use uswap_sys::process::this_thread;
 
-    fn placement() -> Option<Placement> {
+    fn placement() -> Option<AffinityPolicy> {
         let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
-        Some(Placement::of_this_thread(true, mailbox)).filter(|placement| placement.home.is_some())
+        Some(AffinityPolicy::of_this_thread(true, mailbox)).filter(|placement| placement.home.is_some())
     }
 
-    fn window(placement: &mut Placement, thread: u32) {
+    fn window(placement: &mut AffinityPolicy, thread: u32) {
         let windows = placement.windows;
         while placement.windows == windows {
             placement.fault(thread, std::process::id(), 0);
@@ -302,7 +302,7 @@ mod tests {
         let me = this_thread();
         let mut counts = [0; WAYS.len()];
         for _ in 0..400 {
-            let beside = placement.way == Way::Beside;
+            let beside = placement.way == AffinityMode::Beside;
             placement.begun = Instant::now() - Duration::from_millis(if beside { 1 } else { 40 });
             window(&mut placement, me);
             counts[placement.way as usize] += 1;
@@ -317,7 +317,7 @@ mod tests {
         let Some(mut placement) = placement().filter(|placement| placement.ways == WAYS.len()) else { return };
         placement.costs = [3.0e9, 3.0e9, 1.0];
         window(&mut placement, this_thread());
-        assert!(placement.way == Way::Lowered && placement.mailbox.lowered.is_lowered());
+        assert!(placement.way == AffinityMode::Lowered && placement.mailbox.lowered.is_lowered());
         let here = placement.confined.expect("confined");
         placement.confined = Some(here + 1);
         (placement.usual, placement.looked) = (Duration::from_nanos(1), Instant::now() - Duration::from_millis(1));
@@ -326,7 +326,7 @@ mod tests {
         placement.begun -= Duration::from_secs(3600);
         (placement.usual, placement.faults) = (Duration::from_nanos(1), 2);
         placement.follow(std::process::id(), 0);
-        assert!(placement.costs[Way::Lowered as usize] > 1.0e11, "broken off: {:?}", placement.costs);
+        assert!(placement.costs[AffinityMode::Lowered as usize] > 1.0e11, "broken off: {:?}", placement.costs);
         placement.mailbox.lowered.end();
         placement.let_go();
     }
@@ -336,14 +336,16 @@ mod tests {
         let Some(mut placement) = placement() else { return };
         let me = this_thread();
         placement.costs = [40_000.0, 9.0e8, 8.0e8];
-        let taken = |placement: &mut Placement| {
-            placement.begun = Instant::now() - if placement.way == Way::Free { SLOW_WINDOW } else { Duration::ZERO };
+        let taken = |placement: &mut AffinityPolicy| {
+            placement.begun =
+                Instant::now() - if placement.way == AffinityMode::Free { SLOW_WINDOW } else { Duration::ZERO };
             window(placement, me);
             placement.way
         };
-        let found = (0..2 * TRIAL_EVERY).position(|_| taken(&mut placement) != Way::Free && !placement.is_trial());
+        let found =
+            (0..2 * TRIAL_EVERY).position(|_| taken(&mut placement) != AffinityMode::Free && !placement.is_trial());
         assert!(found.is_some(), "{:?}", placement.costs);
-        assert!((0..8).all(|_| taken(&mut placement) != Way::Free), "{:?}", placement.costs);
+        assert!((0..8).all(|_| taken(&mut placement) != AffinityMode::Free), "{:?}", placement.costs);
         placement.mailbox.lowered.end();
         placement.let_go();
     }

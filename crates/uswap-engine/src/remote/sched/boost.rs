@@ -24,7 +24,7 @@ use uswap_sys::procfs;
 
 /// Who was told what.
 #[derive(Debug)]
-pub struct Hurry {
+pub struct PriorityBoost {
     permitted: bool,
     hurried: bool,
     /// What the engine's threads had before.
@@ -33,7 +33,7 @@ pub struct Hurry {
     calm: HashMap<u32, u32>,
 }
 
-impl Hurry {
+impl PriorityBoost {
     /// This thread and those that it starts from here on are hurried: whether memory grows nobody knows yet.
     pub fn begin() -> Self {
         let niceness = process::niceness_of(0).unwrap_or(0);

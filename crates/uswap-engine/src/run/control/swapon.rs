@@ -22,10 +22,10 @@ use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 
 /// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
-pub const LEAST_BUDGET: u64 = 16 << 20;
+pub const MIN_BUDGET: u64 = 16 << 20;
 
 /// The least that is taken for a device in memory, as of all others: a cluster of slots.
-const LEAST_IN_RAM: u64 = 2 << 20;
+const MIN_IN_RAM: u64 = 2 << 20;
 
 /// What is ordered, and what became of it. Part of [`Shared`].
 #[derive(Default)]
@@ -66,8 +66,8 @@ fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn 
             Box::new(NbdDevice::open(uri, options).map_err(|e| e.to_string())?)
         }
         SwapPlace::Ram => {
-            if size < LEAST_IN_RAM {
-                return Err(format!("ram has room for less than {}", human(LEAST_IN_RAM)));
+            if size < MIN_IN_RAM {
+                return Err(format!("ram has room for less than {}", human(MIN_IN_RAM)));
             }
             let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
             Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
@@ -126,8 +126,8 @@ pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
 /// # Errors
 /// For the user: too little.
 pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
-    if bytes < LEAST_BUDGET {
-        return Err(format!("{} is too little: the least that works is {}", human(bytes), human(LEAST_BUDGET)));
+    if bytes < MIN_BUDGET {
+        return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_BUDGET)));
     }
     shared.of_memory.run.orders.balance.lock().expect("balance").take();
     shared.of_memory.run.orders.limit.store(bytes, SeqCst);

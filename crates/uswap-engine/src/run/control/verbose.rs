@@ -25,7 +25,7 @@ const EVENTS: u8 = 2;
 const FIGURES: u8 = 3;
 
 /// What was told last. Owned by the engine's main thread.
-pub struct Talk {
+pub struct VerboseLog {
     verbosity: u8,
     managed: bool,
     unmanaged: HashSet<(u32, String)>,
@@ -46,7 +46,7 @@ struct Rates {
     soft: u64,
 }
 
-impl Talk {
+impl VerboseLog {
     /// Says what the run begins with.
     pub fn begin(config: &RunConfig, shared: &Shared) -> Self {
         let limit = shared.budget.limit();

@@ -13,9 +13,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// File pages are left at least this much room, and so much to begin with in small cgroups.
-const LEAST_FILE: u64 = 8 << 20;
+const MIN_FILE: u64 = 8 << 20;
 /// Anonymous memory is left an eighth of the limit, in small cgroups so much or a quarter.
-const LEAST_ANONYMOUS: u64 = 48 << 20;
+const MIN_ANONYMOUS: u64 = 48 << 20;
 /// Never to be touched: what page tables, stacks and sockets take at once.
 const SAFETY: u64 = 6 << 20;
 /// How often the balance is looked at.
@@ -189,7 +189,7 @@ impl Balance {
     /// A balance that leaves files a thirty-second to begin with: if they need more it shows within 50 ms.
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
-        let file_room = (cgroup.limit / 32).max(LEAST_FILE);
+        let file_room = (cgroup.limit / 32).max(MIN_FILE);
         Self { cgroup, file_room, refaults, anonymous_faults: 0, looked: Instant::now() }
     }
 
@@ -201,7 +201,7 @@ impl Balance {
 
     /// Anonymous memory, the engine's included, is left so much whatever files want.
     fn least_anonymous(&self) -> u64 {
-        (self.cgroup.limit / 8).max(LEAST_ANONYMOUS).min(self.cgroup.limit / 4)
+        (self.cgroup.limit / 8).max(MIN_ANONYMOUS).min(self.cgroup.limit / 4)
     }
 
     fn kernel_bytes(&self) -> u64 {
@@ -237,7 +237,7 @@ impl Balance {
         if refaulted > MANY_REFAULTS && (files_suffer || self.file_room <= half) {
             self.file_room = more.min(if files_suffer { most } else { half });
         } else if refaulted == 0 || (self.file_room > half && !files_suffer) {
-            self.file_room = (self.file_room - self.file_room / 64).max(LEAST_FILE.min(half));
+            self.file_room = (self.file_room - self.file_room / 64).max(MIN_FILE.min(half));
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
 
     fn balance(limit: u64) -> Balance {
         let cgroup = Cgroup { directory: PathBuf::from("/nowhere"), unified: false, limit };
-        Balance { cgroup, file_room: LEAST_FILE, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
+        Balance { cgroup, file_room: MIN_FILE, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
     }
 
     /// Refaults and faults of a hundred periods; returns what files are left then.
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(settles(&mut balance, 10_000, 5000), half, "which is where it stays");
         assert!(settles(&mut balance, 0, 0) < half / 3, "nobody reads files again");
         (0..5).for_each(|_| _ = settles(&mut balance, 0, 0));
-        assert_eq!(balance.file_room, LEAST_FILE);
+        assert_eq!(balance.file_room, MIN_FILE);
     }
 
     #[test]

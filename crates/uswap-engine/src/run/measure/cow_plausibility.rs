@@ -78,16 +78,16 @@ impl ToldShares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pager::space::fork_family::Kin;
+    use crate::pager::space::fork_family::ForkFamily;
 
-    fn asked(pid: u32, kin: &Kin) -> Asked {
+    fn asked(pid: u32, kin: &ForkFamily) -> Asked {
         let seen = kin.seen();
         Asked { pid, thread: pid, family: seen.image(), births: seen.births(), copied: 0 }
     }
 
     #[test]
     fn what_a_family_shares_is_believed_at_once_if_it_is_less_and_never_if_one_was_born() {
-        let parent = Kin::default();
+        let parent = ForkFamily::default();
         let child = parent.child();
         let managed: BTreeMap<u32, ManagedProcess> = [(1, &parent), (2, &child)]
             .map(|(pid, kin)| (pid, ManagedProcess { kin: kin.seen(), ..Default::default() }))

@@ -12,31 +12,31 @@ use std::time::{Duration, Instant};
 use uswap_core::size::human;
 
 use crate::pager::accounting::group::Account;
-use crate::pager::accounting::pool_size::{Figures, Share};
+use crate::pager::accounting::pool_size::{Figures, PoolSizer};
 use crate::pager::context::ManagedProcess;
 use crate::pager::fault::swap_in::NEAR;
 use crate::pager::latency::Tier;
-use crate::pager::space::fork_family::KinSeen;
+use crate::pager::space::fork_family::ForkFamilySeen;
 use crate::remote::agent::image::Shortage;
 use crate::remote::agent::processes;
 use crate::remote::agent::unreachable::Callers;
-use crate::remote::inject::{AttacherHandle, Silent};
-use crate::remote::sched::boost::Hurry;
+use crate::remote::inject::{AttachCandidates, AttacherHandle};
+use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteMessage;
 use crate::remote::{Message, Shared};
 use crate::run::config::{Ram, RunConfig, SwapPlace, SwapSpec};
 use crate::run::measure::cgroup::{Balance, Cgroup};
 use crate::run::measure::cow_accounting::{Asked, ForkShares};
 use crate::run::measure::cow_plausibility::ToldShares;
-use crate::run::measure::idle_sampling::Stillness;
+use crate::run::measure::idle_sampling::SampleSkipper;
 use crate::run::measure::outgrown::Outgrown;
 use crate::run::measure::shared_memory::SharedMemory;
-use crate::run::measure::unmanaged::Census;
+use crate::run::measure::unmanaged::UnmanagedScan;
 use uswap_sys::procfs::{self, Memory, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.
-const LEAST_MANAGED: (i64, i64) = (128, 1024);
+const MIN_MANAGED: (i64, i64) = (128, 1024);
 /// How often the tree is walked for processes that no agent has announced.
 const CENSUS: Duration = Duration::from_millis(100);
 /// The same while memory may soon be short: programs that have to be attached to grow fast.
@@ -45,7 +45,7 @@ const CENSUS_SOON: Duration = Duration::from_millis(25);
 const CENSUS_COST: u32 = 50;
 /// How often what a process shares is asked for while it matters, and for how many at a time.
 const SHARES: Duration = Duration::from_millis(20);
-const MOST_SHARES: usize = 8;
+const MAX_SHARES: usize = 8;
 /// A process that is managed is looked at again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
 /// One that holds as much as it did at the last look, and in as large an address space.
@@ -53,9 +53,9 @@ const RESCAN_STILL: Duration = Duration::from_millis(200);
 /// How long memory that a process has let go of may take to be free: exit and exec give it back after they are seen.
 const LEAVING: Duration = Duration::from_millis(50);
 /// What is worth remembering of that, in pages.
-const LEAST_LEAVING: i64 = 256;
+const MIN_LEAVING: i64 = 256;
 /// And at most this often.
-const LEAST_RESCAN: Duration = Duration::from_millis(2);
+const MIN_RESCAN: Duration = Duration::from_millis(2);
 
 /// The first look waits for so long: the command starts meanwhile, and this thread goes before every other. What memory is managed
 /// by then has been charged by its faults.
@@ -65,7 +65,7 @@ const START: Duration = Duration::from_millis(2);
 const LOWERED: Duration = Duration::from_millis(2);
 
 /// The pool's limit follows in steps of this, in pages.
-const LEAST_POOL_STEP: i64 = 64;
+const MIN_POOL_STEP: i64 = 64;
 /// Anonymous memory (pages: 8 MiB) from which on an agent is brought to a program that has none.
 const WORTH_AN_AGENT: i64 = 2048;
 
@@ -76,7 +76,7 @@ struct Watched {
     memory: Memory,
     scanned: Memory,
     scanned_at: Option<Instant>,
-    stillness: Stillness,
+    stillness: SampleSkipper,
     /// Pages shared with relatives, and when that was asked for.
     shared: i64,
     shares_asked: Option<Instant>,
@@ -122,12 +122,12 @@ pub struct Governor {
     told_shares: ToldShares,
     shared_pages: i64,
     automatic: Option<Balance>,
-    census: Census,
+    census: UnmanagedScan,
     callers: Callers,
     attacher: Option<AttacherHandle>,
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
-    share: Share,
+    share: PoolSizer,
     swap_in_ram: bool,
     /// Shared pages are known, or taken to be none.
     shares_known: bool,
@@ -135,7 +135,7 @@ pub struct Governor {
     pool_limit: i64,
     /// What new programs look at.
     shortage: Shortage,
-    hurry: Hurry,
+    hurry: PriorityBoost,
     shared_memory: SharedMemory,
     outgrown: Outgrown,
 }
@@ -150,7 +150,7 @@ impl Governor {
         config: &RunConfig,
         shortage: Shortage,
         attacher: Option<AttacherHandle>,
-        hurry: Hurry,
+        hurry: PriorityBoost,
     ) -> std::io::Result<Self> {
         let engine = Statm::open(std::process::id())?;
         let long_ago = Instant::now() - Duration::from_secs(1);
@@ -170,11 +170,11 @@ impl Governor {
             told_shares: ToldShares::default(),
             shared_pages: 0,
             automatic,
-            census: Census::default(),
+            census: UnmanagedScan::default(),
             callers: Callers::default(),
             attacher,
             leaving: Vec::new(),
-            share: Share::new(config.pool_share),
+            share: PoolSizer::new(config.pool_share),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -259,7 +259,7 @@ impl Governor {
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
             let gone = watched.memory.anonymous - memory.anonymous;
-            if gone > LEAST_LEAVING {
+            if gone > MIN_LEAVING {
                 leaving.push((Instant::now(), gone));
             }
             watched.stillness.was_read(memory == watched.memory);
@@ -366,7 +366,7 @@ impl Governor {
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
         // That takes the pool's lock, for which this thread would wait while its holder waits for a processor.
-        if (share as i64 - self.pool_limit).abs() > LEAST_POOL_STEP {
+        if (share as i64 - self.pool_limit).abs() > MIN_POOL_STEP {
             self.pool_limit = share as i64;
             self.shared.store.set_pool_limit((share as u64) << 12);
         }
@@ -419,7 +419,7 @@ impl Governor {
                     memory,
                     scanned,
                     scanned_at,
-                    stillness: Stillness::default(),
+                    stillness: SampleSkipper::default(),
                     shared,
                     shares_asked,
                     copied: 0,
@@ -453,7 +453,7 @@ impl Governor {
         if self.shared.counters.attached.get() == 0 {
             small.clear();
         }
-        let told = Silent { large, small, tree: tree.to_vec() };
+        let told = AttachCandidates { large, small, tree: tree.to_vec() };
         if let Some(Err(error)) = self.attacher.as_mut().map(|attacher| attacher.tell(told)) {
             self.shared
                 .notice(format!("programs without an agent stay unmanaged: a thread cannot be started: {error}"));
@@ -464,10 +464,10 @@ impl Governor {
     /// From how much memory on a process is managed. Where there is no room left none is too small.
     fn least_managed(&self) -> i64 {
         if !self.shared.budget.has_room(0) {
-            return LEAST_MANAGED.0 / 2;
+            return MIN_MANAGED.0 / 2;
         }
         let share = self.shared.budget.limit() / 4 / self.watched.len().max(1) as i64;
-        share.clamp(LEAST_MANAGED.0, LEAST_MANAGED.1)
+        share.clamp(MIN_MANAGED.0, MIN_MANAGED.1)
     }
 
     /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
@@ -525,7 +525,7 @@ impl Governor {
             return;
         }
         due.sort_unstable();
-        let due: Vec<u32> = due.into_iter().take(MOST_SHARES).map(|(_, pid)| pid).collect();
+        let due: Vec<u32> = due.into_iter().take(MAX_SHARES).map(|(_, pid)| pid).collect();
         let asked = self.with_relatives(&due, managed);
         let (count, pids) = (asked.len(), asked.iter().map(|asked| asked.pid).collect::<Vec<_>>());
         if self.shares.ask(asked) {
@@ -546,7 +546,7 @@ impl Governor {
             let kin = managed.get(&pid).or_else(parent).map(|process| &process.kin);
             let (family, births) = kin.map_or((pid as usize, 0), |kin| (kin.image(), kin.births()));
             let copied = copied_pages(managed.get(&pid));
-            (Asked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, KinSeen::living))
+            (Asked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, ForkFamilySeen::living))
         };
         let mut families: HashMap<usize, (u32, Vec<Asked>)> = HashMap::new();
         for (pid, watched) in &self.watched {
@@ -608,7 +608,7 @@ impl Governor {
         for (pid, process) in managed {
             let Some(watched) = self.watched.get_mut(pid) else { continue };
             let share = watched.account.as_ref().and_then(|account| groups.near(account));
-            let least = match share.map(|share| (share / 4).clamp(LEAST_MANAGED.0, LEAST_MANAGED.1)) {
+            let least = match share.map(|share| (share / 4).clamp(MIN_MANAGED.0, MIN_MANAGED.1)) {
                 Some(least) => least.min(least_of_run),
                 None if is_run_near => least_of_run,
                 None => continue,
@@ -618,7 +618,7 @@ impl Governor {
             let rescan = if watched.memory == watched.scanned { RESCAN_STILL } else { RESCAN };
             let due = match age {
                 None => watched.memory.anonymous >= least,
-                Some(age) => age >= rescan || (grown && age >= LEAST_RESCAN),
+                Some(age) => age >= rescan || (grown && age >= MIN_RESCAN),
             };
             if due {
                 (watched.scanned, watched.scanned_at) = (watched.memory, Some(Instant::now()));

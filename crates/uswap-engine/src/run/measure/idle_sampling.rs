@@ -20,14 +20,14 @@ const STILL: u32 = 8;
 
 /// How still a process is.
 #[derive(Debug, Default)]
-pub struct Stillness {
+pub struct SampleSkipper {
     same: u32,
     skipped: u32,
     /// The moves of its space when it was read last, if it is managed.
     moves: Option<(Moves, u64)>,
 }
 
-impl Stillness {
+impl SampleSkipper {
     /// Whether the process need not be read in this round, when it is enough to read it every `patience` rounds. Asked once a
     /// round, after the measurement has begun.
     pub fn may_wait(&mut self, patience: u32, moves: Option<&Moves>) -> bool {
@@ -55,8 +55,8 @@ impl Stillness {
 mod tests {
     use super::*;
 
-    fn still(moves: Option<&Moves>) -> Stillness {
-        let mut stillness = Stillness::default();
+    fn still(moves: Option<&Moves>) -> SampleSkipper {
+        let mut stillness = SampleSkipper::default();
         for _ in 0..STILL {
             assert!(!stillness.may_wait(8, moves));
             stillness.was_read(true);
@@ -64,7 +64,7 @@ mod tests {
         stillness
     }
 
-    fn rounds_waited(stillness: &mut Stillness, patience: u32, moves: Option<&Moves>) -> u32 {
+    fn rounds_waited(stillness: &mut SampleSkipper, patience: u32, moves: Option<&Moves>) -> u32 {
         (0..20).take_while(|_| stillness.may_wait(patience, moves)).count() as u32
     }
 

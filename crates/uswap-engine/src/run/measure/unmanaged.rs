@@ -16,7 +16,7 @@ const WORTH_A_WORD: i64 = 2048;
 /// How long it may take to say hello.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Most programs that are remembered; those that have ended go first.
-const MOST_NOTED: usize = 256;
+const MAX_NOTED: usize = 256;
 
 /// A program that ran, or runs, unmanaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +37,11 @@ pub struct Unmanaged {
 
 /// The governor's memory of who was seen without an agent.
 #[derive(Debug, Default)]
-pub struct Census {
+pub struct UnmanagedScan {
     since: HashMap<u32, Instant>,
 }
 
-impl Census {
+impl UnmanagedScan {
     /// Looks at all processes of the tree with their anonymous pages.
     pub fn look(
         &mut self,
@@ -75,7 +75,7 @@ fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<Why>) 
         return;
     }
     let Some(name) = procfs::name(pid) else { return };
-    if noted.len() >= MOST_NOTED {
+    if noted.len() >= MAX_NOTED {
         let Some(ended) = noted.iter().position(|known| !known.running) else { return };
         noted.remove(ended);
     }
@@ -91,7 +91,7 @@ fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<Why>) 
 
 /// A few words for the summary: `gofmt (static, 80 MiB)`, the largest first, or nothing.
 pub fn in_words(noted: &[Unmanaged]) -> Option<String> {
-    const MOST_NAMED: usize = 4;
+    const MAX_NAMED: usize = 4;
     let mut largest: BTreeMap<(&str, String), i64> = BTreeMap::new();
     for program in noted {
         let peak = largest.entry((&program.name, program.why.to_string())).or_default();
@@ -101,11 +101,11 @@ pub fn in_words(noted: &[Unmanaged]) -> Option<String> {
     programs.sort_by_key(|(_, peak)| std::cmp::Reverse(*peak));
     let named = programs
         .iter()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .map(|((name, why), peak)| format!("{name} ({why}, {})", uswap_core::size::human((*peak as u64) << 12)));
     let mut words: Vec<String> = named.collect();
-    if programs.len() > MOST_NAMED {
-        words.push(format!("{} more", programs.len() - MOST_NAMED));
+    if programs.len() > MAX_NAMED {
+        words.push(format!("{} more", programs.len() - MAX_NAMED));
     }
     (!words.is_empty()).then(|| words.join(", "))
 }
@@ -130,9 +130,9 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded_and_the_ended_go_first() {
         let me = std::process::id();
-        let mut noted: Vec<Unmanaged> = (0..MOST_NOTED).map(|i| program(&i.to_string(), 1, i != 7)).collect();
+        let mut noted: Vec<Unmanaged> = (0..MAX_NOTED).map(|i| program(&i.to_string(), 1, i != 7)).collect();
         note(&mut noted, me, 5000, None);
-        assert_eq!(noted.len(), MOST_NOTED);
+        assert_eq!(noted.len(), MAX_NOTED);
         assert!(noted.iter().all(|known| known.name != "7"));
         note(&mut noted, me, 4000, None);
         let last = noted.last().expect("noted");

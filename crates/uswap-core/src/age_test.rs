@@ -23,7 +23,7 @@ pub enum Cost {
 }
 
 /// A test of age, and how many pages it has.
-pub trait Ageing: Clone + std::fmt::Debug + Default {
+pub trait AgeTest: Clone + std::fmt::Debug + Default {
     /// What `doctor` calls it.
     const NAME: &'static str;
 
@@ -51,7 +51,7 @@ pub trait Ageing: Clone + std::fmt::Debug + Default {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessBits;
 
-impl Ageing for AccessBits {
+impl AgeTest for AccessBits {
     const NAME: &'static str = "access bits";
     const IS_SILENT: bool = true;
 

@@ -19,7 +19,7 @@ pub struct Post {
 
 /// One process's leash.
 #[derive(Debug)]
-pub struct Leash(OwnedFd);
+pub struct KillOnClose(OwnedFd);
 
 const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
@@ -50,18 +50,18 @@ impl Post {
     ///
     /// # Errors
     /// EMFILE; ESRCH: the process is gone.
-    pub fn leash(&self, pid: u32) -> io::Result<Leash> {
+    pub fn leash(&self, pid: u32) -> io::Result<KillOnClose> {
         use std::os::unix::fs::OpenOptionsExt;
         let mut options = std::fs::OpenOptions::new();
         let path = format!("/proc/self/fd/{}", self.reader.as_raw_fd());
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        let leash = Leash(file.into());
+        let leash = KillOnClose(file.into());
         leash.belong_to(pid)?;
         Ok(leash)
     }
 }
 
-impl Leash {
+impl KillOnClose {
     /// From now on the process ends with the post.
     pub fn fasten(&self) {
         self.set(libc::O_NONBLOCK | libc::O_ASYNC);
@@ -90,7 +90,7 @@ impl Leash {
     }
 }
 
-impl AsFd for Leash {
+impl AsFd for KillOnClose {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     /// It inherits its leash.
-    fn sleeper(post: &Post, seconds: &str) -> (Child, Leash) {
+    fn sleeper(post: &Post, seconds: &str) -> (Child, KillOnClose) {
         let leash = post.leash(std::process::id()).expect("a leash");
         let fd = leash.0.as_raw_fd();
         let mut command = Command::new("sleep");

@@ -5,7 +5,7 @@
 //! the gap before it unused; whoever mixes the two puts the pages first or last.
 //!
 //! On a device that reads whole pages only, a compressed object that would go on in the next slot begins there, so that it
-//! costs a read of one page ([`Outgoing::within`]).
+//! costs a read of one page ([`WriteBatch::within`]).
 //!
 //! With packing off each object lies at the start of a slot of its own, which is how it was before packing and what packing
 //! is measured against.
@@ -28,7 +28,7 @@ struct Piece {
 }
 
 /// A batch of objects, and the buffer from which it is written.
-pub(crate) struct Outgoing {
+pub(crate) struct WriteBatch {
     collected: AlignedBuf,
     laid_out: AlignedBuf,
     pieces: Vec<Piece>,
@@ -48,7 +48,7 @@ pub(crate) struct Part<'a> {
     pub places: &'a [(u32, u8)],
 }
 
-impl Outgoing {
+impl WriteBatch {
     pub fn new() -> Self {
         Self {
             collected: AlignedBuf::zeroed(BATCH_BYTES),
@@ -133,8 +133,8 @@ impl Outgoing {
 mod tests {
     use super::*;
 
-    fn batch(lengths: &[usize], packing: bool) -> Outgoing {
-        let mut batch = Outgoing { packing, ..Outgoing::new() };
+    fn batch(lengths: &[usize], packing: bool) -> WriteBatch {
+        let mut batch = WriteBatch { packing, ..WriteBatch::new() };
         lengths.iter().zip(1u8..).for_each(|(length, byte)| match *length {
             PAGE_SIZE => batch.push_page(&[byte; PAGE_SIZE]),
             length => batch.push(&vec![byte; length]),
@@ -142,7 +142,7 @@ mod tests {
         batch
     }
 
-    fn places(batch: &mut Outgoing, first: usize, slots: u32) -> (Vec<(u32, u8)>, usize) {
+    fn places(batch: &mut WriteBatch, first: usize, slots: u32) -> (Vec<(u32, u8)>, usize) {
         let mut places = Vec::new();
         let written = batch.lay_out(first, slots, &mut places).bytes.len();
         (places, written / PAGE_SIZE)
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn within_slots_no_object_touches_two() {
-        let mut batch = Outgoing { within: true, ..batch(&[2000, 2000, 1500, 3000, 100, 62, 1000], true) };
+        let mut batch = WriteBatch { within: true, ..batch(&[2000, 2000, 1500, 3000, 100, 62, 1000], true) };
         assert_eq!(batch.slots_from(0), 4);
         let all = vec![(0, 32), (32, 32), (64, 24), (128, 47), (175, 2), (177, 1), (192, 16)];
         assert_eq!(places(&mut batch, 0, 9), (all.clone(), 4));

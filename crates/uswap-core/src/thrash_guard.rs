@@ -39,12 +39,12 @@
 /// One challenger in so many is let in while the guard is closed.
 const PROBE: u64 = 8;
 /// So many blocks of those displaced are watched, at least and at most. With half as many of a long list one trial in some hundreds judges wrongly.
-const LEAST_BLOCKS: u64 = 14;
-const MOST_BLOCKS: u64 = 64;
+const MIN_BLOCKS: u64 = 14;
+const MAX_BLOCKS: u64 = 64;
 /// One page of the list in so many, between those.
 const SAMPLED: u64 = 400;
 /// Most neighbours that are treated alike.
-const MOST_BLOCK: u64 = 8;
+const MAX_BLOCK: u64 = 8;
 /// An open guard is judged when one part in so many of the list was displaced, by the second half of those: it
 const SPAN: u64 = 2;
 /// watches so many parts of the distance, the last one in so many of each.
@@ -77,8 +77,8 @@ pub struct Sample {
 impl Sample {
     /// Of a list of so many pages: one in [`SAMPLED`], where that is enough blocks and not too many.
     pub fn of(active: u64) -> Self {
-        let block = (active / 16_384).clamp(1, MOST_BLOCK);
-        Self { block, pages: block * (active / SAMPLED).clamp(LEAST_BLOCKS, MOST_BLOCKS), list: active }
+        let block = (active / 16_384).clamp(1, MAX_BLOCK);
+        Self { block, pages: block * (active / SAMPLED).clamp(MIN_BLOCKS, MAX_BLOCKS), list: active }
     }
 }
 
@@ -109,7 +109,7 @@ enum Guard {
 
 /// The guard of one space. All times are evictions of that space.
 #[derive(Clone, Debug, Default)]
-pub struct Challenge {
+pub struct ThrashGuard {
     guard: Guard,
     /// Mean refault distance of challengers; 0 before the first.
     distance: f64,
@@ -131,7 +131,7 @@ pub struct Challenge {
     trials: (f64, f64),
 }
 
-impl Challenge {
+impl ThrashGuard {
     /// Whether nobody has challenged the list yet.
     pub fn is_untried(&self) -> bool {
         self.distance == 0.0
@@ -235,7 +235,7 @@ impl Challenge {
             return;
         }
         let was_open = self.is_open();
-        if self.displaced >= LEAST_BLOCKS / 2 {
+        if self.displaced >= MIN_BLOCKS / 2 {
             self.guard = self.verdict(sample);
         }
         // Pages that an open guard chose are still on their way out, and no fair sample.

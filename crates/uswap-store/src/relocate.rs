@@ -17,10 +17,10 @@ use crate::codec::{MAX_COMPRESSED, TAG};
 use crate::config::ObjectId;
 use crate::devices::{ReadPlan, WriteLists};
 use crate::extent::{Extent, unpack};
-use crate::outgoing::{BATCH_BYTES, Outgoing};
 use crate::squeeze::Taker;
 use crate::store::Store;
 use crate::table::Place;
+use crate::write_batch::{BATCH_BYTES, WriteBatch};
 
 /// Objects that are moved at a time, at most. Each takes a slot at most.
 pub(crate) const BATCH: usize = 60;
@@ -45,7 +45,7 @@ pub(crate) struct Mover {
     pub pages: Vec<Leaving>,
     /// Those of them that are in `batch`.
     batched: Vec<Leaving>,
-    batch: Outgoing,
+    batch: WriteBatch,
     io: AlignedBuf,
     plan: ReadPlan,
     extents: Vec<Extent>,
@@ -86,7 +86,7 @@ impl Mover {
             found: Vec::with_capacity(BATCH),
             pages: Vec::with_capacity(BATCH),
             batched: Vec::with_capacity(BATCH),
-            batch: Outgoing::new(),
+            batch: WriteBatch::new(),
             io: AlignedBuf::zeroed(BATCH_BYTES),
             plan: ReadPlan::default(),
             extents: Vec::with_capacity(BATCH),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use uswap_core::growth::{Growth, during};
 
-use super::line::Line;
+use super::connection::Connection;
 use crate::device::{ConnectionState, ConnectionStatus};
 
 /// The first pause between two attempts.
@@ -18,10 +18,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// What a look at a link finds.
 pub enum Look {
     /// The connection.
-    Up(Arc<Line>),
+    Up(Arc<Connection>),
     /// The connection that was there has just been found broken; look again.
     Broke(String),
-    /// Who looked is to connect, and must say what came of it: [`Link::connected`] or [`Link::failed`].
+    /// Who looked is to connect, and must say what came of it: [`Reconnector::connected`] or [`Reconnector::failed`].
     Yours,
     /// Somebody tries, or it is too early to try; at the latest then there is news.
     Later(Instant),
@@ -29,14 +29,14 @@ pub enum Look {
 
 /// One of a device's connections.
 #[derive(Default)]
-pub struct Link {
+pub struct Reconnector {
     state: Mutex<State>,
     news: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    line: Option<Arc<Line>>,
+    line: Option<Arc<Connection>>,
     connecting: bool,
     was_up: bool,
     attempts: u32,
@@ -46,7 +46,7 @@ struct State {
     error: Option<String>,
 }
 
-impl Link {
+impl Reconnector {
     /// The state now. With `may_connect` the caller can be the one who is to connect.
     pub fn look(&self, may_connect: bool) -> Look {
         let mut state = self.lock();
@@ -82,7 +82,7 @@ impl Link {
     }
 
     /// There is a connection again.
-    pub fn connected(&self, line: Arc<Line>, round_trip: Duration) {
+    pub fn connected(&self, line: Arc<Connection>, round_trip: Duration) {
         let mut state = self.lock();
         state.reconnects += u64::from(state.was_up);
         state.was_up = true;

@@ -120,7 +120,7 @@ struct Receiver {
 }
 
 /// A connection in its transmission phase.
-pub struct Line {
+pub struct Connection {
     stream: Box<dyn Stream>,
     sender: Mutex<()>,
     receiver: Mutex<Receiver>,
@@ -138,7 +138,7 @@ pub struct Line {
     heard: AtomicU64,
 }
 
-impl Line {
+impl Connection {
     /// For a stream whose handshake is done.
     pub fn new(stream: Box<dyn Stream>, structured: bool) -> Self {
         let receiver = Receiver { decoder: Decoder::new(structured), inbox: Box::new([0; INBOX]) };
@@ -453,7 +453,7 @@ impl Line {
 }
 
 /// The places of a line, for the decoder.
-struct Board<'a>(&'a Line);
+struct Board<'a>(&'a Connection);
 
 impl Board<'_> {
     fn state(&self, index: usize) -> MutexGuard<'_, PlaceState> {
