@@ -4,6 +4,7 @@ pub mod attach;
 pub mod config;
 pub mod control;
 pub mod keeper;
+pub mod load_control;
 pub mod measure;
 pub mod shared;
 pub mod supervisor;

@@ -20,16 +20,15 @@ use uswap_sys::thread::spawn;
 
 use crate::pager::io::reader;
 
-use crate::pager::load_control::controller::Controller;
 use crate::pager::reclaim::store_worker;
 use crate::remote::Owner;
 use crate::remote::Shared;
-use crate::remote::address_space::Remote;
 use crate::remote::agent::image::AgentImage;
 use crate::remote::identity::lookup::MatchJob;
 use crate::remote::inject::AttacherHandle;
 use crate::remote::sched::boost::PriorityBoost;
 use crate::run::config::RunConfig;
+use crate::run::load_control::controller::Controller;
 use crate::run::measure::governor::Governor;
 use crate::run::supervisor::Channels;
 
@@ -42,7 +41,7 @@ const MAX_WRITERS: usize = 4;
 pub struct Later {
     shared: Arc<Shared>,
     stopping: Arc<AtomicBool>,
-    controller: Option<Controller<Remote>>,
+    controller: Option<Controller>,
     matches: Receiver<MatchJob>,
 }
 

@@ -355,7 +355,7 @@ fn moves_beside_charges_leave_nothing_behind() {
     for path in ["a", "b"] {
         groups.create(path, Limit::Max, 1 << 20).expect("created");
     }
-    let accounts: Vec<_> = (0..4).map(|number| groups.meet(u32::MAX - number, 1)).collect();
+    let accounts: Vec<_> = (0..4).map(|number| groups.meet(u32::MAX - number, Vec::new)).collect();
     std::thread::scope(|scope| {
         for account in &accounts {
             scope.spawn(|| {

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use crate::pager::accounting::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
 use crate::pager::idle_priority::IdlePriority;
-use uswap_sys::procfs;
 
 /// Between two attempts to write.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -168,12 +167,12 @@ impl Groups {
         self.read().account(pid).cloned()
     }
 
-    /// The account of a process of the tree below `engine`. Governor and control thread only.
-    pub fn meet(&self, pid: u32, engine: u32) -> Arc<Account> {
+    /// The account of a process; of one that is new, in the group of the nearest of its kin. Governor and control thread only.
+    pub fn meet(&self, pid: u32, kin: impl FnOnce() -> Vec<u32>) -> Arc<Account> {
         match self.known(pid) {
             Some(known) => known,
             None => {
-                let kin = procfs::kin(pid, engine);
+                let kin = kin();
                 self.write().admit(pid, &kin)
             }
         }

@@ -82,7 +82,7 @@ fn meet_everybody(shared: &Shared) -> Vec<u32> {
     let tree = crate::remote::agent::processes::programs(shared);
     let groups = &shared.groups;
     for pid in tree.iter().filter(|_| groups.in_use()) {
-        let account = groups.meet(*pid, engine);
+        let account = groups.meet(*pid, || procfs::kin(*pid, engine));
         let _round = groups.begin_round();
         if !account.is_measured()
             && let Ok(memory) = Statm::open(*pid).and_then(|statm| statm.read())

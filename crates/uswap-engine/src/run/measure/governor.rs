@@ -566,7 +566,7 @@ impl Governor {
         let engine = std::process::id();
         for (pid, watched) in &mut self.watched {
             if watched.account.as_ref().is_none_or(|account| account.has_ended()) {
-                watched.account = Some(self.shared.groups.meet(*pid, engine));
+                watched.account = Some(self.shared.groups.meet(*pid, || procfs::kin(*pid, engine)));
             }
         }
     }

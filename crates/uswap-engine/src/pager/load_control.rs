@@ -10,9 +10,6 @@
 //! it, since reading it waits until the thread has gone to sleep: the controller (`controller.rs`) does, and tells the owner whom to
 //! serve at once.
 
-pub mod controller;
-pub mod servers;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
@@ -86,7 +83,59 @@ fn grow(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
+/// What an owner has told of a space, as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    /// Who runs there.
+    pub runner: Runner,
+    /// Pages can be evicted from it, and no group limits it.
+    pub is_active: bool,
+    /// Pages in the pool and on devices.
+    pub stored: u64,
+    /// Pages that came back, and the sum of their refault distances in pages.
+    pub refaults: u64,
+    /// See `refaults`.
+    pub distance: u64,
+    /// Nanoseconds that faults waited for pages.
+    pub waited: u64,
+    /// Something is under way for faults.
+    pub is_pending: bool,
+    /// Faults were put aside.
+    pub is_blocked: bool,
+}
+
 impl Record {
+    /// All that its owner has told.
+    pub fn told(&self) -> Told {
+        Told {
+            runner: Runner {
+                process: self.pid.load(Relaxed),
+                helper: self.agent.load(Relaxed),
+                within: self.within.load(Relaxed),
+            },
+            is_active: self.active.load(Relaxed),
+            stored: self.stored.load(Relaxed),
+            refaults: self.refaults.load(Relaxed),
+            distance: self.distance.load(Relaxed),
+            waited: self.waited.load(Relaxed),
+            is_pending: self.pending.load(Relaxed) > 0,
+            is_blocked: self.blocked.load(Relaxed) > 0,
+        }
+    }
+
+    /// The owner's number and the space.
+    pub fn whose(&self) -> (usize, SpaceId) {
+        (self.owner, self.space)
+    }
+
+    /// The controller has decided, so long after the last time. Whether the space is held that was not, or is not that was.
+    pub fn decide(&self, held: bool, place: u64, demand: u64, passed: Duration) -> bool {
+        self.count_wait(passed);
+        self.place.store(place, Relaxed);
+        self.demand.store(demand, Relaxed);
+        self.held.swap(held, Relaxed) != held
+    }
+
     /// Of a space of this owner.
     pub fn new(owner: usize, space: SpaceId) -> Self {
         Self { owner, space, ..Self::default() }
@@ -131,10 +180,14 @@ impl Record {
 /// Whether a thread that faulted may be held.
 #[derive(Debug)]
 pub struct Question {
-    record: Arc<Record>,
-    pid: u32,
-    thread: u32,
-    address: u64,
+    /// Whose space.
+    pub record: Arc<Record>,
+    /// The process.
+    pub pid: u32,
+    /// The thread that faulted.
+    pub thread: u32,
+    /// Its page.
+    pub address: u64,
 }
 
 /// What owners and controller share.
@@ -206,7 +259,17 @@ impl Load {
         others.map(|(_, pages)| pages.load(Relaxed)).sum()
     }
 
-    fn all(&self) -> Vec<(Key, Arc<Record>)> {
+    /// What the controller has decided of all: whether owners tell of their spaces at each turn, whether anybody is held, how many
+    /// turns there were, and how many pages are left beside those who are in.
+    pub fn announce(&self, watching: bool, holding: bool, turns: u64, spare: i64) {
+        self.watching.store(watching, Relaxed);
+        self.holding.store(holding, Relaxed);
+        self.turns.store(turns, Relaxed);
+        self.spare.store(spare, Relaxed);
+    }
+
+    /// The records of all spaces.
+    pub fn all(&self) -> Vec<(Key, Arc<Record>)> {
         self.records.lock().expect("records").iter().map(|(key, record)| (*key, record.clone())).collect()
     }
 

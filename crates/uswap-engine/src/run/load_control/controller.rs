@@ -10,10 +10,10 @@ use uswap_core::load_control::{Key, LoadControl, Machine, Sample, works};
 use uswap_core::programs::Program;
 use uswap_sys::process;
 
-use super::{Question, Record};
-use crate::pager::address_space::AddressSpace;
-use crate::pager::context::{Message, Shared};
-use crate::pager::load_control::servers::Looked;
+use crate::pager::address_space::Runner;
+use crate::pager::load_control::{Question, Record, Told};
+use crate::remote::{Message, Shared};
+use crate::run::load_control::servers::Looked;
 use uswap_sys::procfs::{self, Mode, Statm};
 
 /// How often the controller looks while load control is on, and otherwise.
@@ -53,8 +53,8 @@ struct Seen {
 
 impl Seen {
     /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know has changed.
-    fn may_stay(&mut self, waits: bool, record: &Record) -> bool {
-        let same = self.refaults == record.refaults.load(Relaxed) && self.waited == record.waited.load(Relaxed);
+    fn may_stay(&mut self, waits: bool, told: &Told) -> bool {
+        let same = self.refaults == told.refaults && self.waited == told.waited;
         let stays = waits && same && self.spared < MAX_SPARED;
         self.spared = if stays { self.spared + 1 } else { 0 };
         stays
@@ -62,8 +62,8 @@ impl Seen {
 }
 
 /// The controller's state.
-pub struct Controller<M: AddressSpace> {
-    shared: Arc<Shared<M>>,
+pub struct Controller {
+    shared: Arc<Shared>,
     questions: Receiver<Question>,
     open: Vec<(Question, u32)>,
     control: LoadControl,
@@ -90,9 +90,9 @@ struct Pool {
     room: u64,
 }
 
-impl<M: AddressSpace> Controller<M> {
+impl Controller {
     /// A controller that answers these questions.
-    pub fn new(shared: Arc<Shared<M>>, questions: Receiver<Question>) -> Self {
+    pub fn new(shared: Arc<Shared>, questions: Receiver<Question>) -> Self {
         let control = LoadControl::tuned(shared.faults.turns());
         let now = Instant::now();
         Self {
@@ -142,8 +142,8 @@ impl<M: AddressSpace> Controller<M> {
             Some(Mode::Running) if looks < LOOKS => self.open.push((question, looks + 1)),
             _ => {
                 let Question { record, address, .. } = question;
-                let message = Message::ServeAtOnce { space: record.space, address };
-                self.shared.mailboxes[record.owner].post(message);
+                let (owner, space) = record.whose();
+                self.shared.mailboxes[owner].post(Message::ServeAtOnce { space, address });
             }
         }
     }
@@ -181,17 +181,18 @@ impl<M: AddressSpace> Controller<M> {
         let mut before = std::mem::take(&mut self.seen);
         let mut samples = Vec::with_capacity(records.len());
         for (key, record) in records {
-            let pid = record.pid.load(Relaxed);
-            if pid == 0 || !record.active.load(Relaxed) {
+            let told = record.told();
+            let pid = told.runner.process;
+            if pid == 0 || !told.is_active {
                 continue;
             }
             let mut old = before.remove(key).filter(|old| old.pid == pid);
-            let waits = self.control.is_held(*key) && record.blocked.load(Relaxed) > 0;
-            let (mut now, old) = match old.take_if(|old| old.may_stay(waits, record)) {
+            let waits = self.control.is_held(*key) && told.is_blocked;
+            let (mut now, old) = match old.take_if(|old| old.may_stay(waits, &told)) {
                 Some(same) => (same, None),
-                None => (observe(record, pid, old.as_mut()), old),
+                None => (observe(&told, old.as_mut()), old),
             };
-            let mut sample = self.sample(*key, record, &now, old.as_ref().unwrap_or(&now), passed);
+            let mut sample = self.sample(*key, &told, &now, old.as_ref().unwrap_or(&now), passed);
             sample.stopped = self.is_stopped(*key, &sample, &mut now);
             sample.serves = (sample.refaults > 0 || self.control.is_on()) && now.looked.answers(pid);
             samples.push(sample);
@@ -217,7 +218,7 @@ impl<M: AddressSpace> Controller<M> {
         seen.stopped.is_some_and(|(_, stopped)| stopped)
     }
 
-    fn sample(&mut self, key: Key, record: &Record, now: &Seen, old: &Seen, passed: Duration) -> Sample {
+    fn sample(&mut self, key: Key, told: &Told, now: &Seen, old: &Seen, passed: Duration) -> Sample {
         let refaults = now.refaults.wrapping_sub(old.refaults);
         let waited = Duration::from_nanos(now.waited.wrapping_sub(old.waited));
         if refaults > 16 {
@@ -225,17 +226,17 @@ impl<M: AddressSpace> Controller<M> {
             self.swap_in += (cost - self.swap_in) / 16.0;
         }
         let ran = now.processor.saturating_sub(old.processor);
-        let blocked = record.blocked.load(Relaxed) > 0;
-        let moves = refaults > 0 || works(ran, passed) || record.pending.load(Relaxed) > 0;
+        let blocked = told.is_blocked;
+        let moves = refaults > 0 || works(ran, passed) || told.is_pending;
         // Whoever has no turn and waits for a processor keeps nobody out.
         let asks = self.control.has_turn(key) && !blocked;
-        let runnable = moves || asks && procfs::is_runnable(now.pid, record.agent.load(Relaxed));
+        let runnable = moves || asks && procfs::is_runnable(now.pid, told.runner.helper);
         Sample {
             key,
             parent: None,
             program: now.program,
             pages: now.pages,
-            stored: record.stored.load(Relaxed),
+            stored: told.stored,
             refaults,
             distance: now.distance.wrapping_sub(old.distance) / refaults.max(1),
             waited,
@@ -275,18 +276,12 @@ impl<M: AddressSpace> Controller<M> {
         let mut changed = vec![false; self.shared.mailboxes.len()];
         let mut any = false;
         for (key, record) in records {
-            record.count_wait(passed);
             let held = self.control.is_held(*key);
             any |= held;
-            record.place.store(self.control.place(*key), Relaxed);
-            record.demand.store(self.control.demand(*key), Relaxed);
-            changed[record.owner] |= record.held.swap(held, Relaxed) != held;
+            let (place, demand) = (self.control.place(*key), self.control.demand(*key));
+            changed[record.whose().0] |= record.decide(held, place, demand, passed);
         }
-        let load = &self.shared.load;
-        load.watching.store(self.control.is_on(), Relaxed);
-        load.holding.store(any, Relaxed);
-        load.turns.store(self.control.turns(), Relaxed);
-        load.spare.store(self.control.spare(), Relaxed);
+        self.shared.load.announce(self.control.is_on(), any, self.control.turns(), self.control.spare());
         for (mailbox, _) in self.shared.mailboxes.iter().zip(changed).filter(|(_, changed)| *changed) {
             mailbox.post(Message::Balance);
         }
@@ -295,13 +290,13 @@ impl<M: AddressSpace> Controller<M> {
 
 /// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's number: a main thread that
 /// has ended has none.
-fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
-    let reader = Some(record.agent.load(Relaxed)).filter(|agent| *agent != 0).unwrap_or(pid);
+fn observe(told: &Told, mut old: Option<&mut Seen>) -> Seen {
+    let Runner { process: pid, helper, within: is_within } = told.runner;
+    let reader = if helper == 0 { pid } else { helper };
     let statm = old.as_mut().and_then(|old| old.statm.take()).or_else(|| Statm::open(reader).ok());
     let anonymous = statm.as_ref().and_then(|statm| statm.read().ok()).map_or(0, |memory| memory.anonymous);
     let own = process::processor_time(pid).unwrap_or_default();
-    let is_within = record.within.load(Relaxed);
-    let within = is_within.then(|| process::processor_time_of_thread(record.agent.load(Relaxed)).ok()).flatten();
+    let within = is_within.then(|| process::processor_time_of_thread(helper).ok()).flatten();
     let agent = within.unwrap_or_default();
     Seen {
         pid,
@@ -312,9 +307,9 @@ fn observe(record: &Record, pid: u32, mut old: Option<&mut Seen>) -> Seen {
         stopped: old.as_ref().and_then(|old| old.stopped),
         program: old.map_or_else(|| procfs::program(pid), |old| old.program),
         processor: own.saturating_sub(agent),
-        refaults: record.refaults.load(Relaxed),
-        distance: record.distance.load(Relaxed),
-        waited: record.waited.load(Relaxed),
+        refaults: told.refaults,
+        distance: told.distance,
+        waited: told.waited,
         spared: 0,
     }
 }
