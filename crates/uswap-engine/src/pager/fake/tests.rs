@@ -154,8 +154,14 @@ impl Rig {
         self.space(id).table.get(address).state()
     }
 
-    /// Measures as the governor does, and lets everybody do what there is to do.
+    /// Lets everybody do what there is to do.
     fn step(&mut self) {
+        self.serve();
+        self.help();
+    }
+
+    /// Measures as the governor does, and lets the pager go once round.
+    fn serve(&mut self) {
         let begun = self.shared.budget.begin_measurement();
         let resident: usize = self.programs.iter().map(Program::resident).sum();
         self.shared.budget.set_pool(self.shared.store.pool_bytes());
@@ -164,6 +170,10 @@ impl Rig {
         let mut ready = Vec::new();
         self.owner.poller.wait(0, &mut ready).expect("a poller");
         assert!(!self.owner.go_round(&ready));
+    }
+
+    /// Executes orders and stores trays, as far as the pace lets it.
+    fn help(&mut self) {
         self.steps += 1;
         if self.is_working && self.steps.is_multiple_of(self.pace.0) {
             self.programs.iter().for_each(Program::work);
@@ -186,15 +196,17 @@ impl Rig {
         }
     }
 
-    /// Touches the page until that is done.
+    /// Touches the page until that is done. A thread that is woken runs before its page is taken again.
     fn touch(&mut self, program: &Program, address: u64, value: Option<u64>) -> Touch {
         let begun = Instant::now();
         loop {
-            match program.touch(address, value) {
-                Touch::Sleeps => self.step(),
-                touch => return touch,
+            for turn in [Self::serve, Self::help] {
+                match program.touch(address, value) {
+                    Touch::Sleeps => turn(self),
+                    touch => return touch,
+                }
             }
-            assert!(begun.elapsed() < self.bound, "a fault at {address:#x} is never served");
+            assert!(begun.elapsed() < self.bound, "a fault at {address:#x} is never served\n{}", self.account());
         }
     }
 
@@ -207,6 +219,25 @@ impl Rig {
             Touch::Value(value) => value,
             touch => panic!("page {page}: {touch:?}"),
         }
+    }
+
+    /// How things stand, for a test that fails.
+    fn account(&self) -> String {
+        let budget = &self.shared.budget;
+        let mut text = format!("usage {} of {}, {} under way\n", budget.usage(), budget.hard(), budget.under_way());
+        for space in self.owner.spaces.values() {
+            let Space { id, resident, stored, stalled, shared_parked, .. } = &**space;
+            let (stalled, shared) = (stalled.len(), shared_parked.len());
+            text += &format!("space {id}: {resident} resident ({shared} shared), {stored} stored, {stalled} stalled\n");
+        }
+        text + &self.notices()
+    }
+
+    /// Writes as `fill` does, with one step in between. Whether it is done: the fault may wait.
+    fn try_write(&mut self, program: &Program, page: u64) -> bool {
+        program.touch(at(page), Some(page + 1));
+        self.step();
+        program.touch(at(page), Some(page + 1)) != Touch::Sleeps
     }
 
     fn fill(&mut self, program: &Program, pages: u64) {
@@ -272,11 +303,7 @@ fn a_staged_page_comes_back_from_its_slot() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (program, id) = rig.program(2 * BUDGET);
     rig.is_storing = false;
-    (0..BUDGET).for_each(|page| {
-        program.touch(at(page), Some(page + 1));
-        rig.step();
-        program.touch(at(page), Some(page + 1));
-    });
+    (0..BUDGET).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| rig.space(id).trays.staged_pages() > 0);
     let staged = rig.space(id).table.iter().find(|(_, word)| matches!(word.state(), State::Staged(_)));
     let (address, _) = staged.expect("a staged page");
@@ -353,8 +380,7 @@ fn without_memory_it_is_tried_again_and_what_nobody_foresaw_is_said() {
 #[test]
 fn the_mechanisms_own_pages_are_served_and_not_counted_among_the_programs() {
     let mut rig = Rig::new(1 << 20, 0, "");
-    let (program, id) = rig.program(64);
-    program.state().again = 0;
+    let (_, id) = rig.program(64);
     rig.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN, false, Instant::now()));
     assert_eq!((rig.state(id, OWN), rig.space(id).resident), (State::Untouched, 0));
 }
@@ -363,11 +389,7 @@ fn the_mechanisms_own_pages_are_served_and_not_counted_among_the_programs() {
 fn ordered(rig: &mut Rig, pages: u64) -> (Program, SpaceId) {
     let (program, id) = rig.program(2 * BUDGET);
     rig.is_working = false;
-    (0..pages).for_each(|page| {
-        program.touch(at(page), Some(page + 1));
-        rig.step();
-        program.touch(at(page), Some(page + 1));
-    });
+    (0..pages).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| !rig.space(id).trays.filling.is_empty());
     (program, id)
 }
@@ -382,6 +404,28 @@ fn a_page_with_an_order_under_way_waits_for_the_outcome() {
     rig.until(|rig| !rig.space(id).table.get(in_flight).in_flight());
     assert_eq!(rig.read(&program, page), page + 1);
     rig.audit();
+}
+
+/// What a child reads of pages that were moved just before it was forked: how many of them are not what they were.
+fn wrong_after_a_fork_beside_staging(faults: &str) -> usize {
+    let mut rig = Rig::new(64 << 20, 0, faults);
+    let (program, id) = ordered(&mut rig, BUDGET - 200);
+    program.work();
+    let moved: Vec<u64> = (0..BUDGET - 200).filter(|page| !program.state().pages.contains_key(&at(*page))).collect();
+    assert!(moved.len() >= 64, "{} pages were moved", moved.len());
+    let child = program.fork(200);
+    rig.owner.with_space(id, |owner, space| owner.serve(space));
+    // The parent ends: there is room for what the child reads.
+    program.state().is_gone = true;
+    rig.programs = vec![child.clone()];
+    rig.is_working = true;
+    moved.iter().take(64).filter(|page| rig.read(&child, **page) != **page + 1).count()
+}
+
+#[test]
+fn what_was_just_staged_is_known_before_a_fork() {
+    assert_eq!(wrong_after_a_fork_beside_staging(""), 0);
+    assert!(wrong_after_a_fork_beside_staging("no-absorb") > 0, "the rule switched off is not noticed");
 }
 
 #[test]
@@ -434,11 +478,7 @@ fn who_refuses_everything_is_left_alone_and_that_is_said() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (program, id) = rig.program(2 * BUDGET);
     program.state().refuses_all = true;
-    (0..BUDGET - 200).for_each(|page| {
-        program.touch(at(page), Some(page + 1));
-        rig.step();
-        program.touch(at(page), Some(page + 1));
-    });
+    (0..BUDGET - 200).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| !rig.space(id).can_evict());
     assert!(rig.notices().contains("its agent's system calls are refused"), "{}", rig.notices());
     // Above its limit rather than for ever: nothing is under way that would make room.
@@ -522,9 +562,7 @@ fn a_fault_waits_for_room_and_is_served_when_there_is_some() {
     rig.is_storing = false;
     let mut page = 0;
     while rig.space(id).stalled.is_empty() {
-        program.touch(at(page), Some(page + 1));
-        rig.step();
-        page += u64::from(program.touch(at(page), Some(page + 1)) != Touch::Sleeps);
+        page += u64::from(rig.try_write(&program, page));
         assert!(page < 2 * BUDGET, "nobody waits for room");
     }
     assert!(rig.shared.counters.throttled.get() > 0);
@@ -540,9 +578,7 @@ fn a_store_that_takes_nothing_leaves_pages_where_they_are() {
     let (program, _) = rig.program(2 * BUDGET);
     let mut written = 0;
     while !rig.shared.budget.exhausted.load(SeqCst) {
-        program.touch(at(written), Some(written + 1));
-        rig.step();
-        written += u64::from(program.touch(at(written), Some(written + 1)) != Touch::Sleeps);
+        written += u64::from(rig.try_write(&program, written));
         assert!(written < 2 * BUDGET);
     }
     rig.check(&program, written / 2);
@@ -571,11 +607,7 @@ fn without_anybody_who_executes_orders_what_lies_in_slots_can_be_read() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (program, id) = rig.program(2 * BUDGET);
     rig.is_storing = false;
-    (0..BUDGET).for_each(|page| {
-        program.touch(at(page), Some(page + 1));
-        rig.step();
-        program.touch(at(page), Some(page + 1));
-    });
+    (0..BUDGET).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| rig.space(id).trays.staged_pages() > 0);
     program.state().is_unserved = true;
     rig.owner.with_space(id, |owner, space| {
@@ -713,7 +745,10 @@ impl Twin {
             return;
         }
         self.program.remap(at(first), at(2 * PAGES), pages * PAGE);
-        rig.step();
+        for page in 0..pages {
+            let there = rig.touch(&self.program, at(2 * PAGES + page), None);
+            assert_eq!(there, self.expected(first + page), "page {} where it was moved to", first + page);
+        }
         self.program.remap(at(2 * PAGES), at(first), pages * PAGE);
     }
 }
@@ -765,7 +800,7 @@ proptest! {
 /// The same stories find each of these rules switched off.
 #[test]
 fn without_its_rules_pages_are_lost() {
-    for rule in ["ignore-remove", "ignore-remap", "no-fork-clone", "believe-late-workers", "no-absorb", "trust-copy"] {
+    for rule in ["ignore-remove", "ignore-remap", "no-fork-clone", "believe-late-workers", "trust-copy"] {
         let config =
             ProptestConfig { cases: 100, max_shrink_iters: 0, failure_persistence: None, ..Default::default() };
         FaultPoints::parse(rule).expect("a fault point");
