@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uswap_core::size::{Size, human};
+use uswap_core::util::size::{Size, human};
 
 fuzz_target!(|text: &str| {
     if let Ok(size) = text.parse::<Size>() {

@@ -8,32 +8,10 @@
 //! [`own_memory`] counts what the engine's tables take.
 #![forbid(unsafe_code)]
 
-pub mod cell;
-pub mod cgroup;
-pub mod codecs;
 pub mod command_line;
-pub mod compare;
-pub mod ctree;
-pub mod fault_latency;
-pub mod figures;
-pub mod kernel;
-pub mod launch;
-pub mod locks;
-pub mod machine;
 pub mod matrix;
-pub mod own_memory;
-pub mod packing;
-pub mod page_commands;
-pub mod plots;
-mod pool_locks;
-pub mod proc_text;
-pub mod real;
+pub mod measure;
 pub mod report;
-pub mod results;
-pub mod sample;
-pub mod statistics;
+pub mod studies;
 pub mod system;
-pub mod tables;
-pub mod units;
 pub mod workload;
-pub mod zswap;

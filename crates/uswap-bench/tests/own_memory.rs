@@ -1,6 +1,6 @@
 //! The bounds of the engine's own tables. A process of its own: the allocator counts for all threads.
 
-use uswap_bench::own_memory::{Row, resident, stored, tables};
+use uswap_bench::studies::own_memory::{Row, resident, stored, tables};
 
 /// Blocks that are begun, and the stale entries that a short list may have.
 const OF_A_SPACE: f64 = 24.0 * 1024.0;

@@ -3,9 +3,9 @@
 //! After a wanted change of shape: `USWAP_BENCH_GOLDEN=write cargo test -p uswap-bench --test report`.
 
 use serde_json::json;
-use uswap_bench::machine::Machine;
-use uswap_bench::results::{Figure, Outcome, Results, Sample, WorkloadInfo};
-use uswap_bench::{plots, report};
+use uswap_bench::measure::machine::Machine;
+use uswap_bench::report::results::{Figure, Outcome, Results, Sample, WorkloadInfo};
+use uswap_bench::report::{self, plots};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/report.md");
 

@@ -49,7 +49,7 @@ impl Place {
 
     fn tool(&self, words: &[&str]) -> Command {
         // It is interrupted also where the tests ignore interrupts, as in the background of a shell.
-        uswap_sys::interrupt::heed_in_children().unwrap();
+        uswap_sys::process::interrupt::heed_in_children().unwrap();
         let mut command = Command::new(TOOL);
         command.args(words).arg("--work").arg(&self.folder).stdin(Stdio::null());
         // The lock lies in the temporary folder: a real run elsewhere shall not make a test fail.
@@ -138,7 +138,8 @@ fn what_goes_wrong_is_a_row_that_says_so() {
 fn interrupted(system: &str, signal: i32) {
     let Some(place) = Place::new(system) else { return };
     let zswap = || fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default();
-    let areas = || -> Vec<String> { uswap_bench::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
+    let areas =
+        || -> Vec<String> { uswap_bench::measure::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
     let (zswap_before, areas_before) = (zswap(), areas());
     let log = fs::File::create(place.folder.join("log")).unwrap();
     let mut words = vec!["--no-figures", "--repetitions", "1", "--fraction", "50"];
@@ -240,9 +241,10 @@ fn wrong_usage_is_2_and_help_and_lists_are_0() {
 /// Guards, not the way out: a panic puts back too.
 #[test]
 fn a_panic_puts_back() {
-    use uswap_bench::kernel::{KernelSwap, Plan};
+    use uswap_bench::system::kernel::{KernelSwap, Plan};
     let Some(place) = Place::new("panic") else { return };
-    let areas = || -> Vec<String> { uswap_bench::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
+    let areas =
+        || -> Vec<String> { uswap_bench::measure::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
     let mut during: Vec<String> = Vec::new();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         match KernelSwap::new(&Plan::SwapFile, &place.folder, 16 << 20) {

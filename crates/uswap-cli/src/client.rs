@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use uswap_engine::control;
+use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
-use uswap_sys::socket::peer_credentials;
 
 /// A run gets this long to answer.
 const PATIENCE: Duration = Duration::from_secs(3);

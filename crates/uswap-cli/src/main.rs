@@ -1,27 +1,15 @@
 //! `uswap`: swap in user space.
 
-mod attach;
 mod client;
-mod core_file;
-mod doctor;
-mod groups;
+mod commands;
 mod host;
-mod lab;
-mod manual;
-mod orders;
-mod probe;
-mod record;
-mod run;
-mod status;
-mod table;
-mod top;
-mod ward;
+mod ui;
 
 use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
-/// Threads that serve pages allocate nothing that has no name (`uswap_core::growth`).
+/// Threads that serve pages allocate nothing that has no name (`uswap_core::util::growth`).
 #[global_allocator]
 static ALLOCATOR: uswap_sys::GuardedAllocator = uswap_sys::GuardedAllocator;
 
@@ -37,33 +25,33 @@ struct Cli {
 enum Command {
     /// Run a command and all its children within a memory budget
     #[command(override_usage = "uswap run [OPTIONS] -- CMD [ARG...]")]
-    Run(run::RunArguments),
+    Run(commands::run::RunArguments),
     /// Give a program that runs already a memory budget; Ctrl-C lets go of it
-    Attach(attach::AttachArguments),
+    Attach(commands::attach::AttachArguments),
     /// Let go of a program that was attached to: all its memory comes back
-    Detach(attach::DetachArguments),
+    Detach(commands::attach::DetachArguments),
     /// Show what a run uses, evicts and brings back
-    Status(status::StatusArguments),
+    Status(commands::status::StatusArguments),
     /// Show the status of a run once a second; q ends
-    Top(top::TopArguments),
+    Top(commands::top::TopArguments),
     /// Give a run another swap file or device
-    Swapon(orders::SwaponArguments),
+    Swapon(commands::orders::SwaponArguments),
     /// Empty a swap file or device of a run (into the pool, onto others, or back into memory) and let it go
-    Swapoff(orders::SwapoffArguments),
+    Swapoff(commands::orders::SwapoffArguments),
     /// Change the budget of a run
-    Limit(orders::LimitArguments),
+    Limit(commands::orders::LimitArguments),
     /// Change the compressor of a run; what is stored stays as it is
-    Compressor(orders::CompressorArguments),
+    Compressor(commands::orders::CompressorArguments),
     /// Write a core file of a managed process, with what is evicted; the program goes on
-    Core(core_file::CoreArguments),
+    Core(commands::core_file::CoreArguments),
     /// Divide the budget of a run among groups of its processes
-    Group(groups::GroupArguments),
+    Group(commands::groups::GroupArguments),
     /// Tell what works here, and how to get what does not
-    Doctor(doctor::DoctorArguments),
+    Doctor(commands::doctor::DoctorArguments),
     /// Compare eviction policies on traces
-    Lab(lab::LabArguments),
+    Lab(commands::lab::LabArguments),
     /// Print shell completions
-    Completions(manual::CompletionsArguments),
+    Completions(ui::manual::CompletionsArguments),
     /// Print the man page
     #[command(hide = true)]
     Man,
@@ -80,7 +68,7 @@ struct RunAlone {
 #[derive(Subcommand)]
 enum RunCommand {
     #[command(override_usage = "uswap run [OPTIONS] -- CMD [ARG...]")]
-    Run(run::RunArguments),
+    Run(commands::run::RunArguments),
 }
 
 fn main() {
@@ -100,21 +88,21 @@ fn parse() -> Command {
 /// Performs one command; its exit status.
 fn perform(command: Command) -> i32 {
     match command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Attach(arguments) => attach::attach(&arguments),
-        Command::Detach(arguments) => attach::detach(&arguments),
-        Command::Status(arguments) => status::run(&arguments),
-        Command::Top(arguments) => top::run(&arguments),
-        Command::Swapon(arguments) => orders::swapon(&arguments),
-        Command::Swapoff(arguments) => orders::swapoff(&arguments),
-        Command::Limit(arguments) => orders::limit(&arguments),
-        Command::Compressor(arguments) => orders::compressor(&arguments),
-        Command::Core(arguments) => core_file::run(&arguments),
-        Command::Group(arguments) => groups::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Lab(arguments) => lab::run(&arguments),
-        Command::Completions(arguments) => manual::print_completions(&arguments),
-        Command::Man => manual::print_man_page(),
+        Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Attach(arguments) => commands::attach::attach(&arguments),
+        Command::Detach(arguments) => commands::attach::detach(&arguments),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Top(arguments) => commands::top::run(&arguments),
+        Command::Swapon(arguments) => commands::orders::swapon(&arguments),
+        Command::Swapoff(arguments) => commands::orders::swapoff(&arguments),
+        Command::Limit(arguments) => commands::orders::limit(&arguments),
+        Command::Compressor(arguments) => commands::orders::compressor(&arguments),
+        Command::Core(arguments) => commands::core_file::run(&arguments),
+        Command::Group(arguments) => commands::groups::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
+        Command::Lab(arguments) => commands::lab::run(&arguments),
+        Command::Completions(arguments) => ui::manual::print_completions(&arguments),
+        Command::Man => ui::manual::print_man_page(),
     }
 }
 

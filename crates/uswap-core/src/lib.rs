@@ -1,37 +1,21 @@
 //! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs inside the lab.
 #![forbid(unsafe_code)]
 
-pub mod age_test;
-mod blocks;
-pub mod growth;
-mod histogram;
-pub mod lists;
-mod living;
 pub mod load_control;
-pub mod locality;
-mod page;
+pub mod page;
 mod pool;
-pub mod programs;
-mod rank;
 pub mod readahead;
-mod reserve;
-pub mod size;
-mod slab;
+pub mod reclaim;
 mod slots;
-pub mod staging;
-mod sync;
-pub mod table;
-pub mod thrash_guard;
-pub mod word;
-pub mod working_set;
+pub mod util;
 
-pub use blocks::Blocks;
-pub use histogram::{Histogram, HistogramSnapshot};
-pub use living::Living;
-pub use page::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
+pub use page::bytes::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
 pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, Piece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
-pub use rank::{LockWaits, RankedGuard, RankedMutex, ranks};
-#[cfg(not(all(test, loom)))]
-pub use rank::{RankedReadGuard, RankedRwLock};
-pub use reserve::{Lease, Need, Reserve, ReserveUse};
+pub use slots::blocks::Blocks;
+pub use slots::living::Living;
 pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, Run, Slots, worker_number};
+pub use util::histogram::{Histogram, HistogramSnapshot};
+pub use util::rank::{LockWaits, RankedGuard, RankedMutex, ranks};
+#[cfg(not(all(test, loom)))]
+pub use util::rank::{RankedReadGuard, RankedRwLock};
+pub use util::reserve::{Lease, Need, Reserve, ReserveUse};

@@ -1,8 +1,8 @@
 //! The packed page word behaves as the plain structure it stands for, and sizes survive being written and read.
 
 use proptest::prelude::*;
-use uswap_core::size::{Size, human};
-use uswap_core::word::{PageWord, SHADOW_SPAN, State};
+use uswap_core::page::word::{PageWord, SHADOW_SPAN, State};
+use uswap_core::util::size::{Size, human};
 
 /// What the bits of a word mean, unpacked.
 #[derive(Clone, Debug)]

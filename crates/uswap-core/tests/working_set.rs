@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use uswap_core::table::PageTable;
-use uswap_core::word::{PageWord, State};
-use uswap_core::working_set::WorkingSet;
+use uswap_core::page::table::PageTable;
+use uswap_core::page::word::{PageWord, State};
+use uswap_core::reclaim::working_set::WorkingSet;
 
 const PAGE: u64 = 4096;
 /// Stale entries that there may be beside half as many as count.
@@ -189,7 +189,7 @@ fn stale_entries_stay_few_without_anybody_tidying() {
 /// Without a policy pages go in the order in which they came, also one that comes back at once and one that was active.
 #[test]
 fn without_a_policy_who_came_first_goes_first() {
-    let (mut table, mut set) = (PageTable::default(), WorkingSet::<uswap_core::staging::Staging>::plain());
+    let (mut table, mut set) = (PageTable::default(), WorkingSet::<uswap_core::reclaim::staging::Staging>::plain());
     assert!(!set.has_room(true) && set.staging_target(1000) == 0);
     for page in 0..20 {
         set.join(&mut table, page * PAGE, PageWord::default().resident().set_active(page % 3 == 0));

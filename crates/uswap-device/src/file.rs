@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::{AlignedBuf, Ring, RingOp, direct_alignment, punch_hole};
 
 use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_part, check_range};

@@ -12,7 +12,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest};
 

@@ -9,7 +9,7 @@ use liar::{Liar, Lie};
 use uswap_device::nbd::{NbdDevice, NbdOptions};
 use uswap_device::{Device, FileDevice, IoBackend, QUEUE_DEPTH, QueuedEnd, QueuedRead, RamDevice, ReadQueue};
 use uswap_sys::Reservation;
-use uswap_sys::events::Poller;
+use uswap_sys::io::events::Poller;
 
 const PAGE: usize = 4096;
 const SLOTS: u32 = 1024;

@@ -27,38 +27,25 @@
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
 
+mod background;
 mod codec;
-mod compact;
 mod config;
-mod devices;
-mod drain;
-mod entry;
-mod extent;
+mod device;
 mod faults;
-mod load;
-mod load_pages;
-mod packs;
-mod put;
-mod queued;
-mod relocate;
-mod repack;
-mod squeeze;
+mod object;
+mod path;
 mod stats;
 mod store;
-mod table;
-mod unchanged;
-mod write_batch;
-mod writeback;
 
+pub use background::drain::{Drain, DrainRefusal, DrainReport, Room};
+pub use background::repack::RepackReport;
+pub use background::writeback::{WritebackReport, WritebackScratch};
 pub use codec::Compression;
 pub use config::{AllocatorKind, Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError, Tier};
-pub use drain::{Drain, DrainRefusal, DrainReport, Room};
 pub use faults::{OneIn, StoreFaults};
-pub use load::{LoadScratch, Spot};
-pub use load_pages::PageLoad;
-pub use put::Scratch;
-pub use queued::QueuedLoad;
-pub use repack::RepackReport;
+pub use path::load::{LoadScratch, Spot};
+pub use path::load_pages::PageLoad;
+pub use path::put::Scratch;
+pub use path::queued::QueuedLoad;
 pub use stats::{DeviceStatus, StoreStats};
 pub use store::{PoolMemory, Store, Tuning};
-pub use writeback::{WritebackReport, WritebackScratch};

@@ -5,20 +5,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_core::{
     Allocator, Handle, OneLock, PAGE_SIZE, PageHasher, Piece, RankedMutex, SLAB_SIZE, Slabs, Supply, Zbud, ranks,
 };
 use uswap_sys::Reservation;
 
+use crate::background::repack::Repacker;
 use crate::codec::{Compression, TAG};
 use crate::config::{AllocatorKind, GROUP, ObjectId, StoreConfig, StoreError};
-use crate::devices::Devices;
-use crate::extent::Extent;
+use crate::device::Devices;
+use crate::device::extent::Extent;
 use crate::faults::StoreFaults;
-use crate::repack::Repacker;
+use crate::object::table::{List, Place, Shard};
 use crate::stats::{Counters, StoreStats, add};
-use crate::table::{List, Place, Shard};
 
 /// Copies given up for each lock of a shard.
 const FREED_AT_ONCE: usize = 16;

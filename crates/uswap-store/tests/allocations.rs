@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Random, hard, page, put, store_in};
-use uswap_core::growth;
+use uswap_core::util::growth;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_device::RamDevice;
 use uswap_store::{AllocatorKind, ObjectId, Scratch, Store, Tier, WritebackScratch};

@@ -427,7 +427,7 @@ pub fn place(name: &str) -> PathBuf {
 /// A program about to be started directly. It heeds the signals that end programs, also where the tests ignore them because
 /// they run in the background of a shell, or under nohup.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
-    uswap_sys::interrupt::heed_in_children().expect("signals");
+    uswap_sys::process::interrupt::heed_in_children().expect("signals");
     Command::new(program)
 }
 

@@ -35,7 +35,7 @@ pub fn agent_thread(pid: u32) -> Option<String> {
 
 /// The process that is the agent of a program: it has the same memory.
 pub fn agent(pid: u32) -> Option<u32> {
-    let speaks = |agent: &u32| matches!(uswap_sys::trace::share_memory(pid, *agent), Ok(true));
+    let speaks = |agent: &u32| matches!(uswap_sys::process::trace::share_memory(pid, *agent), Ok(true));
     all().filter(|agent| name(*agent).is_some_and(|name| name == "uswap-agent")).find(speaks)
 }
 

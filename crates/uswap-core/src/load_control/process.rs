@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{FINITE, Key, REST, SHORT, Sample, THRASHES, works};
-use crate::programs::{Habit, Program};
+use crate::load_control::programs::{Habit, Program};
 
 /// Whoever is let in has so long to begin.
 const START: Duration = Duration::from_millis(20);

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::supply::{Piece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};
 use crate::PAGE_SIZE;
-use crate::rank::{RankedMutex, ranks};
+use crate::util::rank::{RankedMutex, ranks};
 
 /// Bytes in a slab.
 pub const SLAB_SIZE: usize = 64 << 10;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::PAGE_SIZE;
-use crate::rank::{RankedMutex, ranks};
+use crate::util::rank::{RankedMutex, ranks};
 
 /// Memory that never moves.
 pub trait Piece: Send {

@@ -1,7 +1,7 @@
 //! One lock around a whole allocator, as it was before each size class had its own: to measure the difference.
 
 use super::{AllocError, Allocator, Handle, Usage};
-use crate::rank::{RankedMutex, ranks};
+use crate::util::rank::{RankedMutex, ranks};
 
 /// An allocator that one thread at a time may use.
 pub struct OneLock<A>(RankedMutex<A>);

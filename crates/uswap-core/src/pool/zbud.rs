@@ -14,7 +14,7 @@
 use super::supply::{Piece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};
 use crate::PAGE_SIZE;
-use crate::rank::{RankedMutex, ranks};
+use crate::util::rank::{RankedMutex, ranks};
 
 const CHUNK: usize = 64;
 /// Chunks for objects.

@@ -5,7 +5,7 @@
 
 use super::cluster::List;
 use super::{NONE, Run};
-use crate::growth::{Growth, during};
+use crate::util::growth::{Growth, during};
 
 #[derive(Clone, Copy)]
 struct Links {

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
-use uswap_sys::loan::Desk;
-use uswap_sys::net::{Ready, wait_ready};
+use uswap_sys::alloc::loan::Desk;
+use uswap_sys::io::net::{Ready, wait_ready};
 
 use super::reply::{Decoder, Malformed, Progress, Table};
 use super::stream::{Stream, is_later};
@@ -445,7 +445,7 @@ impl Connection {
     }
 
     fn broke(&self, error: io::Error) -> Broken {
-        self.give_up(Breakage::Io(uswap_core::growth::during(uswap_core::growth::Growth::Devices, || {
+        self.give_up(Breakage::Io(uswap_core::util::growth::during(uswap_core::util::growth::Growth::Devices, || {
             error.to_string()
         })));
         Broken

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_part, check_range};
 use crate::open::{SIGNATURE, is_swap_header};

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::Reservation;
 
 use super::BASE;

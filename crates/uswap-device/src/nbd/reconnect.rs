@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 use super::connection::Connection;
 use crate::device::{ConnectionState, ConnectionStatus};

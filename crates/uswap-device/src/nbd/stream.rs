@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use uswap_sys::net::{Ready, notice_dead_peers, set_buffers, wait_ready};
+use uswap_sys::io::net::{Ready, notice_dead_peers, set_buffers, wait_ready};
 
 /// Bytes of socket buffers asked for: several requests of 512 KiB.
 const SOCKET_BUFFER: i32 = 2 << 20;
@@ -61,7 +61,7 @@ impl Stream for TcpStream {
     }
     fn acknowledge(&self) {
         // Without it the server is slow, not wrong.
-        let _ = uswap_sys::net::acknowledge(self);
+        let _ = uswap_sys::io::net::acknowledge(self);
     }
     fn socket(&self) -> BorrowedFd<'_> {
         self.as_fd()

@@ -13,8 +13,8 @@ use std::time::Instant;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use uswap_core::growth::{Growth, during};
-use uswap_sys::net::{Ready, wait_ready};
+use uswap_core::util::growth::{Growth, during};
+use uswap_sys::io::net::{Ready, wait_ready};
 
 use super::stream::{Stream, is_later, left};
 use super::uri::{NbdUri, Place};

@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
-use uswap_sys::events::Poller;
-use uswap_sys::pagemap::PresentRun;
+use uswap_sys::io::events::Poller;
+use uswap_sys::procfs::pagemap::PresentRun;
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::context::{Mailbox, Shared};

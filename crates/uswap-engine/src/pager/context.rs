@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Lease, PageHasher, RankedMutex, Reserve, ranks};
 use uswap_device::ReadQueue;
 use uswap_store::{ObjectId, Store};
-use uswap_sys::events::EventFd;
+use uswap_sys::io::events::EventFd;
 
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::moves::Moves;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
-use uswap_sys::events::{Poller, Ready};
+use uswap_sys::io::events::{Poller, Ready};
 
 use crate::pager::accounting::charge::URGENT;
 use crate::pager::address_space::AddressSpace;

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use uswap_core::growth;
+use uswap_core::util::growth;
 use uswap_store::StoreFaults;
 
 /// A turn under `crowd` where `turn` says nothing else.

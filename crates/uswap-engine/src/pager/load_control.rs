@@ -16,8 +16,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use uswap_core::growth::{Growth, during};
 use uswap_core::load_control::{Key, MAX_HOLD};
+use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::{AddressSpace, Runner};
 use crate::pager::event_loop::Owner;

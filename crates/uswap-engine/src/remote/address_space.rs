@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, IDENTITY, NONCE, NOTICE, PAGE, SA, SB};
-use uswap_sys::maps::Maps;
-use uswap_sys::memory::Memory;
-use uswap_sys::pagemap::Pagemap;
+use uswap_sys::procfs::maps::Maps;
+use uswap_sys::procfs::memory::Memory;
+use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
 use crate::remote::agent::link::AgentLink;
@@ -160,7 +160,7 @@ impl Remote {
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
         let memory = Memory::open(reader);
         // For want of a descriptor only: others are read by their agent's number.
-        if memory.as_ref().is_err_and(uswap_sys::spares::is_shortage) {
+        if memory.as_ref().is_err_and(uswap_sys::io::spares::is_shortage) {
             return false;
         }
         self.process_name = procfs::name(pid).unwrap_or_default();

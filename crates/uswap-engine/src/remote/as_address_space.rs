@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{CONTROL_BLOCK, NONCE, PAGE, SB, TRAY_PAGES, TRAYS};
 use uswap_abi::ring::{Operation, RunResult, errno_of};
-use uswap_core::growth::{Growth, during};
-use uswap_sys::events::Poller;
-use uswap_sys::memory::Memory;
-use uswap_sys::pagemap::PresentRun;
+use uswap_core::util::growth::{Growth, during};
+use uswap_sys::io::events::Poller;
+use uswap_sys::process::trace;
+use uswap_sys::procfs::memory::Memory;
+use uswap_sys::procfs::pagemap::PresentRun;
+use uswap_sys::procfs::vmread::{self, RemoteRange};
 use uswap_sys::procfs::{self, Statm};
-use uswap_sys::trace;
 use uswap_sys::userfaultfd::{Event, Install};
-use uswap_sys::vmread::{self, RemoteRange};
 
 use crate::pager::address_space::{AddressSpace, Change, Filled, Runner, StagedReader};
 use crate::pager::event_loop::Fault;

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
-use uswap_core::growth::{Growth, during};
-use uswap_core::size::human;
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
+use uswap_core::util::size::human;
 
 use crate::pager::space::SpaceId;
 use crate::remote::Owner;
@@ -311,7 +311,7 @@ impl Owner {
             || !space.memory.window.is_empty()
             || !space.memory.events.is_quiet(space.memory.area);
         let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
-        let is_out = |(_, word): (u64, uswap_core::word::PageWord)| is_away(word.state()) || word.in_flight();
+        let is_out = |(_, word): (u64, uswap_core::page::word::PageWord)| is_away(word.state()) || word.in_flight();
         !(waits || orders || changes || space.table.iter().any(is_out))
     }
 

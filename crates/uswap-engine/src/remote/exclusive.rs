@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::PAGE;
-use uswap_core::growth::{Growth, during};
-use uswap_sys::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
+use uswap_core::util::growth::{Growth, during};
+use uswap_sys::procfs::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 
 /// How long it is believed that a page is or is not shared.
 const FRESH: Duration = Duration::from_millis(2);

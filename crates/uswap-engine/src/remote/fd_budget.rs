@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_sys::kill_on_close::Post;
+use uswap_sys::io::spares::{Spares, is_shortage};
 use uswap_sys::process;
-use uswap_sys::spares::{Spares, is_shortage};
+use uswap_sys::process::kill_on_close::Post;
 
 use crate::pager::context::Verdict;
 use crate::remote::Owner;

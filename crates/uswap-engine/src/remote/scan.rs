@@ -8,9 +8,9 @@
 use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
-use uswap_core::word::State;
-use uswap_sys::maps::{Mapping, Maps};
-use uswap_sys::pagemap::PresentRun;
+use uswap_core::page::word::State;
+use uswap_sys::procfs::maps::{Mapping, Maps};
+use uswap_sys::procfs::pagemap::PresentRun;
 
 use crate::pager::address_space::AddressSpace;
 use crate::remote::Owner;
@@ -309,7 +309,7 @@ mod tests {
     fn what_was_never_touched_is_passed_over() {
         let Ok(events) = Userfaultfd::for_this_process() else { return };
         let mut space = Space::new(1, Remote::new(events));
-        space.memory.pagemap = uswap_sys::pagemap::Pagemap::open(std::process::id()).ok();
+        space.memory.pagemap = uswap_sys::procfs::pagemap::Pagemap::open(std::process::id()).ok();
         let mut sparse = uswap_sys::Reservation::new(64 << 30).expect("address space");
         let touched = [0, 5 << 30, (5 << 30) + (1 << 20), 63 << 30];
         touched.iter().for_each(|at| sparse.bytes_mut()[*at] = 1);

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 use crate::remote::Owner;
 use crate::remote::Space;

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use uswap_core::Histogram;
-use uswap_sys::socket::MessageSocket;
+use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd::Event;
 
 use crate::pager::space::SpaceId;

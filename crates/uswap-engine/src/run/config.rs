@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use uswap_core::size::Size;
+use uswap_core::util::size::Size;
 use uswap_device::nbd::{MAX_CONNECTIONS, NbdUri};
 
 use crate::pager::accounting::pool_share::PoolShare;

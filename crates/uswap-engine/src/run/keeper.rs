@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use uswap_sys::alloc::shared::{ControlPage, SharedValue};
+use uswap_sys::io::spares::Spares;
+use uswap_sys::process::signal::{self, Taken};
 use uswap_sys::process::{self, Change, Fork};
-use uswap_sys::shared::{ControlPage, SharedValue};
-use uswap_sys::signal::{self, Taken};
-use uswap_sys::spares::Spares;
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::agent::image_file::ImageFile;

@@ -12,14 +12,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use uswap_core::PageHasher;
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 use uswap_device::{Device, FileDevice, IoBackend};
 use uswap_store::{Concurrency, Store, StoreConfig};
-use uswap_sys::events::{EventFd, Poller};
+use uswap_sys::alloc::shared::ControlPage;
+use uswap_sys::io::events::{EventFd, Poller};
+use uswap_sys::io::socket::Listener;
+use uswap_sys::process::signal::{self, Mask};
 use uswap_sys::process::{self, Change, Fork, Limit};
-use uswap_sys::shared::ControlPage;
-use uswap_sys::signal::{self, Mask};
-use uswap_sys::socket::Listener;
 
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::groups::Groups;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_store::WritebackScratch;
-use uswap_sys::thread::spawn;
+use uswap_sys::process::thread::spawn;
 
 use crate::pager::io::reader;
 

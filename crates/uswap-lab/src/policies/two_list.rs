@@ -6,7 +6,7 @@
 //! evicted when room is wanted; one that returns within a distance no larger than the resident set becomes active. The
 //! page words are those of `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
 
-use uswap_core::word::{PageWord, State};
+use uswap_core::page::word::{PageWord, State};
 
 use crate::links::{Links, List};
 use crate::pager::{FaultPolicy, Pages};

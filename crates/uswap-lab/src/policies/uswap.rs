@@ -3,11 +3,11 @@
 //! readahead. With [`AccessBits`] instead of soft faults it is what the same policy would be on a kernel that notes accesses.
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::age_test::{AccessBits, AgeTest};
-use uswap_core::staging::Staging;
-use uswap_core::table::PageTable;
-use uswap_core::word::State;
-use uswap_core::working_set::WorkingSet;
+use uswap_core::page::table::PageTable;
+use uswap_core::page::word::State;
+use uswap_core::reclaim::age_test::{AccessBits, AgeTest};
+use uswap_core::reclaim::staging::Staging;
+use uswap_core::reclaim::working_set::WorkingSet;
 
 use crate::links::{Links, List};
 use crate::pager::{FaultPolicy, Pages};

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::accounting::budget::AMPLE;
 use crate::pager::accounting::groups::Short;

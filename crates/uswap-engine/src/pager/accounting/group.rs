@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use uswap_core::size::{Size, human};
+use uswap_core::util::size::{Size, human};
 
 use crate::pager::accounting::budget::Marks;
 

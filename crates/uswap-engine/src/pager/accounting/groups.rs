@@ -125,7 +125,7 @@ impl Groups {
         };
         let fixed = if pages == NO_LIMIT { 0 } else { pinned(&processes) };
         if fixed > pages {
-            let [fixed, pages] = [fixed, pages].map(|pages| uswap_core::size::human((pages as u64) << 12));
+            let [fixed, pages] = [fixed, pages].map(|pages| uswap_core::util::size::human((pages as u64) << 12));
             return Err(format!(
                 "{fixed} in the group cannot be evicted (locked memory, programs without an agent): {pages} is too little"
             ));

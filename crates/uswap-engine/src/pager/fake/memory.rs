@@ -14,8 +14,8 @@ use std::time::Instant;
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
 use uswap_core::{PAGE_SIZE, PageBuf};
-use uswap_sys::events::{EventFd, Poller};
-use uswap_sys::pagemap::PresentRun;
+use uswap_sys::io::events::{EventFd, Poller};
+use uswap_sys::procfs::pagemap::PresentRun;
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::{AddressSpace, Change, Filled, Runner, StagedReader};

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
 use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_device::RamDevice;
 use uswap_store::{Concurrency, Store, StoreConfig, Tier, WritebackScratch};
-use uswap_sys::events::EventFd;
+use uswap_sys::io::events::EventFd;
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::accounting::budget::Budget;

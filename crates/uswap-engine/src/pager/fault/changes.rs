@@ -4,7 +4,7 @@
 //! in the page table.
 
 use uswap_abi::layout::PAGE;
-use uswap_core::word::{PageWord, State};
+use uswap_core::page::word::{PageWord, State};
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::{AddressSpace, Change};

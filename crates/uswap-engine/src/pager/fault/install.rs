@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::{PageWord, State};
+use uswap_core::page::word::{PageWord, State};
+use uswap_core::util::growth::{Growth, during};
 use uswap_store::{LoadError, ObjectId};
 use uswap_sys::userfaultfd::Install;
 

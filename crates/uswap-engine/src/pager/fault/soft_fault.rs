@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_core::age_test::Cost;
+use uswap_core::reclaim::age_test::Cost;
 
 /// How long it is watched.
 const PERIOD: Duration = Duration::from_millis(100);

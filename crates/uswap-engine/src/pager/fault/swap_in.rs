@@ -7,8 +7,8 @@
 
 use std::time::Instant;
 
-use uswap_core::readahead::Window;
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::readahead::streams::Window;
 use uswap_core::{Lease, Need, PAGE_SIZE};
 use uswap_store::{Load, ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;

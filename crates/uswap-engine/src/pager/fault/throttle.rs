@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Lease, Need};
 
 use crate::pager::address_space::AddressSpace;

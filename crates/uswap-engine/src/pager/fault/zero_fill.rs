@@ -9,7 +9,7 @@
 //! until they are evicted and turn out to be zeros still. A space of which more pages were evicted as zeros than
 //! half of those that came along unproven (and [`PATIENCE`]) brings one page until a stream is proven from then on.
 
-use uswap_core::readahead::{Streams, Window};
+use uswap_core::readahead::streams::{Streams, Window};
 
 const PAGE: u64 = uswap_core::PAGE_SIZE as u64;
 /// Pages that come with a first touch that belongs to no stream, itself included.

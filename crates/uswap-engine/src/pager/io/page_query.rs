@@ -22,7 +22,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde_json::json;
-use uswap_core::word::State;
+use uswap_core::page::word::State;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
 
@@ -32,7 +32,7 @@ use crate::pager::event_loop::Owner;
 use crate::pager::io::page_answer::{Answered, Header, MAX_BYTES, MAX_RECORDS, Named, Question};
 use crate::pager::reclaim::staging::Phase;
 use crate::pager::space::{Space, SpaceId};
-use uswap_sys::thread::spawn;
+use uswap_sys::process::thread::spawn;
 
 /// Connections served at the same time, at most.
 const MAX_CALLERS: usize = 4;

@@ -14,8 +14,8 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
 use uswap_store::{Load, ObjectId};
 
 use crate::pager::accounting::charge::URGENT;

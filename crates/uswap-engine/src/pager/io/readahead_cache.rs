@@ -1,6 +1,6 @@
 //! Pages that come before their faults, and where they wait for them.
 //!
-//! A stream of faults is kept a lead of pages ahead ([`uswap_core::readahead`]), in several reads at once. What arrives is
+//! A stream of faults is kept a lead of pages ahead ([`uswap_core::readahead::streams`]), in several reads at once. What arrives is
 //! not installed but stays in its buffer, and its pages stay in flight for everybody else: the touch of the first of them
 //! installs all, says how far the program is, and asks for what follows. So a stream costs one fault for each buffer, as if
 //! each were the first, and none of them waits for the device while the lead is long enough.
@@ -11,9 +11,9 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::Need;
-use uswap_core::growth::{Growth, during};
-use uswap_core::readahead::Window;
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::readahead::streams::Window;
+use uswap_core::util::growth::{Growth, during};
 use uswap_store::{ObjectId, PageLoad, Spot};
 
 use crate::pager::address_space::AddressSpace;

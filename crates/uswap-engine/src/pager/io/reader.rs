@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ord
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Lease, PAGE_SIZE, Reserve};
 use uswap_store::{LoadScratch, PageLoad};
 use uswap_sys::Reservation;
-use uswap_sys::affinity::Processors;
+use uswap_sys::process::affinity::Processors;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};

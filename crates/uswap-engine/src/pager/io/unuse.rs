@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Need, PAGE_SIZE};
 use uswap_store::{ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;

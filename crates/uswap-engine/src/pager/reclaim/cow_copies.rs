@@ -31,8 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
 use uswap_core::Need;
-use uswap_core::growth::{Growth, during};
-use uswap_core::word::State;
+use uswap_core::page::word::State;
+use uswap_core::util::growth::{Growth, during};
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::{AddressSpace, Filled};

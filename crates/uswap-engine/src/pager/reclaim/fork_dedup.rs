@@ -21,7 +21,7 @@ impl ForkDedup {
     /// An empty table (512 KiB, touched as it fills).
     pub fn new() -> Self {
         // Object ids are stored inverted, so that untouched memory reads as "none".
-        Self(uswap_sys::zeroed::atomic_words(SLOTS))
+        Self(uswap_sys::alloc::zeroed::atomic_words(SLOTS))
     }
 
     fn slot(&self, hash: PageHash) -> &AtomicU32 {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use uswap_abi::layout::{TRAY_PAGES, TRAYS};
 use uswap_abi::ring::Run;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 /// How far a tray has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use uswap_core::word::{PageWord, State};
+use uswap_core::page::word::{PageWord, State};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::Verdict;

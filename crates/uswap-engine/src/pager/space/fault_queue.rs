@@ -1,6 +1,6 @@
 //! Pages whose faults wait for something under way, with their room made before: as many as a program has threads.
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 
 /// Addresses of pages in rising order; each says whether a write waits.
 #[derive(Clone, Debug)]

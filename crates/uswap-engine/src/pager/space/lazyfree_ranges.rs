@@ -9,8 +9,8 @@
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::PAGE;
-use uswap_core::word::State;
-use uswap_sys::pagemap::PresentRun;
+use uswap_core::page::word::State;
+use uswap_sys::procfs::pagemap::PresentRun;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;

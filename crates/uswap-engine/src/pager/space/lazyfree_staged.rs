@@ -8,7 +8,7 @@
 //! neither half is zeros. In a fork child, or when the agent ends, what was clean remains it.
 
 use uswap_abi::layout::TRAY_PAGES;
-use uswap_core::word::State;
+use uswap_core::page::word::State;
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::AddressSpace;

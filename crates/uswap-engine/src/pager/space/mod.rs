@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use uswap_core::growth::{Growth, during};
-use uswap_core::locality::{Locality, Now};
-use uswap_core::readahead::Streams;
-use uswap_core::table::PageTable;
-use uswap_core::word::State;
-use uswap_core::working_set::WorkingSet;
+use uswap_core::page::table::PageTable;
+use uswap_core::page::word::State;
+use uswap_core::readahead::locality::{Locality, Now};
+use uswap_core::readahead::streams::Streams;
+use uswap_core::reclaim::working_set::WorkingSet;
+use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::moves::Moves;

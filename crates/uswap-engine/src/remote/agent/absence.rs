@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::procfs;
 
 use crate::pager::event_loop::token;

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
-use uswap_core::working_set::WorkingSet;
-use uswap_sys::socket::MessageSocket;
+use uswap_core::reclaim::working_set::WorkingSet;
+use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
 use crate::pager::context::ManagedProcess;

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{PAGE, SB, SLOTS};
-use uswap_sys::pagemap::Pagemap;
+use uswap_sys::procfs::pagemap::Pagemap;
 
 use crate::pager::space::SpaceId;
 use crate::remote::Owner;

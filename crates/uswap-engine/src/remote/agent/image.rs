@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use uswap_sys::shared::memfd_with;
+use uswap_sys::alloc::shared::memfd_with;
 
 use crate::remote::agent::image_file::ImageFile;
 

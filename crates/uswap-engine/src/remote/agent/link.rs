@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use uswap_abi::ring::Ring;
-use uswap_sys::kill_on_close::KillOnClose;
-use uswap_sys::shared::SharedValue;
-use uswap_sys::socket::MessageSocket;
+use uswap_sys::alloc::shared::SharedValue;
+use uswap_sys::io::socket::MessageSocket;
+use uswap_sys::process::kill_on_close::KillOnClose;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::remote::agent::processes::{self, AgentProcess};

@@ -10,10 +10,10 @@ use uswap_abi::message::{
     HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT, HELLO_PROCESS_AT, HELLO_TID_AT,
     MAGIC, Message as Words, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
+use uswap_sys::alloc::shared::SharedValue;
+use uswap_sys::io::socket::{Listener, MessageSocket};
+use uswap_sys::io::spares::is_shortage;
 use uswap_sys::process::{pidfd, random_word};
-use uswap_sys::shared::SharedValue;
-use uswap_sys::socket::{Listener, MessageSocket};
-use uswap_sys::spares::is_shortage;
 use uswap_sys::userfaultfd::{Userfaultfd, open_device};
 
 use crate::remote::agent::link::AgentHello;

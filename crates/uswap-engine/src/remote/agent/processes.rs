@@ -11,9 +11,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::thread_list::ThreadList;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
+use uswap_sys::process::trace::{robust_list, share_memory};
 use uswap_sys::process::{kill, send_signal};
-use uswap_sys::trace::{robust_list, share_memory};
 
 use crate::pager::context::ManagedProcess;
 use crate::remote::Owner;

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::process::descriptor_of_thread;
-use uswap_sys::socket::MessageSocket;
 
 use crate::pager::context::ManagedProcess;
 use crate::remote::Shared;

@@ -19,7 +19,7 @@ use uswap_abi::layout::{
     NOTE_BYTES, NOTE_DO_FORK, NOTE_DONE, NOTE_DONT_FORK, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT,
     NOTES_START,
 };
-use uswap_sys::vmread::{self, RemoteRange};
+use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::remote::Owner;
 use crate::remote::Space;

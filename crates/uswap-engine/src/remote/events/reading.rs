@@ -1,7 +1,7 @@
 //! Reading what a userfaultfd tells: faults, and changes of the mappings.
 
 use uswap_abi::layout::PAGE;
-use uswap_core::growth::{Growth, during};
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::userfaultfd::Event;
 
 use crate::pager::event_loop::Fault;

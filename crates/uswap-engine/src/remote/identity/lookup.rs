@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use uswap_sys::pagemap::Pagemap;
+use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::pager::space::SpaceId;

@@ -10,7 +10,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use uswap_abi::layout::{PAGE, PROOF_PAGES, PROOFS};
-use uswap_sys::pagemap::Pagemap;
+use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 /// What came out.

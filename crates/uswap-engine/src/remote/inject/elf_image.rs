@@ -3,8 +3,8 @@
 //! In a program without a dynamic loader the engine takes its place. The image needs little: segments, relative
 //! relocations, and zeros for the functions of a C library that it can do without (elf(5), System V ABI for x86-64).
 
-use uswap_sys::maps::Maps;
-use uswap_sys::vmread::{self, RemoteRange};
+use uswap_sys::procfs::maps::Maps;
+use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::remote::agent::image::IMAGE;
 use crate::remote::agent::image_file::PREFIX;

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use uswap_sys::trace::{self, Stop, Tracee};
+use uswap_sys::process::trace::{self, Stop, Tracee};
 
 use crate::remote::Shared;
 use crate::remote::detach::Leaver;
@@ -27,8 +27,8 @@ use crate::remote::inject::reason::{ProgramKind, Why, program_kind};
 use crate::remote::inject::sequence::{Brought, Failure, Injector, Target, Words};
 use crate::remote::shared::Attached;
 use crate::remote::shared::Fetched;
+use uswap_sys::process::thread::spawn;
 use uswap_sys::procfs;
-use uswap_sys::thread::spawn;
 
 /// How long it waits for news when everybody has an agent.
 const NOBODY: Duration = Duration::from_millis(100);

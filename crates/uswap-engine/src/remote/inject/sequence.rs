@@ -16,11 +16,11 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{AREA_BYTES, HEADER, PAGE, SA, STACK_BYTES, STACK_TOP, TID_WORD};
-use uswap_sys::maps::Maps;
+use uswap_sys::io::socket::MessageSocket;
+use uswap_sys::process::trace::{self, Registers, Stop, Tracee};
 use uswap_sys::process::{self, descriptor_of_thread};
-use uswap_sys::socket::MessageSocket;
-use uswap_sys::trace::{self, Registers, Stop, Tracee};
-use uswap_sys::vmread::{self, RemoteRange};
+use uswap_sys::procfs::maps::Maps;
+use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::inject::elf_image::{Found, Layout};

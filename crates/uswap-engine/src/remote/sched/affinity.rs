@@ -22,7 +22,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uswap_sys::affinity::Processors;
+use uswap_sys::process::affinity::Processors;
 
 use crate::remote::Mailbox;
 use uswap_sys::procfs::WhereThread;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 
 use crate::remote::inject::elf_image::{Found, Layout};
 use crate::run::measure::cgroup::{Cgroup, free_memory};

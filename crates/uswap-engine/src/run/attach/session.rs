@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use uswap_core::size::human;
+use uswap_core::util::size::human;
+use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::process;
-use uswap_sys::shared::ControlPage;
 
 use crate::remote::Shared;
 use crate::remote::detach::{self, Progress};

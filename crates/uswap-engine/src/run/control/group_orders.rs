@@ -141,7 +141,7 @@ fn is_below(path: &str, above: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uswap_core::size::Size;
+    use uswap_core::util::size::Size;
 
     #[test]
     fn orders_are_read_and_what_is_missing_is_named() {

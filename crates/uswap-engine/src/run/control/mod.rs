@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
-use uswap_sys::socket::peer_credentials;
 
 use crate::pager::io::page_query;
 use crate::remote::Shared;
@@ -160,7 +160,7 @@ impl Control {
     /// # Errors
     /// EAGAIN: no more threads.
     pub fn start(self, shared: Arc<Shared>) -> io::Result<()> {
-        uswap_sys::thread::spawn("control".into(), move || self.serve(&shared))
+        uswap_sys::process::thread::spawn("control".into(), move || self.serve(&shared))
     }
 
     fn serve(&self, shared: &Arc<Shared>) {

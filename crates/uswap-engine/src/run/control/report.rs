@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::{Map, Value, json};
-use uswap_core::growth;
-use uswap_core::size::human;
+use uswap_core::util::growth;
+use uswap_core::util::size::human;
 use uswap_store::StoreStats;
 
 use crate::pager::latency::Latencies;

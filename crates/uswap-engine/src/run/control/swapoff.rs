@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 use uswap_store::{Drain, DrainRefusal, DrainReport};
 
 use crate::pager::io::unuse::BringIn;
@@ -79,7 +79,7 @@ pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
         outcome: Mutex::default(),
     });
     let (for_thread, its) = (shared.clone(), job.clone());
-    let begun = uswap_sys::thread::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
+    let begun = uswap_sys::process::thread::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
     begun.map_err(|error| format!("no thread for it: {error}"))?;
     *slot = Some(job);
     Ok(json!({ "device": device, "pages": pages }))

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 use uswap_device::nbd::{NbdDevice, NbdOptions};
 use uswap_device::{Delay, Device, Errno, Fail, FileDevice, IoBackend, Mirror, RamDevice, When};
 use uswap_store::Compression;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 
 use crate::remote::Shared;
 use crate::run::config::RunConfig;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use uswap_core::load_control::programs::Program;
 use uswap_core::load_control::{Key, LoadControl, Machine, Sample, works};
-use uswap_core::programs::Program;
 use uswap_sys::process;
 
 use crate::pager::address_space::Runner;

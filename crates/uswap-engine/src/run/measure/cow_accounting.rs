@@ -8,11 +8,11 @@
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
+use uswap_sys::io::spares::{Spares, is_shortage};
 use uswap_sys::process::is_gone;
-use uswap_sys::spares::{Spares, is_shortage};
 
+use uswap_sys::process::thread::spawn;
 use uswap_sys::procfs;
-use uswap_sys::thread::spawn;
 
 /// Reading walks page tables: of its time the thread rests so many times what it read.
 const REST: u32 = 4;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::pool_size::{Figures, PoolSizer};

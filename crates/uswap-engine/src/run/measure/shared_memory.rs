@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use uswap_core::size::human;
+use uswap_core::util::size::human;
 
 use crate::remote::Shared;
 use crate::run::measure::cgroup::{Cgroup, shared_memory_of_machine};

@@ -102,7 +102,7 @@ pub fn in_words(noted: &[Unmanaged]) -> Option<String> {
     let named = programs
         .iter()
         .take(MAX_NAMED)
-        .map(|((name, why), peak)| format!("{name} ({why}, {})", uswap_core::size::human((*peak as u64) << 12)));
+        .map(|((name, why), peak)| format!("{name} ({why}, {})", uswap_core::util::size::human((*peak as u64) << 12)));
     let mut words: Vec<String> = named.collect();
     if programs.len() > MAX_NAMED {
         words.push(format!("{} more", programs.len() - MAX_NAMED));

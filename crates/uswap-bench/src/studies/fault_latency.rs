@@ -1,0 +1,149 @@
+//! What a fault takes when several threads fault at once: each visits pages at random over twice the memory that there is, with
+//! uswap on a device in memory, and with the kernel on zram at the same limit. Neither store counts in the limit.
+//!
+//! A *slow* visit is one that took more than 2 us, as the program itself saw it: what a fault takes with all its waiting. The
+//! systems take turns within each round, another one first each time. Fast visits are not told: a thread whose pages have come to
+//! lie in memory makes as many as it likes.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::matrix::cell::{Bench, Cell};
+use crate::measure::statistics::Summary;
+use crate::report::results::{Outcome, Sample};
+use crate::system::System;
+use crate::workload::{Place, Prepared};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// More visits than any system makes in time.
+const VISITS: &str = "2000000000";
+/// The compressor of both.
+const ZRAM: &str = "kernel-zram:lz4";
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Threads that fault.
+    pub threads: u32,
+    /// Contents of the pages, as `uswap-workload` calls them.
+    pub contents: Vec<String>,
+    /// The limit in bytes; the program takes twice as much.
+    pub limit: u64,
+    /// Rounds of all systems.
+    pub rounds: u32,
+    /// Of visits in each run.
+    pub seconds: f64,
+}
+
+/// Runs of one system with one content.
+#[derive(Debug)]
+pub struct Row {
+    content: String,
+    system: &'static str,
+    samples: Vec<Sample>,
+}
+
+/// Runs all.
+///
+/// # Errors
+/// The signal that asked this tool to end, or what is wrong with a system.
+pub fn measure(bench: &Bench, place: &Place, plan: &Plan) -> Result<Vec<Row>, Result<i32, String>> {
+    let ours = System::parse(&format!("uswap:--ram {} --swap ram", plan.limit)).map_err(Err)?.remove(0);
+    let systems = [("uswap, device in memory", ours), (ZRAM, System::parse(ZRAM).map_err(Err)?.remove(0))];
+    let row = |content: &String, system| Row { content: content.clone(), system, samples: Vec::new() };
+    let mut rows: Vec<Row> =
+        plan.contents.iter().flat_map(|content| systems.each_ref().map(|(name, _)| row(content, name))).collect();
+    for round in 0..plan.rounds as usize {
+        for (index, content) in plan.contents.iter().enumerate() {
+            for turn in 0..systems.len() {
+                let number = (turn + round) % systems.len();
+                let sample = run(bench, place, plan, content, &systems[number].1, round).map_err(Ok)?;
+                rows[index * systems.len() + number].samples.push(sample);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn run(bench: &Bench, place: &Place, plan: &Plan, content: &str, system: &System, round: usize) -> Result<Sample, i32> {
+    let own = place.workloads.display().to_string();
+    let (mib, threads) = ((2 * plan.limit) >> 20, plan.threads);
+    let words =
+        format!("memory --mib {mib} --pattern random --content {content} --threads {threads} --operations {VISITS}");
+    let times = format!("--seconds {} --check-seconds 2", plan.seconds);
+    let words = [words, times].join(" ");
+    let prepared = Prepared::command(std::iter::once(own.as_str()).chain(words.split(' ')));
+    bench.run(&Cell {
+        workload: "faults",
+        prepared: &prepared,
+        answer: None,
+        system,
+        fraction: 50,
+        peak: 2 * plan.limit,
+        repetition: round as u32 + 1,
+        timeout: PATIENCE,
+    })
+}
+
+/// The table; latencies in microseconds, medians of the rounds with the least and the most.
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| contents | system | slow visits, p50 us | p99 us | mean us | thousand of them a second |\n\
+         |---|---|--:|--:|--:|--:|\n",
+    );
+    for row in rows {
+        let begin = format!("| {} | {} |", row.content, row.system);
+        let good: Vec<&Sample> = row.samples.iter().filter(|sample| sample.outcome == Outcome::Ok).collect();
+        let figure = |digits: usize, of: &dyn Fn(&Value) -> f64| {
+            let values: Vec<f64> = good.iter().map(|sample| of(&sample.told)).collect();
+            Summary::of(&values).map_or_else(String::new, |Summary { median, least, most, .. }| {
+                format!("{median:.digits$} ({least:.digits$}-{most:.digits$})")
+            })
+        };
+        let slow = |name: &'static str| move |told: &Value| number(&told["slow"][name]) / 1e3;
+        let _ = match row.samples.iter().find(|sample| sample.outcome != Outcome::Ok) {
+            Some(bad) => writeln!(text, "{begin} {} | | | |", bad.outcome.in_words()),
+            None => writeln!(
+                text,
+                "{begin} {} | {} | {} | {} |",
+                figure(1, &slow("p50_ns")),
+                figure(0, &slow("p99_ns")),
+                figure(1, &slow("mean_ns")),
+                figure(1, &|told| number(&told["slow"]["count"]) / number(&told["visit_seconds"]).max(1e-9) / 1e3),
+            ),
+        };
+    }
+    text
+}
+
+/// Whether a run gave a wrong answer or none.
+pub fn any_failure(rows: &[Row]) -> bool {
+    rows.iter().flat_map(|row| &row.samples).any(|sample| sample.outcome.is_failure())
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(p50: u64, outcome: Outcome) -> Sample {
+        let slow = serde_json::json!({ "count": 50, "p50_ns": p50, "p99_ns": 90_000, "mean_ns": 12_340 });
+        let told = serde_json::json!({ "slow": slow, "operations": 100, "visit_seconds": 0.5 });
+        Sample { told, ..Sample::of("faults", "uswap", 50, 1, outcome) }
+    }
+
+    #[test]
+    fn the_table_has_medians_with_their_spread_and_names_what_failed() {
+        let row = |samples| Row { content: "text".into(), system: "uswap", samples };
+        let good = row([7_000, 9_000, 8_000].map(|p50| sample(p50, Outcome::Ok)).to_vec());
+        let bad = row(vec![sample(1, Outcome::Ok), sample(1, Outcome::TimedOut("more than 1 s".into()))]);
+        let text = table(&[good, bad]);
+        let wanted = "| text | uswap | 8.0 (7.0-9.0) | 90 (90-90) | 12.3 (12.3-12.3) | 0.1 (0.1-0.1) |\n";
+        assert!(text.contains(wanted) && text.contains("more than 1 s | | | |\n"), "{text}");
+    }
+}

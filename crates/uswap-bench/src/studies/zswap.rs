@@ -1,0 +1,151 @@
+//! The kernel build in the shape of the zswap document (2013): N jobs on one budget, I/O in pages, run time, processor use,
+//! each system beside uswap with its pool off.
+//!
+//! The budget is the largest of a few at which the kernel with a plain swap file takes more than three times as long as
+//! without a limit at N = 24, as in the document. Finding it and all builds stay within the minutes given: what does not fit is
+//! left out and told.
+
+use std::time::{Duration, Instant};
+
+use crate::matrix::cell::Bench;
+use crate::matrix::{self, Done, Plan};
+use crate::report::results::{Outcome, Results, Sample};
+use crate::report::tables::build_table;
+use crate::system::System;
+use crate::workload::{Place, select};
+
+/// uswap without a pool: what the others are compared with.
+pub const BASE: &str = "uswap:--pool 0";
+/// The others. One has neither a pool nor turns: what the document compares with is a swap device and nothing else.
+pub const OTHERS: [&str; 4] = ["uswap", "uswap:--pool 0 --load-control off", "kernel-swapfile", "kernel-zswap"];
+/// Budgets that are tried, in percent of what N = 24 needs.
+const TRIED: [u32; 6] = [50, 40, 32, 26, 21, 17];
+/// How much longer the kernel with a swap file takes at the budget that is looked for.
+const SLOWDOWN: f64 = 3.0;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Numbers of jobs.
+    pub jobs: Vec<usize>,
+    /// The budget in percent, if it is given and not looked for.
+    pub fraction: Option<u32>,
+    /// How often everything is run.
+    pub repetitions: u32,
+    /// When to stop.
+    pub budget: Duration,
+    /// The end of patience for one build.
+    pub timeout: Option<Duration>,
+}
+
+fn plan(request: &Request, systems: &[&str], jobs: &[usize], fraction: u32, place: &Place, left: Duration) -> Plan {
+    let names: Vec<String> = jobs.iter().map(|jobs| format!("cbuild-j{jobs}")).collect();
+    let parse = |name: &&str| System::parse(name).expect("a name of a system").remove(0);
+    let mut workloads = select(&names).expect("names of builds");
+    // The largest comes first: its working set is the scale of all.
+    workloads.sort_by_key(|workload| std::cmp::Reverse(jobs_of(&workload.name)));
+    Plan {
+        systems: std::iter::once(System::none()).chain(systems.iter().map(parse)).collect(),
+        workloads,
+        fractions: vec![fraction],
+        repetitions: request.repetitions,
+        budget: Some(left),
+        timeout: request.timeout,
+        place: place.clone(),
+    }
+}
+
+fn jobs_of(name: &str) -> usize {
+    name.rsplit('j').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn seconds(samples: &[Sample], system: &str) -> Option<f64> {
+    let fine = |sample: &&Sample| sample.system == system && sample.outcome == Outcome::Ok;
+    samples.iter().find(fine).map(|sample| sample.seconds)
+}
+
+/// Whether a budget is small enough: the kernel is three times slower, or did not end in time.
+fn is_small_enough(samples: &[Sample]) -> bool {
+    let slow = samples.iter().find(|sample| sample.system == "kernel-swapfile");
+    match (slow.map(|sample| &sample.outcome), seconds(samples, "none")) {
+        (Some(Outcome::Ok), Some(free)) => seconds(samples, "kernel-swapfile").is_some_and(|s| s > SLOWDOWN * free),
+        (Some(Outcome::TimedOut(_)), _) => true,
+        _ => false,
+    }
+}
+
+/// Runs it. Returns the samples, and the budget in percent.
+pub fn run(bench: &Bench, place: &Place, request: &Request) -> (Done, u32) {
+    let start = Instant::now();
+    let left = || request.budget.saturating_sub(start.elapsed());
+    let most = request.jobs.iter().copied().max().unwrap_or(24);
+    let mut notes = Vec::new();
+    let mut fraction = request.fraction;
+    for tried in TRIED.into_iter().take_while(|_| request.fraction.is_none()) {
+        // A third of the time is for the search.
+        if start.elapsed() > request.budget / 3 {
+            notes.push(format!("The time for finding a budget was over at {} %.", fraction.unwrap_or(tried)));
+            break;
+        }
+        let once = Request { repetitions: 1, ..request.clone() };
+        let done = matrix::run(bench, &plan(&once, &["kernel-swapfile"], &[most], tried, place, left()));
+        if done.interrupted.is_some() {
+            return (done, tried);
+        }
+        fraction = Some(tried);
+        if is_small_enough(&done.samples) {
+            break;
+        }
+    }
+    let fraction = fraction.unwrap_or(TRIED[0]);
+    let systems: Vec<&str> = [BASE].into_iter().chain(OTHERS).collect();
+    let mut done = matrix::run(bench, &plan(request, &systems, &request.jobs, fraction, place, left()));
+    done.notes.extend(notes);
+    (done, fraction)
+}
+
+/// The tables, and what became of what has no time.
+pub fn tables(results: &Results, fraction: u32) -> String {
+    let mut text = String::new();
+    for system in OTHERS.into_iter().map(|name| full_name(results, name)) {
+        build_table(&mut text, results, BASE, &system, fraction);
+    }
+    let untimed = results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok);
+    for sample in untimed {
+        text.push_str(&format!("- {}, {}: {}\n", sample.workload, sample.system, sample.outcome.in_words()));
+    }
+    results.notes.iter().for_each(|note| text.push_str(&format!("- {note}\n")));
+    text
+}
+
+/// `kernel-zswap` runs as `kernel-zswap:COMPRESSOR`.
+fn full_name(results: &Results, name: &str) -> String {
+    let is_it = |system: &&String| *system == name || name == "kernel-zswap" && system.starts_with(name);
+    results.systems.iter().find(is_it).cloned().unwrap_or_else(|| name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_small_enough_when_the_kernel_is_three_times_slower_or_never_ends() {
+        let sample =
+            |system: &str, seconds, outcome| Sample { seconds, ..Sample::of("cbuild-j24", system, 50, 1, outcome) };
+        let free = sample("none", 2.0, Outcome::Ok);
+        let with = |seconds, outcome| is_small_enough(&[free.clone(), sample("kernel-swapfile", seconds, outcome)]);
+        assert!(with(6.1, Outcome::Ok) && !with(5.9, Outcome::Ok));
+        assert!(with(0.0, Outcome::TimedOut("x".into())) && !with(0.0, Outcome::Skipped("x".into())));
+    }
+
+    #[test]
+    fn the_largest_build_comes_first() {
+        let request =
+            Request { jobs: vec![8, 24], fraction: None, repetitions: 1, budget: Duration::ZERO, timeout: None };
+        let place = Place { folder: "/".into(), workloads: "/".into(), mib: 64, seconds: 1.0 };
+        let plan = plan(&request, &["uswap"], &[8, 24], 40, &place, Duration::ZERO);
+        let names: Vec<&str> = plan.workloads.iter().map(|workload| workload.name.as_str()).collect();
+        assert_eq!(names, ["cbuild-j24", "cbuild-j8"]);
+        assert_eq!(plan.systems.len(), 2);
+    }
+}

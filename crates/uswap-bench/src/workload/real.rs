@@ -1,0 +1,252 @@
+//! Programs that people use, each as a small job whose answer tells whether a page was lost. What is not installed is
+//! said, not left out.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::workload::{Place, Prepared};
+
+/// A program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// GNU sort of lines of text.
+    Sort,
+    /// Python with a large dictionary.
+    PythonDict,
+    /// Redis with a zipf load.
+    Redis,
+    /// SQLite with a database in memory.
+    Sqlite,
+    /// Node.js with a large heap.
+    Node,
+    /// Java with a large heap.
+    Java,
+    /// Python with numpy.
+    PythonNumpy,
+    /// The Go toolchain, which is static: its processes are attached to.
+    GoBuild,
+}
+
+/// All of them.
+pub const PROGRAMS: [Program; 8] = [
+    Program::Sort,
+    Program::PythonDict,
+    Program::Redis,
+    Program::Sqlite,
+    Program::Node,
+    Program::Java,
+    Program::PythonNumpy,
+    Program::GoBuild,
+];
+
+/// Debian's packages with what the real workloads use.
+const PACKAGES: [&str; 14] = [
+    "gcc",
+    "make",
+    "python3",
+    "redis-server",
+    "sqlite3",
+    "nodejs",
+    "default-jdk-headless",
+    "linux-source-6.1",
+    "flex",
+    "bison",
+    "bc",
+    "libelf-dev",
+    "xz-utils",
+    "util-linux",
+];
+
+/// Where a program is found, if it is installed.
+pub fn installed(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+/// Says which of these programs is missing.
+pub fn need(names: &[&str]) -> Result<(), String> {
+    match names.iter().find(|name| installed(name).is_none()) {
+        Some(name) => Err(format!("not installed: {name}")),
+        None => Ok(()),
+    }
+}
+
+/// Installs what the real workloads use, with apt and pip.
+///
+/// # Errors
+/// A sentence with the step that failed; what could be installed stays.
+pub fn install() -> Result<(), String> {
+    need(&["apt-get"])?;
+    let run = |program: &str, arguments: &[&str]| {
+        let status = Command::new(program).args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !run("apt-get", &["update", "-qq"]) {
+        return Err("apt-get update failed".into());
+    }
+    let missing: Vec<&str> = PACKAGES
+        .into_iter()
+        .filter(|package| !run("apt-get", &["install", "-y", "-qq", "--no-install-recommends", package]))
+        .collect();
+    if !has_numpy() && !run("python3", &["-m", "pip", "install", "--quiet", "numpy"]) {
+        run("apt-get", &["install", "-y", "-qq", "--no-install-recommends", "python3-numpy"]);
+    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("could not be installed: {}", missing.join(", "))) }
+}
+
+fn has_numpy() -> bool {
+    Command::new("python3").args(["-c", "import numpy"]).output().is_ok_and(|output| output.status.success())
+}
+
+fn script(place: &Place, name: &str, text: &str) -> Result<String, String> {
+    let path = place.folder.join(name);
+    fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path.display().to_string())
+}
+
+impl Program {
+    /// The name of the workload.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sort => "sort",
+            Self::PythonDict => "python-dict",
+            Self::Redis => "redis",
+            Self::Sqlite => "sqlite",
+            Self::Node => "node",
+            Self::Java => "java",
+            Self::PythonNumpy => "python-numpy",
+            Self::GoBuild => "go-build",
+        }
+    }
+
+    /// What it does, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Sort => "GNU sort of 32 sorted runs of lines, in memory",
+            Self::PythonDict => "Python: a dictionary, built, partly looked up at random, read through",
+            Self::Redis => "redis-server: GET and SET by zipf 1.2, values checked",
+            Self::Sqlite => "sqlite3: a table in memory, filled, indexed, updated, partly joined",
+            Self::Node => "Node.js: a map of objects, built, partly looked up at random, added up",
+            Self::Java => "Java: a map of arrays, built, partly looked up at random, added up",
+            Self::PythonNumpy => "Python and numpy: sorts and permutes arrays",
+            Self::GoBuild => "go build of gopls with the standard library; its answer is the hash of the binary",
+        }
+    }
+
+    /// Makes it ready to be run.
+    ///
+    /// # Errors
+    /// A sentence that says what is missing here.
+    pub fn prepare(self, place: &Place) -> Result<Prepared, String> {
+        let mib = place.mib.to_string();
+        match self {
+            Self::Sort => sort(place),
+            Self::PythonDict => {
+                need(&["python3"])?;
+                let program = script(place, "dict.py", include_str!("../../scripts/dict.py"))?;
+                Ok(Prepared::command(["python3", &program, &mib]))
+            }
+            Self::PythonNumpy => {
+                need(&["python3"])?;
+                if !has_numpy() {
+                    return Err("not installed: numpy".into());
+                }
+                let program = script(place, "arrays.py", include_str!("../../scripts/arrays.py"))?;
+                Ok(Prepared::command(["python3", &program, &mib]))
+            }
+            Self::Redis => redis(place),
+            Self::Sqlite => {
+                need(&["sqlite3"])?;
+                let rows = (place.mib * 6500).to_string();
+                let text = include_str!("../../scripts/table.sql").replace("ROWS", &rows);
+                let program = script(place, "table.sql", &text)?;
+                Ok(Prepared::command(["sqlite3", ":memory:", &format!(".read {program}")]))
+            }
+            Self::Node => {
+                need(&["node"])?;
+                let program = script(place, "objects.js", include_str!("../../scripts/objects.js"))?;
+                let heap = format!("--max-old-space-size={}", place.mib * 2);
+                Ok(Prepared::command(["node", &heap, &program, &mib]))
+            }
+            Self::Java => java(place),
+            Self::GoBuild => go_build(place),
+        }
+    }
+}
+
+/// Lines of text in 32 sorted runs, as logs of 32 servers one after the other: lines in random order would make every
+/// comparison a fault, under any system.
+fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
+    const RUNS: u64 = 32;
+    const LINE: u64 = 80;
+    let mut file = BufWriter::new(File::create(path)?);
+    let lines = bytes / LINE / RUNS;
+    for run in 0..RUNS {
+        for line in 0..lines {
+            let (key, number) = (line * RUNS + run * 11 % RUNS, run * lines + line);
+            writeln!(file, "{key:016x} a line of text that belongs to number {number:010} of a long file, its end")?;
+        }
+    }
+    file.flush()
+}
+
+fn sort(place: &Place) -> Result<Prepared, String> {
+    need(&["sort", "cksum"])?;
+    let lines = place.folder.join("lines");
+    if !lines.exists() {
+        write_lines(&lines, (place.mib as u64) << 19).map_err(|error| format!("{}: {error}", lines.display()))?;
+    }
+    let buffer = place.mib * 2;
+    // The temporary folder is one that is not there: a sort that does not fit in its buffer fails.
+    let job = format!(
+        "LC_ALL=C sort -S {buffer}M --parallel=2 -T /nonexistent {} | cksum | sed 's/^/answer /'",
+        lines.display()
+    );
+    Ok(Prepared::command(["sh", "-c", &job]))
+}
+
+fn redis(place: &Place) -> Result<Prepared, String> {
+    need(&["redis-server"])?;
+    let program = script(place, "redis.sh", include_str!("../../scripts/redis.sh"))?;
+    let (keys, operations) = ((place.mib * 700).to_string(), (place.mib * 800).to_string());
+    let client = place.workloads.display().to_string();
+    let (seconds, command) = (format!("{}", place.seconds * 3.0), ["sh", &program, &client, "redis", "--keys", &keys]);
+    let load = ["--operations", &operations, "--seconds", &seconds];
+    Ok(Prepared::command(command.into_iter().chain(load)))
+}
+
+fn java(place: &Place) -> Result<Prepared, String> {
+    need(&["java", "javac"])?;
+    let source = script(place, "Objects.java", include_str!("../../scripts/Objects.java"))?;
+    let folder = place.folder.display().to_string();
+    let compiled = Command::new("javac").args(["-d", &folder, &source]).output();
+    let compiled = compiled.map_err(|error| format!("javac: {error}"))?;
+    if !compiled.status.success() {
+        return Err(format!(
+            "javac: {}",
+            crate::measure::launch::last_line(&String::from_utf8_lossy(&compiled.stderr))
+        ));
+    }
+    let (least, most) = (format!("-Xms{}M", place.mib), format!("-Xmx{}M", place.mib));
+    let mib = (place.mib * 5 / 8).to_string();
+    Ok(Prepared::command(["java", &least, &most, "-XX:+UseSerialGC", "-cp", &folder, "Objects", &mib]))
+}
+
+/// The module that is built, as the module proxy has it.
+const GO_MODULE: &str = "golang.org/x/tools/gopls@v0.20.0";
+
+fn go_build(place: &Place) -> Result<Prepared, String> {
+    need(&["go", "sha256sum"])?;
+    let fetch = script(place, "go_fetch.sh", include_str!("../../scripts/go_fetch.sh"))?;
+    let build = script(place, "go_build.sh", include_str!("../../scripts/go_build.sh"))?;
+    let tree = place.folder.join("go-tree").display().to_string();
+    let fetched =
+        Command::new("sh").args([&fetch, GO_MODULE, &tree]).output().map_err(|error| format!("sh: {error}"))?;
+    if !fetched.status.success() {
+        let why = crate::measure::launch::last_line(&String::from_utf8_lossy(&fetched.stderr));
+        return Err(format!("{GO_MODULE} cannot be fetched: {why}"));
+    }
+    Ok(Prepared::command(["sh", &build, &tree]))
+}

@@ -1,0 +1,156 @@
+//! `uswap attach` and `uswap detach`: an engine for a program that runs already, and the way back.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use uswap_core::util::size::human;
+use uswap_engine::config::{RunConfig, Target, exit};
+use uswap_engine::{eligibility, keeper};
+use uswap_sys::process::interrupt;
+use uswap_sys::process::{self, Change, Fork};
+
+use crate::client::{self, Run};
+use crate::commands::orders::tell;
+use crate::commands::run::{EngineArguments, Refusal, prepare_engine};
+
+/// How often an engine is asked how far it is.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// How often it may not answer.
+const MAX_SILENT: u32 = 40;
+
+#[derive(Args, Debug)]
+pub struct AttachArguments {
+    #[command(flatten)]
+    engine: EngineArguments,
+    /// With all its descendants, not only those that it forks from now on
+    #[arg(long)]
+    tree: bool,
+    /// Go to the background once the program is attached to; uswap detach ends it
+    #[arg(short, long)]
+    detach: bool,
+    /// The program's process id
+    #[arg(value_name = "PID")]
+    pid: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct DetachArguments {
+    /// What `attach` was named: the process id, if nothing else was said
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Attaches, and serves until the program ends or is let go; returns the exit status.
+pub fn attach(arguments: &AttachArguments) -> i32 {
+    match prepare(arguments) {
+        Ok(config) if arguments.detach => in_background(config),
+        Ok(config) => keeper::run(&config),
+        Err((text, status)) => {
+            eprintln!("uswap: {text}");
+            status
+        }
+    }
+}
+
+fn prepare(arguments: &AttachArguments) -> Result<RunConfig, Refusal> {
+    let refuse = |text: String| (text, exit::REFUSED);
+    eligibility::check(arguments.pid).map_err(refuse)?;
+    let program = Target { pid: arguments.pid, tree: arguments.tree };
+    let config = prepare_engine(&arguments.engine, Some(program))?;
+    let words = eligibility::command_line(arguments.pid).into_iter();
+    // Without the NUL that ended each.
+    Ok(RunConfig { arguments: words.filter_map(|word| std::ffi::CString::new(word).ok()).collect(), ..config })
+}
+
+/// Returns once the program is attached to, or could not be.
+fn in_background(config: RunConfig) -> i32 {
+    let start = || -> std::io::Result<i32> {
+        let (reader, writer) = std::io::pipe()?;
+        match process::fork()? {
+            Fork::Child => {
+                drop(reader);
+                process::leave_session();
+                process::exit_now(keeper::run(&RunConfig { ready: Some(Arc::new(writer.into())), ..config }))
+            }
+            Fork::Parent(keeper) => {
+                drop(writer);
+                let mut word = [0];
+                match File::from(std::os::fd::OwnedFd::from(reader)).read(&mut word)? {
+                    0 => wait(keeper),
+                    _ => Ok(0),
+                }
+            }
+        }
+    };
+    start().unwrap_or_else(|error| {
+        eprintln!("uswap: cannot go to the background: {error}");
+        exit::REFUSED
+    })
+}
+
+/// The status of a process that is about to end.
+fn wait(pid: u32) -> std::io::Result<i32> {
+    loop {
+        match process::wait_news(Some(pid))? {
+            Some((_, Change::Exited(status))) => return Ok(status),
+            Some((_, Change::Killed(signal))) => return Ok(128 + signal),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// Lets go of a program; returns the exit status.
+pub fn detach(arguments: &DetachArguments) -> i32 {
+    // Half a detach is none: it goes on by itself.
+    if let Err(error) = interrupt::remember_requests_to_end() {
+        eprintln!("uswap: {error}");
+        return exit::REFUSED;
+    }
+    let order = || {
+        let run = client::find(&arguments.name)?;
+        let engine = client::status(&run)?["engine_pid"].take();
+        let answer = client::ask_for(&run, &json!({ "request": "detach" }))?;
+        watch(&run, &engine)?;
+        Ok(answer)
+    };
+    tell(order(), arguments.json, |answer| {
+        let pages = answer["pages"].as_u64().unwrap_or(0);
+        format!("{}: {} came back into memory", arguments.name, human(pages << 12))
+    })
+}
+
+/// Until the engine is gone, or has given up.
+fn watch(run: &Run, engine: &Value) -> Result<(), String> {
+    let mut silent = 0;
+    loop {
+        let status = match client::status(run) {
+            // Somebody else may have taken the name already.
+            Ok(status) if status["engine_pid"] == *engine => status,
+            Ok(_) => return Ok(()),
+            Err(_) if client::find(&run.name).is_err() => return Ok(()),
+            // It may be about to end.
+            Err(_) if silent < MAX_SILENT => {
+                silent += 1;
+                std::thread::sleep(PERIOD);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let detach = &status["figures"]["detach"];
+        if detach["running"] != true {
+            return Err(detach["error"].as_str().unwrap_or("it was given up").into());
+        }
+        if interrupt::arrived().is_some() {
+            return Err("interrupted; it goes on by itself (uswap status tells how far it is)".into());
+        }
+        std::thread::sleep(PERIOD);
+    }
+}

@@ -1,0 +1,134 @@
+//! `uswap core`: a core file of a managed process, with its evicted pages. The program goes on afterwards.
+//!
+//! The threads of the program are stopped, as a debugger stops them, until its memory is written; the agent's thread goes
+//! on, since pages that are on their way need it. What the process has is read from /proc, what is evicted is asked of
+//! the run (`page_query.rs` of the engine), which changes nothing there.
+
+mod elf;
+mod file;
+mod mappings;
+mod memory;
+mod notes;
+mod source;
+mod threads;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+use uswap_core::util::size::human;
+use uswap_engine::config::exit;
+use uswap_sys::process::interrupt;
+
+use crate::client;
+use file::CoreFile;
+use mappings::Mapping;
+use memory::{Copier, Tally};
+use source::Source;
+use threads::Stopped;
+
+/// Why there is no core file, in a sentence, and the exit status.
+type Failure = (String, i32);
+
+/// Ended by this signal, as shells tell it.
+const BY_SIGNAL: i32 = 128;
+
+#[derive(Args, Debug)]
+pub struct CoreArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The process id
+    #[arg(value_name = "PID")]
+    pid: u32,
+    /// The core file; one that is there is replaced (default: core.PID)
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Writes a core file; returns the exit status.
+pub fn run(arguments: &CoreArguments) -> i32 {
+    // An interrupt must not leave half a file.
+    if let Err(error) = interrupt::remember_requests_to_end() {
+        eprintln!("uswap: {error}");
+        return exit::REFUSED;
+    }
+    let place = arguments.output.clone().unwrap_or_else(|| format!("core.{}", arguments.pid).into());
+    match write(&arguments.name, arguments.pid, &place) {
+        Ok(told) => crate::commands::orders::tell(Ok(told), arguments.json, |told| {
+            let bytes = |field: &str| human(told[field].as_u64().unwrap_or(0));
+            let (all, evicted) = (bytes("memory_bytes"), bytes("evicted_bytes"));
+            format!("{}: {all} of memory, {evicted} of it evicted, {} threads", place.display(), told["threads"])
+        }),
+        Err((text, status)) => {
+            eprintln!("uswap: {text}");
+            status
+        }
+    }
+}
+
+fn refused(text: String) -> Failure {
+    (text, exit::REFUSED)
+}
+
+fn write(name: &str, pid: u32, place: &Path) -> Result<Value, Failure> {
+    let run = client::find(name).map_err(refused)?;
+    let mut source = Source::open(&run, pid).map_err(refused)?;
+    let mut file = CoreFile::create(place).map_err(refused)?;
+    let stopped = Stopped::all_of(pid).map_err(refused)?;
+    let written = write_stopped(pid, &stopped, &mut source, &mut file);
+    let tally = written.map_err(|failure| why(pid, failure))?;
+    let threads = stopped.threads().len();
+    drop(stopped);
+    file.finish().map_err(refused)?;
+    let (all, evicted) = (tally.copied, tally.evicted);
+    Ok(
+        json!({ "file": place.display().to_string(), "memory_bytes": all, "evicted_bytes": evicted, "threads": threads }),
+    )
+}
+
+/// Whatever went wrong: it may be that the process has ended.
+fn why(pid: u32, failure: Failure) -> Failure {
+    match threads::has_ended(pid) && failure.1 == exit::REFUSED {
+        true => refused(format!("process {pid} ended while its memory was being written; there is no core file")),
+        false => failure,
+    }
+}
+
+/// Writes everything, the beginning of the file last: where segments lie is known then.
+fn write_stopped(pid: u32, stopped: &Stopped, source: &mut Source, file: &mut CoreFile) -> Result<Tally, Failure> {
+    // The first thread may have ended: nothing can be seen through it then.
+    let reader = stopped.reader();
+    let area = source.area().map_err(refused)?;
+    let mappings = mappings::of(reader).map_err(refused)?;
+    let mappings: Vec<Mapping> = mappings.into_iter().filter(|mapping| !mapping.is_agents(area)).collect();
+    let notes = notes::of(pid, stopped, &mappings).map_err(refused)?;
+    let filter = mappings::filter(reader);
+    let mut layout = elf::Layout::new(mappings.len(), notes.len());
+    let mut copier = Copier::new(reader, source, file).map_err(refused)?;
+    for mapping in &mappings {
+        let content = mapping.content(filter);
+        let begins = layout.next_segment();
+        let bytes = copier.copy(mapping, content, begins)?;
+        layout.add(mapping, bytes);
+    }
+    let tally = copier.end();
+    file.write_all(0, &layout.headers()).map_err(refused)?;
+    file.write_all(layout.notes_at(), &notes).map_err(refused)?;
+    file.set_length(layout.end()).map_err(refused)?;
+    if let Some((at, section)) = layout.section() {
+        file.write_all(at, &section).map_err(refused)?;
+    }
+    Ok(tally)
+}
+
+/// A request to end is obeyed between two pieces.
+fn look_for_interrupt() -> Result<(), Failure> {
+    match interrupt::arrived() {
+        Some(signal) => Err(("interrupted; there is no core file".into(), BY_SIGNAL + signal)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,256 @@
+//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on meanwhile.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+use uswap_core::util::size::{Size, human, unit_hint};
+use uswap_engine::cgroup::machine_memory;
+use uswap_engine::config::{SwapSpec, exit};
+use uswap_sys::process::interrupt;
+
+use crate::client::{self, Run};
+
+/// How often a run is asked how far it is.
+const PERIOD: Duration = Duration::from_millis(100);
+/// Ended by SIGINT, as shells tell it.
+const INTERRUPTED: i32 = 130;
+
+#[derive(Args, Debug)]
+pub struct SwaponArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A file (made if missing), a block device, an NBD server, or ram; with options as for `run --swap`
+    #[arg(value_name = "SPEC")]
+    spec: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct SwapoffArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The device, as `uswap status` names it
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LimitArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The budget from now on: a size (512M), a part of the machine's memory (50%), or auto
+    #[arg(value_name = "SIZE|PERCENT|auto", allow_hyphen_values = true)]
+    ram: String,
+    /// How long to wait for the run to get below it, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    wait: u64,
+    /// Print what came of it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CompressorArguments {
+    /// Name of the run
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// lz4, or zstd[:LEVEL] with a level from 1 to 22
+    #[arg(value_name = "COMPRESSOR")]
+    compressor: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Has pages stored by another compressor from now on; returns the exit status.
+pub fn compressor(arguments: &CompressorArguments) -> i32 {
+    let order = || {
+        let run = client::find(&arguments.name)?;
+        client::ask_for(&run, &json!({ "request": "compressor", "compressor": arguments.compressor }))
+    };
+    tell(order(), arguments.json, |answer| {
+        let name = |field: &str| answer[field].as_str().unwrap_or("?").to_string();
+        format!("{}, {} before", name("compressor"), name("before"))
+    })
+}
+
+/// Adds a device; returns the exit status.
+pub fn swapon(arguments: &SwaponArguments) -> i32 {
+    let order = || {
+        let spec = &arguments.spec;
+        spec.parse::<SwapSpec>().map_err(|error| format!("{spec}: {error}"))?;
+        let run = client::find(&arguments.name)?;
+        client::ask_for(&run, &json!({ "request": "swapon", "spec": absolute(&arguments.spec) }))
+    };
+    tell(order(), arguments.json, |answer| {
+        let size = human(answer["size_bytes"].as_u64().unwrap_or(0));
+        format!("{}: {size}, priority {}", answer["device"].as_str().unwrap_or("?"), answer["priority"])
+    })
+}
+
+/// Empties a device and lets it go; returns the exit status.
+pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
+    // An interrupt must reach the run, not only us.
+    if let Err(error) = interrupt::remember_requests_to_end() {
+        eprintln!("uswap: {error}");
+        return exit::REFUSED;
+    }
+    let order = || {
+        let run = client::find(&arguments.name).map_err(refused)?;
+        let device = match arguments.device.as_str() {
+            "ram" => "ram".to_string(),
+            path => absolute(path),
+        };
+        // An unnamed file is called by the directory it is in, which is no path of ours to complete.
+        let asked = |name: &str| client::ask_for(&run, &json!({ "request": "swapoff", "device": name }));
+        let other = |first| if device == arguments.device { Err(first) } else { asked(&device) };
+        asked(&arguments.device).or_else(other).map_err(refused)?;
+        watch(&run)
+    };
+    match order() {
+        Err((error, status)) => {
+            eprintln!("uswap: {error}");
+            status
+        }
+        Ok(outcome) => {
+            tell(Ok(outcome), arguments.json, |outcome| format!("{}: off", outcome["device"].as_str().unwrap_or("?")))
+        }
+    }
+}
+
+fn refused(error: String) -> (String, i32) {
+    (error, exit::REFUSED)
+}
+
+/// Until the swapoff is over. A request to end stops it first.
+fn watch(run: &Run) -> Result<Value, (String, i32)> {
+    let mut stopped = false;
+    loop {
+        let status = client::status(run).map_err(refused)?;
+        let swapoff = &status["figures"]["swapoff"];
+        let (pages, left) = (swapoff["pages"].as_u64().unwrap_or(0), swapoff["pages_left"].as_u64().unwrap_or(0));
+        progress(swapoff["running"] == true, pages, left);
+        if swapoff["running"] != true {
+            return match swapoff["error"].as_str() {
+                None => Ok(swapoff.clone()),
+                Some(error) => Err((error.into(), if stopped { INTERRUPTED } else { exit::REFUSED })),
+            };
+        }
+        if interrupt::arrived().is_some() && !stopped {
+            stopped = true;
+            // It may have ended this moment: the next look tells.
+            let _ = client::ask_for(run, &json!({ "request": "swapoff-stop" }));
+        }
+        std::thread::sleep(PERIOD);
+    }
+}
+
+/// One line that is written over, on a terminal only.
+fn progress(running: bool, pages: u64, left: u64) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    if running {
+        let done = pages.saturating_sub(left);
+        let percent = 100 * done / pages.max(1);
+        eprint!("\r{} of {} moved ({percent} %) ", human(done << 12), human(pages << 12));
+    } else {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// Sets the budget and waits for it to be kept; returns the exit status.
+pub fn limit(arguments: &LimitArguments) -> i32 {
+    let order = || {
+        let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
+        let bytes = match arguments.ram.as_str() {
+            "auto" => json!("auto"),
+            text => json!(text.parse::<Size>().map_err(|error| format!("{text}: {error}"))?.of(machine)),
+        };
+        let run = client::find(&arguments.name)?;
+        let hint = || unit_hint(&arguments.ram, "the machine's memory");
+        client::ask_for(&run, &json!({ "request": "limit", "bytes": bytes })).map_err(|error| error + &hint())?;
+        let deadline = Instant::now() + Duration::from_secs(arguments.wait);
+        loop {
+            let figures = client::status(&run)?["figures"].take();
+            let [used, limit] = ["ram_bytes", "ram_limit_bytes"].map(|name| figures[name].as_u64().unwrap_or(0));
+            if used <= limit {
+                return Ok(json!({ "ram_limit_bytes": limit, "ram_bytes": used }));
+            }
+            wait_until(deadline, used, limit)?;
+        }
+    };
+    tell(order(), arguments.json, |answer| {
+        let [used, limit] = ["ram_bytes", "ram_limit_bytes"].map(|name| human(answer[name].as_u64().unwrap_or(0)));
+        format!("{limit}, {used} in use")
+    })
+}
+
+/// Waits a moment for a limit to be kept.
+///
+/// # Errors
+/// For the user: it was not kept in time.
+pub fn wait_until(deadline: Instant, used: u64, limit: u64) -> Result<(), String> {
+    if Instant::now() >= deadline {
+        let [used, limit] = [used, limit].map(human);
+        return Err(format!("the limit is {limit} now, but {used} are still in use: what is left cannot be evicted"));
+    }
+    std::thread::sleep(PERIOD);
+    Ok(())
+}
+
+/// Prints what came of an order; returns the exit status.
+pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) -> String) -> i32 {
+    match outcome {
+        Ok(answer) => {
+            crate::print(&if json { format!("{answer:#}\n") } else { text(&answer) + "\n" });
+            0
+        }
+        Err(error) => {
+            eprintln!("uswap: {error}");
+            exit::REFUSED
+        }
+    }
+}
+
+/// The engine runs in another directory: relative paths in a spec are completed here.
+fn absolute(spec: &str) -> String {
+    let Ok(here) = std::env::current_dir() else { return spec.to_string() };
+    let complete = |place: &str| match place.is_empty() || place == "ram" || place.contains("://") {
+        true => place.to_string(),
+        false => here.join(Path::new(place)).display().to_string(),
+    };
+    let mut parts = spec.split(',');
+    let place = complete(parts.next().unwrap_or_default());
+    let options = parts.map(|option| match option.split_once('=') {
+        Some(("mirror", place)) => format!("mirror={}", complete(place)),
+        _ => option.to_string(),
+    });
+    std::iter::once(place).chain(options).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_places_are_completed_and_others_left() {
+        let here = std::env::current_dir().expect("a directory");
+        assert_eq!(absolute("a/b,prio=1"), format!("{}/a/b,prio=1", here.display()));
+        assert_eq!(absolute("nbd://h/x,mirror=b"), format!("nbd://h/x,mirror={}/b", here.display()));
+        for same in ["/a,size=1G", "ram", "ram,size=1M", "nbd://h/x", "", ",prio=1"] {
+            assert_eq!(absolute(same), same);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Who stays in memory: working set detection for memory without access bits.
+//!
+//! No access bit is to be had in user space: a page that is mapped and used is silent. All that is seen of a page are its
+//! first touch, its *soft fault* (touched while it was staged: out of the program, still in RAM) and its *refault*
+//! (touched after it was evicted). Three places hold what is in memory:
+//!
+//! ```text
+//! first touch ──> inactive ──> staged ──> evicted
+//!                    a tenth     |   ^        |
+//!                                v   |        |  refault, soon enough: a challenge
+//!                              active <───────┘  (otherwise: inactive)
+//! ```
+//!
+//! - **Active**: what is held. It fills at first with whatever comes while there is room, in the order it comes: of a
+//!   program that sweeps over more than fits, a part stays. It ages only as far as others take its place: pages go from its
+//!   head (unless the thrash guard is open, from random places) through staging, and who is touched there comes back to its tail.
+//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), through which everything streams that has
+//!   not proved itself. A stream that is read once displaces nothing else.
+//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once. How many
+//!   lie staged follows from what that costs and saves (`staging.rs`).
+//!
+//! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and whether it had been active
+//! (`workingset`). On its return the difference is the *refault distance*: how many more pages of room it would
+//! have needed to stay. If the active list is longer than that, the page challenges it; whether it is let in is decided
+//! by the thrash guard (`thrash_guard.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
+//! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and Levy 1981; Babaoglu and
+//! Joy 1981).
+//!
+//! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
+
+use crate::page::table::{PageIndex, PageTable};
+use crate::page::word::{PageWord, State};
+use crate::reclaim::age_test::{AgeTest, Cost};
+use crate::reclaim::lists::Lists;
+use crate::reclaim::staging::Staging;
+use crate::reclaim::thrash_guard::{Passing, Sample, ThrashGuard};
+
+/// One page in so many is inactive.
+const INACTIVE_SHARE: u64 = 10;
+/// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
+const INACTIVE_SHARE_OPEN: u64 = 4;
+/// Most neighbours that go together when the active list must shrink.
+const MAX_SHRINK: u64 = 64;
+
+/// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
+#[derive(Clone, Debug, Default)]
+pub struct WorkingSet<A: AgeTest = Staging> {
+    lists: Lists,
+    challenge: ThrashGuard,
+    ageing: A,
+    /// Evictions so far.
+    clock: u64,
+    /// Pages that lie staged, as it was told last.
+    staged: u64,
+    /// Pages joined the active list because there was room: the inactive list gets its share from them.
+    filled: bool,
+    random: u64,
+    /// Where pages of the active list are taken at random.
+    block: Block,
+    /// Pages that became active while the guard was closed, and for which none was displaced yet.
+    owed: u64,
+    /// No policy: pages go in the order in which they came.
+    plain: bool,
+}
+
+/// Neighbours on the active list that are being taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    place: u64,
+    left: u64,
+    /// For pages that became active, and not because memory shrinks.
+    owed: bool,
+}
+
+/// What a refault means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refault {
+    /// The page becomes active.
+    pub activate: bool,
+    /// It had been active when it was evicted.
+    pub restore: bool,
+    /// With so many pages more it would have stayed.
+    pub distance: u64,
+}
+
+impl<A: AgeTest> WorkingSet<A> {
+    /// One without a policy, for comparison: nothing is active, no age is tested, and who came first goes first (FIFO).
+    pub fn plain() -> Self {
+        Self { plain: true, ..Self::default() }
+    }
+
+    /// Whether it has no policy.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Puts a resident page at the tail of the list that its word names, and writes the word.
+    pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        let word = word.set_active(word.active() && !self.plain);
+        self.enter(table, page, word, Lists::push);
+    }
+
+    /// Puts a page back that was chosen and could not be taken; it is the next victim.
+    pub fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        self.enter(table, page, word.set_active(false), Lists::push_first);
+    }
+
+    /// Of a table so large that it has no names left a page is on no list, and stays where it is.
+    fn enter(&mut self, table: &mut PageTable, page: u64, word: PageWord, push: fn(&mut Lists, PageIndex, bool)) {
+        let Some(index) = table.name(page) else { return table.set(page, word.set_queued(false)) };
+        push(&mut self.lists, index, word.active());
+        table.set_word(index, word.set_queued(true));
+        if self.lists.is_stale() {
+            self.purge(table);
+        }
+    }
+
+    /// The word of a page is about to be overwritten.
+    pub fn forget(&mut self, word: PageWord) {
+        if word.state() == State::Resident && word.queued() {
+            self.lists.leave(word.active());
+        }
+    }
+
+    /// Whether a page that comes displaces nobody, and so becomes active: nothing was evicted yet, or memory is `ample`.
+    pub fn has_room(&mut self, ample: bool) -> bool {
+        let room = !self.plain && (ample || self.clock == 0);
+        self.filled |= room;
+        room
+    }
+
+    /// Judges the return of an evicted page by its word.
+    pub fn refault(&mut self, word: PageWord) -> Refault {
+        self.ageing.refaulted();
+        let distance = u64::from(word.refault_distance(self.clock as u32));
+        let restore = word.workingset();
+        if restore {
+            self.challenge.displaced_page_returned(self.clock, distance);
+        }
+        let near = !self.plain && distance <= self.lists.count(true);
+        let passing = Passing { inactive: self.lists.count(false), staged: self.staged };
+        let admitted = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
+        self.owed += u64::from(admitted && !self.challenge.is_open());
+        // What the inactive list has beyond its share need not be taken from the active one.
+        let spare = near && !self.challenge.is_open() && self.lists.count(false) > self.inactive_target() * 3 / 2;
+        Refault { activate: admitted || spare, restore, distance }
+    }
+
+    /// A staged page goes: counts the eviction, and returns the time for its shadow.
+    pub fn evict(&mut self, word: PageWord) -> u32 {
+        self.clock += 1;
+        self.ageing.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
+        if word.active() {
+            let sample = self.sample();
+            self.challenge.displaced(self.clock, sample);
+        }
+        self.clock as u32
+    }
+
+    /// Evictions so far, modulo what a shadow holds.
+    pub fn evictions(&self) -> u32 {
+        self.clock as u32
+    }
+
+    /// The next page to be staged: it is on no list any more.
+    pub fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
+        self.fill_inactive(table);
+        loop {
+            let (entry, active) = self.pop_entry()?;
+            let (page, word) = (table.address(entry), table.word(entry));
+            let chosen = counts(word, active);
+            if chosen {
+                self.lists.leave(active);
+                // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one kind.
+                let makes_room = active && !self.challenge.is_open() && !self.block.owed;
+                table.set_word(entry, word.set_queued(false).set_active(active && !makes_room));
+            }
+            table.unname(entry);
+            if chosen {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
+    pub fn staging_target(&self, resident: u64) -> u64 {
+        if self.plain { 0 } else { self.ageing.target(resident) }
+    }
+
+    /// So many pages lie staged now.
+    pub fn note_staged(&mut self, pages: u64) {
+        self.staged = pages;
+    }
+
+    /// A staged page was touched: a reference. One that was displaced has come back before it was gone.
+    pub fn soft_fault(&mut self, word: PageWord) {
+        self.ageing.touched();
+        if word.active() {
+            let sample = self.sample();
+            self.challenge.displaced_page_touched(self.clock, sample);
+        }
+    }
+
+    /// What soft faults cost beside refaults, as it was measured lately.
+    pub fn soft_faults_cost(&mut self, cost: Cost) {
+        self.ageing.touches_cost(cost);
+    }
+
+    /// The lists, for those who check the books.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Drops stale entries if they are many, and gives back memory that the lists do not need any more. To be called
+    /// now and then.
+    pub fn tidy(&mut self, table: &mut PageTable) {
+        if self.lists.is_stale() {
+            self.purge(table);
+        }
+        self.lists.trim();
+    }
+
+    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the word, so that others of the
+    /// same page are seen to be stale; the second passage gives the marks back.
+    fn purge(&mut self, table: &mut PageTable) {
+        self.lists.purge(|entry, active| {
+            let word = table.word(entry);
+            let wanted = counts(word, active);
+            match wanted {
+                true => table.set_word(entry, word.set_queued(false)),
+                false => table.unname(entry),
+            }
+            wanted
+        });
+        self.lists.iter().for_each(|(entry, _)| table.set_word(entry, table.word(entry).set_queued(true)));
+    }
+
+    /// An entry of the list that must give, which may be stale, and which list that is.
+    fn pop_entry(&mut self) -> Option<(PageIndex, bool)> {
+        let active = self.active_gives();
+        let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.lists.pop(active) };
+        entry.map(|entry| (entry, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
+    }
+
+    /// Whether the next victim is an active page: while the guard is closed one for each that was let in, and beyond that
+    /// when the inactive list has much less than its share.
+    fn active_gives(&self) -> bool {
+        let target = self.inactive_target();
+        let least = if self.challenge.is_open() { target } else { target / 2 };
+        let gives = self.lists.count(false) < least || (!self.challenge.is_open() && self.owed > 0);
+        gives && self.lists.count(true) > 0
+    }
+
+    fn inactive_target(&self) -> u64 {
+        let share = if self.challenge.is_open() { INACTIVE_SHARE_OPEN } else { INACTIVE_SHARE };
+        ((self.lists.count(false) + self.lists.count(true)) / share).max(1)
+    }
+
+    /// The next entry of a block of neighbours that begins at a random place of the active list.
+    fn pop_random(&mut self) -> Option<PageIndex> {
+        let entries = self.lists.entries(true) as u64;
+        let owed = self.owed > 0;
+        if self.block.left == 0 || self.block.place >= entries || (owed && !self.block.owed) {
+            // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
+            self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
+            let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MAX_SHRINK) };
+            self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
+        }
+        self.owed = self.owed.saturating_sub(1);
+        self.block.left -= 1;
+        // What follows moves up to the place that was left.
+        self.lists.pop_at(self.block.place as usize)
+    }
+
+    fn sample(&self) -> Sample {
+        Sample::of(self.lists.count(true))
+    }
+
+    /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages
+    /// that came last go to the head of the inactive list, so many that it keeps its share when the first are staged.
+    fn fill_inactive(&mut self, table: &mut PageTable) {
+        let ignorant = self.challenge.is_untried() && self.active_gives();
+        if !std::mem::take(&mut self.filled) && !ignorant {
+            return;
+        }
+        let staged = self.staging_target(self.lists.count(true));
+        while self.lists.count(false) < self.inactive_target() + staged {
+            let Some(entry) = self.lists.pop_last(true) else { return };
+            let word = table.word(entry);
+            if counts(word, true) {
+                self.lists.leave(true);
+                table.set_word(entry, word.set_active(false));
+                self.lists.push_first(entry, false);
+            } else {
+                table.unname(entry);
+            }
+        }
+    }
+}
+
+/// Whether an entry of that list counts.
+fn counts(word: PageWord, active: bool) -> bool {
+    word.state() == State::Resident && word.queued() && word.active() == active
+}

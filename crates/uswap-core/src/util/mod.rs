@@ -1,0 +1,8 @@
+//! What every other folder uses: ranked locks, lent buffers, histograms, sizes, and what a thread may allocate.
+
+pub mod growth;
+pub(crate) mod histogram;
+pub(crate) mod rank;
+pub(crate) mod reserve;
+pub mod size;
+pub(crate) mod sync;

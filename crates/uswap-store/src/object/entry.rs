@@ -1,0 +1,196 @@
+//! One object in 16 bytes, half of which are its checksum.
+//!
+//! ```text
+//! check  64 bits of the page's hash; of a page that is one word repeated: that word, from which the page is made anew
+//! word   0..3 kind    3..7 references    7..11 of them cached    11..32 detail    32..64 slot or handle
+//! ```
+//! `detail` is the device (8 bits), the offset in the slot and the number of units less one (6 bits each), or two flags of the
+//! pool. No object knows its neighbours in a list: in which order copies go is a matter of chunks of objects (`table.rs`).
+//!
+//! The counts of references are the use counts of the slots: the swap map. Counts that do not fit into 4 bits lie
+//! in a table beside ([`Counts`], `table.rs`), and [`OVERFLOW`] says so.
+
+use uswap_core::Handle;
+
+use crate::device::extent::Extent;
+
+/// In the place of the count of references: both counts lie beside.
+pub(crate) const OVERFLOW: u64 = 0xF;
+
+/// Where the copy of an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// The entry is not in use.
+    Vacant,
+    /// One word repeated.
+    Filled(u64),
+    /// Compressed in the pool. `writing`: writeback has copied it and waits for the device.
+    Pool { handle: Handle, referenced: bool, writing: bool },
+    /// On a device.
+    Device(Extent),
+    /// Given up.
+    Gone,
+}
+
+impl Place {
+    pub fn pool(handle: Handle) -> Self {
+        Self::Pool { handle, referenced: false, writing: false }
+    }
+}
+
+/// References of all kinds, and how many of them are cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub refs: u64,
+    pub cached: u64,
+}
+
+/// An object as it is stored.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed {
+    check: u64,
+    word: u64,
+}
+
+const _: () = assert!(size_of::<Packed>() == 16);
+
+mod kind {
+    pub const VACANT: u64 = 0;
+    pub const FILLED: u64 = 1;
+    pub const POOL: u64 = 2;
+    pub const DEVICE: u64 = 3;
+    pub const GONE: u64 = 4;
+    pub const MASK: u64 = 7;
+}
+
+const REFS_AT: u32 = 3;
+const CACHED_AT: u32 = 7;
+const COUNTS_MASK: u64 = OVERFLOW << REFS_AT | OVERFLOW << CACHED_AT;
+const REFERENCED: u64 = 1 << 11;
+const WRITING: u64 = 1 << 12;
+const DEVICE_AT: u32 = 11;
+const OFFSET_AT: u32 = 19;
+const UNITS_AT: u32 = 25;
+/// Of an offset, and of a number of units less one.
+const UNITS_MASK: u64 = (1 << 6) - 1;
+const HIGH_AT: u32 = 32;
+
+impl Packed {
+    pub const VACANT: Self = Self { check: 0, word: kind::VACANT };
+
+    /// An object without references.
+    pub fn new(check: u64, place: Place) -> Self {
+        let mut entry = Self { check, word: 0 };
+        entry.set_place(place);
+        entry
+    }
+
+    /// The checksum of the page; of a page that is one word repeated it means nothing.
+    pub fn check(&self) -> u64 {
+        self.check
+    }
+
+    pub fn place(&self) -> Place {
+        let high = (self.word >> HIGH_AT) as u32;
+        match self.word & kind::MASK {
+            kind::VACANT => Place::Vacant,
+            kind::FILLED => Place::Filled(self.check),
+            kind::POOL => Place::Pool {
+                handle: Handle::from_bits(high),
+                referenced: self.word & REFERENCED != 0,
+                writing: self.word & WRITING != 0,
+            },
+            kind::DEVICE => Place::Device(Extent {
+                device: (self.word >> DEVICE_AT) as u8,
+                slot: high,
+                offset: (self.word >> OFFSET_AT & UNITS_MASK) as u8,
+                units: (self.word >> UNITS_AT & UNITS_MASK) as u8 + 1,
+            }),
+            _ => Place::Gone,
+        }
+    }
+
+    /// Changes the place. Once it was a repeated word the checksum is lost.
+    pub fn set_place(&mut self, place: Place) {
+        let high = |bits: u32| u64::from(bits) << HIGH_AT;
+        let word = match place {
+            Place::Vacant => kind::VACANT,
+            Place::Filled(word) => {
+                self.check = word;
+                kind::FILLED
+            }
+            Place::Pool { handle, referenced, writing } => {
+                let flags = if referenced { REFERENCED } else { 0 } | if writing { WRITING } else { 0 };
+                kind::POOL | flags | high(handle.to_bits())
+            }
+            Place::Device(Extent { device, slot, offset, units }) => {
+                debug_assert!((1..=64).contains(&units) && offset < 64);
+                let units = u64::from(units) - 1;
+                let within = u64::from(offset) << OFFSET_AT | units << UNITS_AT;
+                kind::DEVICE | u64::from(device) << DEVICE_AT | within | high(slot)
+            }
+            Place::Gone => kind::GONE,
+        };
+        self.word = word | self.word & COUNTS_MASK;
+    }
+
+    /// The counts; when `refs` is [`OVERFLOW`] both lie beside.
+    pub fn counts(&self) -> Counts {
+        Counts { refs: self.word >> REFS_AT & OVERFLOW, cached: self.word >> CACHED_AT & OVERFLOW }
+    }
+
+    /// `refs` at most [`OVERFLOW`], and `cached` not more than `refs`.
+    pub fn set_counts(&mut self, counts: Counts) {
+        debug_assert!(counts.refs <= OVERFLOW && counts.cached <= counts.refs);
+        self.word = self.word & !COUNTS_MASK | counts.refs << REFS_AT | counts.cached << CACHED_AT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn place() -> impl Strategy<Value = Place> {
+        prop_oneof![
+            Just(Place::Vacant),
+            (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(|(bits, referenced, writing)| Place::Pool {
+                handle: Handle::from_bits(bits),
+                referenced,
+                writing
+            }),
+            (any::<u8>(), any::<u32>(), 0u8..64, 1u8..=64)
+                .prop_map(|(device, slot, offset, units)| Place::Device(Extent { device, slot, offset, units })),
+            Just(Place::Gone),
+        ]
+    }
+
+    fn counts() -> impl Strategy<Value = Counts> {
+        (0..=OVERFLOW).prop_flat_map(|refs| (Just(refs), 0..=refs)).prop_map(|(refs, cached)| Counts { refs, cached })
+    }
+
+    proptest! {
+        /// Whatever is written last is read back, and nothing else changes by it.
+        #[test]
+        fn means_what_the_plain_structure_means(
+            check in any::<u64>(),
+            filled in any::<u64>(),
+            steps in prop::collection::vec((place(), counts()), 1..8),
+        ) {
+            let mut entry = Packed::new(check, Place::Gone);
+            for (place, counts) in steps {
+                entry.set_place(place);
+                entry.set_counts(counts);
+                prop_assert_eq!((entry.check(), entry.place(), entry.counts()), (check, place, counts));
+                entry.set_place(Place::Gone);
+                prop_assert_eq!((entry.check(), entry.place(), entry.counts()), (check, Place::Gone, counts));
+                entry.set_place(place);
+                entry.set_counts(Counts { refs: 1, cached: 0 });
+                prop_assert_eq!((entry.check(), entry.place()), (check, place));
+            }
+            entry.set_place(Place::Filled(filled));
+            prop_assert_eq!((entry.place(), entry.counts()), (Place::Filled(filled), Counts { refs: 1, cached: 0 }));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Pages that are evicted again as they were: the swap cache, and pages that relatives by fork evict alike.
+//!
+//! A page is what the copy holds if half of its 128-bit hash is the copy's checksum and, where the copy is in memory, all
+//! bytes are the same. A copy on a device is not read for this: there the 64 bits decide. They are keyed with a secret, so that
+//! a changed page is taken for an unchanged one by chance only, once in 2^64.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
+
+use crate::codec::{MAX_COMPRESSED, expand};
+use crate::config::ObjectId;
+use crate::object::table::Place;
+use crate::path::load::Found;
+use crate::stats::add;
+use crate::store::Store;
+
+impl Store {
+    /// The page of a cached reference is evicted again with this hash. True: the copy is there, may stay there, and is equal,
+    /// and the reference is authoritative again. False: the reference was dropped, and the page must be `put`.
+    pub fn reuse_cached(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
+        // What an object holds never changes as long as it has references.
+        let equal = self.faults.trust_copy.load(Relaxed) || self.holds(id, page, hash);
+        let (shard, index) = self.split(id);
+        let mut guard = self.shards[shard].lock();
+        let place = guard.entry(index).place;
+        let reused = equal && place != Place::Gone && !self.is_leaving(place);
+        let freed = match reused {
+            true => guard.add_refs(index, 0, -1),
+            false => guard.add_refs(index, -1, -1),
+        };
+        if reused {
+            // As recent as a page just stored.
+            guard.set_referenced(index);
+        }
+        drop(guard);
+        add(if reused { &self.counters.cache_reused } else { &self.counters.cache_stale }, 1);
+        self.free_copy(freed);
+        reused
+    }
+
+    /// One more authoritative reference to an object the caller has none of, if it still is there with these bytes.
+    pub fn retain_if(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
+        let (shard, index) = self.split(id);
+        let mut guard = self.shards[shard].lock();
+        let entry = guard.entry(index);
+        let there =
+            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant) && !self.is_leaving(entry.place);
+        if there {
+            let freed = guard.add_refs(index, 1, 0);
+            debug_assert!(freed.is_none());
+        }
+        drop(guard);
+        // It is looked at with a reference, which keeps the copy from being given up and the name from being another's.
+        let equal = there && self.holds(id, page, hash);
+        if there && !equal {
+            self.release(id);
+        }
+        equal
+    }
+
+    /// Whether the object holds this page. The caller has a reference.
+    fn holds(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
+        let (shard, index) = self.split(id);
+        let entry = self.shards[shard].lock().entry(index);
+        if !matches!(entry.place, Place::Filled(_)) && entry.check != hash.check() {
+            return false;
+        }
+        let mut bytes = [0; MAX_COMPRESSED];
+        match self.find(id, &mut bytes) {
+            Found::Filled(word) => same_filled(page) == Some(word),
+            Found::Device(wanted) => wanted.check == hash.check(),
+            Found::Compressed { length, check } => {
+                let mut copy = [0; PAGE_SIZE];
+                check == hash.check() && expand(&bytes[..length], &mut copy) && copy == *page
+            }
+            Found::Gone => false,
+        }
+    }
+}

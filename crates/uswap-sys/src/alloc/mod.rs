@@ -1,0 +1,8 @@
+//! Memory of this process: reservations, tables of zeros, shared memory, lent buffers, the guarded allocator.
+
+pub(crate) mod guard;
+pub mod heap;
+pub mod loan;
+pub(crate) mod reservation;
+pub mod shared;
+pub mod zeroed;
