@@ -33,6 +33,7 @@ mod locking;
 #[cfg(uswap_freestanding)]
 mod memory;
 mod orders;
+mod remapping;
 mod start;
 mod syscall;
 mod threads;

@@ -69,7 +69,7 @@ fn lock(start: u64, end: u64, flags: usize) -> isize {
 }
 
 /// Whether all of a range is mapped: msync(2) with MS_ASYNC does nothing but look.
-fn is_mapped(start: u64, end: u64) -> bool {
+pub fn is_mapped(start: u64, end: u64) -> bool {
     const MS_ASYNC: usize = 1;
     // SAFETY: changes nothing.
     unsafe { call(syscall::MSYNC, [start as usize, (end - start) as usize, MS_ASYNC, 0, 0, 0]) == 0 }

@@ -12,6 +12,7 @@ pub const RT_SIGACTION: usize = 13;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
 pub const SCHED_YIELD: usize = 24;
+pub const MREMAP: usize = 25;
 pub const MADVISE: usize = 28;
 pub const SHMAT: usize = 30;
 pub const SHMCTL: usize = 31;

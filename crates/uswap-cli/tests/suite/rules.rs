@@ -207,6 +207,21 @@ fn scans_are_proven() {
     .is_needed();
 }
 
+/// A scan cuts what took the place of a smaller mapping, and mremap is refused until the rest is registered too.
+#[test]
+fn cut_mappings_are_joined() {
+    need_userfaultfd!();
+    Rule {
+        off: "leave-cut",
+        always: "delay-register=500",
+        victim: "replaced_and_moved",
+        arguments: "--memory 62 --seconds 3",
+        timeout: 30,
+        tries: 8,
+    }
+    .is_needed();
+}
+
 /// What is moved onto memory that was registered a moment ago may be evicted: a child has it all the same.
 #[test]
 fn fresh_is_not_what_was_moved_there() {

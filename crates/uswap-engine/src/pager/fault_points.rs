@@ -32,6 +32,8 @@ pub struct FaultPoints {
     pub delay_register: u64,
     /// Rule off: what a scan registered is taken for registered as a whole.
     pub trust_scan: bool,
+    /// What a scan cut off a mapping stays cut off.
+    pub leave_cut: bool,
     /// Microseconds an agent waits before it executes an order.
     pub delay_order: u64,
     /// Microseconds an agent stays inside the gate before it moves pages.
@@ -243,6 +245,7 @@ impl FaultPoints {
                 "delay-scan" => points.delay_scan = number,
                 "delay-register" => points.delay_register = number,
                 "trust-scan" => points.trust_scan = true,
+                "leave-cut" => points.leave_cut = true,
                 "delay-order" => points.delay_order = number,
                 "delay-move" => points.delay_move = number,
                 "delay-dirty" => points.delay_dirty = number,

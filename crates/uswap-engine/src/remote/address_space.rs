@@ -16,6 +16,7 @@ use crate::remote::events::hook_notes::Notes;
 use crate::remote::events::reorder::{EventReorderBuffer, Held, Known};
 use crate::remote::exclusive::Exclusive;
 use crate::remote::identity::lookup::Found;
+use crate::remote::scan::Scans;
 use crate::remote::shared::Attached;
 use uswap_sys::procfs;
 
@@ -77,10 +78,8 @@ pub struct Remote {
     pub dismissed: Option<Instant>,
     /// When the agent hung up while the address space went on.
     pub orphaned: Option<Instant>,
-    /// Something came to pass that a scan of the mappings should look at.
-    pub needs_scan: bool,
-    /// The last scan.
-    pub scanned: Instant,
+    /// When its mappings are looked at, and which of them besides the large ones.
+    pub scans: Scans,
     /// Keeps what came with the agent's greeting.
     pub process_name: String,
     /// Held so that a pid cannot be reused while we read by it.
@@ -118,8 +117,7 @@ impl Remote {
             stopped: false,
             dismissed: None,
             orphaned: None,
-            needs_scan: false,
-            scanned: Instant::now(),
+            scans: Scans::default(),
             process_name: String::new(),
             pidfd: None,
         }
@@ -133,7 +131,7 @@ impl Remote {
             area: parent.area,
             process_name: parent.process_name.clone(),
             attached: parent.attached,
-            needs_scan: true,
+            scans: Scans { are_needed: true, ..Scans::default() },
             ..Self::new(events)
         }
     }

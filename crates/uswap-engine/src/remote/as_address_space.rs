@@ -202,7 +202,7 @@ impl AddressSpace for Remote {
             Change::Remap { from, to, length, leaves } => self.notes.remap(from, to, length, leaves),
             Change::Remove(_) | Change::Fork(_) => return,
         }
-        self.needs_scan = true;
+        self.scans.are_needed = true;
     }
 
     fn excluded_from_fork(pager: &mut Owner, space: &mut Space, last: bool) -> Vec<(u64, u64)> {

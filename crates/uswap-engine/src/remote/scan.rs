@@ -37,6 +37,30 @@ struct NewRange {
     heap: bool,
 }
 
+/// When the mappings of a process are looked at.
+#[derive(Debug)]
+pub struct Scans {
+    /// Something came to pass that a scan should look at.
+    pub are_needed: bool,
+    /// When the last one was.
+    pub last: Instant,
+    /// Parts of what was registered that turned out not to be (`settle.rs`). What lies there may be a piece that was cut off a
+    /// managed mapping, to be managed however small it is: mremap(2) of the whole is refused until then.
+    pub cut_off: Vec<(u64, u64)>,
+}
+
+impl Default for Scans {
+    fn default() -> Self {
+        Self { are_needed: false, last: Instant::now(), cut_off: Vec::new() }
+    }
+}
+
+impl Scans {
+    fn is_cut_off(&self, mapping: &Mapping) -> bool {
+        self.cut_off.iter().any(|(start, end)| *start < mapping.end && mapping.start < *end)
+    }
+}
+
 impl Owner {
     /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
     pub fn scan(&mut self, space: &mut Space) {
@@ -44,11 +68,11 @@ impl Owner {
         if leaving || space.memory.pid.is_none() || space.memory.agent.is_none() || !self.activate(space) {
             return;
         }
-        space.memory.needs_scan = !space.memory.window.is_empty();
-        if space.memory.needs_scan {
+        space.memory.scans.are_needed = !space.memory.window.is_empty();
+        if space.memory.scans.are_needed {
             return;
         }
-        space.memory.scanned = Instant::now();
+        space.memory.scans.last = Instant::now();
         let Some(maps) = space.memory.maps.take() else { return };
         let (mut at, mut new) = (0, Vec::new());
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
@@ -57,6 +81,7 @@ impl Owner {
                 self.heal(space, &maps, &mapping, &mut new);
             }
         }
+        space.memory.scans.cut_off.clear();
         self.take_by_age(space, &new);
         space.memory.maps = Some(maps);
         if space.memory.window.is_empty() {
@@ -101,7 +126,9 @@ impl Owner {
 
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
         let least = if self.shared.budget.has_room(0) { MIN_MAPPING } else { MIN_WHEN_SHORT };
-        mapping.end - mapping.start >= least && self.is_ours_to_manage(space, maps, mapping)
+        let is_cut_off = !self.shared.faults.leave_cut && space.memory.scans.is_cut_off(mapping);
+        let is_worth_it = mapping.end - mapping.start >= least || is_cut_off;
+        is_worth_it && self.is_ours_to_manage(space, maps, mapping)
     }
 
     /// Whether the mapping may be managed, whatever its size.
@@ -146,13 +173,23 @@ impl Owner {
 
     /// The mapping can have been replaced by a larger one after it was read, and was cut in two by registering what it
     /// had been: mremap would refuse it (EFAULT). Whatever continues it is registered too, which makes it one again.
+    ///
+    /// The neighbour can lie in what was a hole when an earlier scan registered a range around it (`settle.rs`): it is
+    /// believed to be registered then, and is not. Such a range is not settled, so nothing was evicted from it, and it may
+    /// be registered once more.
     fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) {
+        if self.shared.faults.leave_cut {
+            return;
+        }
         for at in [mapping.start - PAGE, mapping.end] {
             let found = maps.covering_or_next(at).ok().flatten();
             let continues = |other: &Mapping| other.start <= at && other.name == mapping.name;
             if let Some(other) = found.filter(continues)
                 && self.is_ours_to_manage(space, maps, &other)
             {
+                if other.start == mapping.end || other.end == mapping.start {
+                    space.forget_unsettled(other.start, other.end);
+                }
                 self.manage(space, &other, new);
             }
         }
@@ -262,6 +299,14 @@ impl Space {
             at = walked;
         }
         blocks
+    }
+
+    /// What is not settled of a range counts as not registered.
+    fn forget_unsettled(&mut self, start: u64, end: u64) {
+        for (from, to) in self.fresh.within(start, end) {
+            self.unregister_range(from, to);
+            self.fresh.cut(from, to);
+        }
     }
 
     /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells no event for

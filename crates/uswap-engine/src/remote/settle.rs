@@ -46,7 +46,8 @@ impl Owner {
         self.shared.counters.unfounded_registrations.add(1);
         self.release_pages(space, start, end);
         space.unregister_range(start, end);
-        space.memory.needs_scan = true;
+        space.memory.scans.are_needed = true;
+        space.memory.scans.cut_off.push((start, end));
     }
 }
 

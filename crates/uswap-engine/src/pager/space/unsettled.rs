@@ -53,6 +53,12 @@ impl UnsettledRanges {
         &self.ranges
     }
 
+    /// What of a range is fresh.
+    pub fn within(&self, start: u64, end: u64) -> Vec<Range> {
+        let both = |(s, e): &Range| (start.max(*s), end.min(*e));
+        self.ranges.iter().map(both).filter(|(s, e)| s < e).collect()
+    }
+
     /// Whether the page is fresh.
     pub fn contains(&self, page: u64) -> bool {
         self.ranges.iter().any(|(start, end)| (*start..*end).contains(&page))
@@ -88,6 +94,9 @@ mod tests {
             for page in 0..60 {
                 let within = |list: &[(u64, u64)]| list.iter().any(|(s, l)| (*s..s + l).contains(&page));
                 prop_assert_eq!(fresh.contains(page), within(&added) && !within(&cut), "page {}", page);
+                let part: Vec<Range> = fresh.within(15, 35);
+                let is_of_it = part.iter().any(|(s, e)| (*s..*e).contains(&page));
+                prop_assert_eq!(is_of_it, (15..35).contains(&page) && fresh.contains(page), "page {}", page);
             }
         }
     }
