@@ -284,8 +284,8 @@ fn preloads_are_kept() {
     assert!(outcome.expect(0).stdout.trim().ends_with(":libm.so.6"), "{}", outcome.account());
 }
 
-/// Children of another user run; of the agent they cannot load they hear the dynamic loader's one line (documented in
-/// the README) and nothing else.
+/// Children of another user run, and hear nothing of the agent. (In other root directories and mount namespaces
+/// the dynamic loader says one line: docs/guide/limits.md.)
 #[test]
 fn strangers_in_the_tree_are_not_disturbed() {
     need_userfaultfd!();

@@ -8,7 +8,7 @@ use common::victims::victim;
 use common::{USWAP, installed, plain, skip, under};
 
 /// Of the summary's and doctor's words on heap limits.
-const GUIDE: &str = "docs/heap-limits.md";
+const GUIDE: &str = "docs/guide/heap-limits.md";
 
 #[test]
 fn an_abort_while_memory_was_never_short_is_spoken_of() {

@@ -29,7 +29,7 @@ const KNOWN: [Runtime; 5] = [
 /// Statuses of a program that gave up by itself: SIGABRT, and SIGTRAP, by which some releases of V8 do.
 const GAVE_UP: [i32; 2] = [128 + 6, 128 + 5];
 /// Where all settings are named.
-const GUIDE: &str = "docs/heap-limits.md";
+const GUIDE: &str = "docs/guide/heap-limits.md";
 
 /// The one that a program's path names.
 pub fn by_path(path: &str) -> Option<&'static Runtime> {

@@ -63,7 +63,7 @@ impl SharedMemory {
         };
         format!(
             "{name} (process {pid}) has {} of shared memory, of which uswap evicts nothing: where it does not fit into {place} the \
-             kernel kills (java: not ZGC, PostgreSQL: shared_buffers; docs/heap-limits.md)",
+             kernel kills (java: not ZGC, PostgreSQL: shared_buffers; docs/guide/heap-limits.md)",
             human(bytes)
         )
     }
