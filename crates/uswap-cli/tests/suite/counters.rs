@@ -1,4 +1,4 @@
-//! The figures of whole runs: what they are after a known run, and how they belong together (docs/pool.md).
+//! The figures of whole runs: what they are after a known run, and how they belong together (docs/design/pool.md).
 
 use crate::common;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::util::sync::{Mutex, MutexGuard};
 
-/// The ranks; the table of all locks is in ARCHITECTURE.md.
+/// The ranks; the table of all locks is in docs/design/threads-and-locks.md.
 pub mod ranks {
     /// A shard of the store's objects.
     pub const SHARD: u8 = 10;
