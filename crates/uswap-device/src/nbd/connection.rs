@@ -313,8 +313,7 @@ impl Connection {
         let begun = Instant::now();
         let mut slept = false;
         loop {
-            let outcome = lock(&self.places[index as usize].state).outcome.take();
-            if let Some(outcome) = outcome {
+            if let Some(outcome) = self.outcome(index) {
                 // Who was woken to lead and need not must wake another.
                 if slept && self.receiver.try_lock().is_ok() {
                     self.pass_the_lead_on();
@@ -326,7 +325,10 @@ impl Connection {
                 Ok(receiver) => {
                     let led = self.lead(receiver, index, begun, deadline);
                     self.pass_the_lead_on();
-                    led?;
+                    if led.is_err() {
+                        // What broke the connection may have come behind our reply.
+                        return self.outcome(index).ok_or(Broken);
+                    }
                 }
                 Err(TryLockError::Poisoned(_)) => {
                     self.give_up(Breakage::Left);
@@ -338,6 +340,10 @@ impl Connection {
                 }
             }
         }
+    }
+
+    fn outcome(&self, index: u8) -> Option<Result<(), Errno>> {
+        lock(&self.places[index as usize].state).outcome.take()
     }
 
     fn check_time(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {

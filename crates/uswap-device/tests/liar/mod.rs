@@ -42,6 +42,8 @@ pub enum Lie {
     WrongMagic,
     WrongCookie,
     Twice,
+    /// Both replies in one piece.
+    TwiceAtOnce,
     Never,
     HugeChunk,
     Outside,
@@ -255,13 +257,17 @@ impl Session {
     }
 
     fn chunk(&mut self, flags: u16, kind: u16, cookie: u64, payload: &[u8]) -> io::Result<()> {
+        self.stream.write_all(&Self::chunk_bytes(flags, kind, cookie, payload))
+    }
+
+    fn chunk_bytes(flags: u16, kind: u16, cookie: u64, payload: &[u8]) -> Vec<u8> {
         let mut bytes = 0x668e_33efu32.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(kind.to_be_bytes());
         bytes.extend(cookie.to_be_bytes());
         bytes.extend((payload.len() as u32).to_be_bytes());
         bytes.extend(payload);
-        self.stream.write_all(&bytes)
+        bytes
     }
 
     fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -279,6 +285,10 @@ impl Session {
             Lie::Twice => {
                 self.data(cookie, offset, bytes)?;
                 self.data(cookie, offset, bytes)
+            }
+            Lie::TwiceAtOnce => {
+                let reply = Self::chunk_bytes(1, 1, cookie, &[&offset.to_be_bytes(), bytes].concat());
+                self.stream.write_all(&reply.repeat(2))
             }
             Lie::Never => Ok(()),
             Lie::HugeChunk => {

@@ -294,7 +294,7 @@ impl<M: AddressSpace> Owner<M> {
             let word = space.table.get(load.address);
             let follows = load.address == pages[0].address + count as u64 * PAGE;
             let wanted = word.in_flight() && word.state() == State::Stored(load.id.to_bits());
-            let wanted = wanted || self.shared.faults.late_answers;
+            let wanted = wanted || self.shared.faults.believe_late_answers;
             if !(follows && wanted && load.result.is_ok()) {
                 break;
             }

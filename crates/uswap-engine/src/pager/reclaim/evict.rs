@@ -391,7 +391,7 @@ impl<M: AddressSpace> Owner<M> {
         for EvictPage { slot: bit, fate, .. } in done.pages.pages.iter().copied() {
             let tray = space.trays.get_mut(number);
             let address = tray.addresses[bit as usize];
-            let still = valid && tray.live & 1 << bit != 0 || self.shared.faults.late_workers;
+            let still = valid && tray.live & 1 << bit != 0 || self.shared.faults.believe_late_workers;
             match fate {
                 Stored::Object(object) if !still => self.shared.store.release(object),
                 _ if !still => {}
