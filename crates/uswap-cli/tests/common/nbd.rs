@@ -132,7 +132,7 @@ impl Server {
         let begun = Instant::now();
         while !self.greets() || !self.is_known() {
             let gone = self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|end| end.is_some()));
-            let late = begun.elapsed() > Duration::from_secs(20);
+            let late = begun.elapsed() > Duration::from_secs(60);
             assert!(!gone && !late, "{:?} did not start: {}", self.kind, self.scratch.text("log"));
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -183,7 +183,8 @@ impl Server {
 
     fn greets(&self) -> bool {
         let mut magic = [0; 8];
-        let patience = Some(Duration::from_millis(500));
+        // A busy machine takes its time to fork what greets.
+        let patience = Some(Duration::from_secs(5));
         let read = match self.port {
             Some(port) => TcpStream::connect(("127.0.0.1", port)).and_then(|mut stream| {
                 stream.set_read_timeout(patience)?;
