@@ -27,6 +27,9 @@
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as uswap_store;
+
 mod background;
 mod codec;
 mod config;
@@ -49,3 +52,8 @@ pub use path::put::Scratch;
 pub use path::queued::QueuedLoad;
 pub use stats::{DeviceStatus, StoreStats};
 pub use store::{PoolMemory, Store, Tuning};
+
+/// Here the model test meets the compressor that only tests have.
+#[cfg(test)]
+#[path = "../tests/model.rs"]
+mod model;

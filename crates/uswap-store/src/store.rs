@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use uswap_core::util::growth::{Growth, during};
@@ -82,7 +82,8 @@ pub struct Store {
     pub(crate) counters: Counters,
     /// Fault points for tests.
     pub faults: StoreFaults,
-    compression: AtomicU8,
+    /// The bits of a [`Compression`].
+    compression: AtomicU16,
     pub(crate) pool_limit: AtomicU64,
     /// Writeback has started and goes on until the low mark.
     pub(crate) writing_back: AtomicBool,
@@ -180,7 +181,7 @@ impl Store {
             pool_limit: AtomicU64::new(pool.usage().limit_bytes),
             pool,
             faults: StoreFaults::default(),
-            compression: AtomicU8::new(config.tier.compression.to_bits()),
+            compression: AtomicU16::new(config.tier.compression.to_bits()),
             devices,
             counters: Counters::default(),
             writing_back: AtomicBool::new(false),

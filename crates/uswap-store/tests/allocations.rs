@@ -3,18 +3,17 @@
 
 mod common;
 
-use common::{Random, hard, page, put, store_in};
+use common::{Random, compressors, hard, page, put, store_in};
 use uswap_core::util::growth;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_device::RamDevice;
-use uswap_store::{AllocatorKind, ObjectId, Scratch, Store, Tier, WritebackScratch};
+use uswap_store::{AllocatorKind, Compression, ObjectId, Scratch, Store, Tier, WritebackScratch};
 use uswap_sys::GuardedAllocator;
 
 /// Ends the process when a thread that may not allocates.
 #[global_allocator]
 static GUARDED: GuardedAllocator = GuardedAllocator;
 
-const COMPRESSORS: [&str; 3] = ["lz4", "zstd:3", "zstd:19"];
 /// Pages stored at a time; a pool of 1 MiB holds a part of them.
 const PAGES: u64 = 2048;
 
@@ -23,6 +22,7 @@ struct Worker {
     store: Store,
     scratch: Scratch,
     writeback: WritebackScratch,
+    compressors: Vec<Compression>,
     stored: Vec<(u64, ObjectId)>,
     out: PageBuf,
 }
@@ -44,6 +44,7 @@ impl Worker {
             store: store_in(16, tier, vec![(device, 0)]),
             scratch: Scratch::new(),
             writeback: WritebackScratch::new(),
+            compressors: compressors(),
             stored: Vec::with_capacity(PAGES as usize),
             out: [0; PAGE_SIZE],
         }
@@ -53,7 +54,7 @@ impl Worker {
     /// lets them go.
     fn round(&mut self, seed: u64) {
         for n in 0..PAGES {
-            let compression = COMPRESSORS[(n / 64) as usize % COMPRESSORS.len()].parse().expect("a compressor");
+            let compression = self.compressors[(n / 64) as usize % self.compressors.len()];
             self.store.set_compression(compression).expect("a known one");
             let id = put(&self.store, &content(seed + n), &mut self.scratch).expect("room on the device");
             self.stored.push((seed + n, id));

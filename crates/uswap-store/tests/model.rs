@@ -4,11 +4,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{check, hard, hasher, page, put, soft, store};
+use common::{check, compressors, hard, hasher, page, put, soft, store};
 use proptest::prelude::*;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_device::RamDevice;
-use uswap_store::{LoadError, ObjectId, Scratch, Store, WritebackScratch};
+use uswap_store::{Compression, LoadError, ObjectId, Scratch, Store, WritebackScratch};
 
 const SLOTS: u32 = 512;
 
@@ -26,6 +26,7 @@ enum Op {
     Reuse(usize, bool),
     Writeback,
     Limit(u64),
+    Compressor(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (pick(), any::<bool>()).prop_map(|(at, equal)| Op::Reuse(at, equal)),
         4 => Just(Op::Writeback),
         1 => (1..12u64).prop_map(Op::Limit),
+        2 => pick().prop_map(Op::Compressor),
     ]
 }
 
@@ -67,6 +69,7 @@ struct Model {
     scratch: Scratch,
     writeback: WritebackScratch,
     objects: BTreeMap<ObjectId, Object>,
+    compressors: Vec<Compression>,
 }
 
 impl Model {
@@ -76,6 +79,7 @@ impl Model {
             scratch: Scratch::new(),
             writeback: WritebackScratch::new(),
             objects: BTreeMap::new(),
+            compressors: compressors(),
         }
     }
 
@@ -164,6 +168,10 @@ impl Model {
             Op::Reuse(at, equal) => drop(self.pick(at, cached).map(|id| self.reuse(id, equal))),
             Op::Writeback => drop(self.store.writeback(&mut self.writeback)),
             Op::Limit(slabs) => self.store.set_pool_limit(slabs * common::SLAB),
+            Op::Compressor(at) => {
+                let compression = self.compressors[at % self.compressors.len()];
+                self.store.set_compression(compression).expect("memory for it");
+            }
         }
     }
 

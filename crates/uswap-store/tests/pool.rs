@@ -5,14 +5,12 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use common::{SLAB, check, hard, hasher, page, put, soft, store_in};
+use common::{SLAB, check, compressors, hard, hasher, page, put, soft, store_in};
 use uswap_core::PAGE_SIZE;
 use uswap_device::{Device, RamDevice};
 use uswap_store::{
     AllocatorKind, Compression, LoadError, ObjectId, PutError, Scratch, Store, StoreStats, Tier, WritebackScratch,
 };
-
-const COMPRESSORS: [&str; 4] = ["lz4", "zstd:1", "zstd:3", "zstd:22"];
 
 fn by(name: &str) -> Compression {
     name.parse().expect("a compressor")
@@ -22,7 +20,7 @@ fn by(name: &str) -> Compression {
 fn tiers() -> impl Iterator<Item = Tier> {
     [AllocatorKind::Slab, AllocatorKind::Zbud]
         .into_iter()
-        .flat_map(|allocator| COMPRESSORS.iter().map(move |name| Tier { allocator, compression: by(name) }))
+        .flat_map(|allocator| compressors().into_iter().map(move |compression| Tier { allocator, compression }))
 }
 
 fn ram(slots: u32) -> Vec<(Box<dyn Device>, i32)> {
@@ -96,10 +94,10 @@ fn every_page_comes_back_by_every_compressor_and_allocator() {
 fn objects_of_one_compressor_stay_readable_under_another_in_memory_and_on_a_device() {
     for allocator in [AllocatorKind::Slab, AllocatorKind::Zbud] {
         let mut rig = Rig::new(40, Tier { allocator, compression: by("lz4") }, ram(4096));
-        let mut held = Vec::new();
+        let (each, mut held) = (compressors(), Vec::new());
         while !rig.store.needs_writeback() {
             let seed = held.len() as u64;
-            rig.store.set_compression(by(COMPRESSORS[seed as usize % 4])).expect("memory for zstd");
+            rig.store.set_compression(each[seed as usize % each.len()]).expect("memory for it");
             held.push((rig.put(&soft(seed)).expect("room"), seed));
         }
         rig.store.set_compression(by("zstd:5")).expect("memory for zstd");
@@ -156,6 +154,15 @@ fn same_filled_pages_are_a_value_whatever_the_word() {
     }
     ids.into_iter().for_each(|id| rig.store.release(id));
     assert_eq!(rig.store.stats().same_filled_pages, 0);
+}
+
+/// The toy of the unit tests (`src/codec/run_length.rs`) is in no other build.
+#[test]
+fn compressors_are_those_that_are_shipped() {
+    assert!(compressors().starts_with(&["lz4", "zstd:1", "zstd:3", "zstd:22"].map(by)));
+    let error = "run-length".parse::<Compression>().expect_err("a toy");
+    assert!(error.starts_with("there is no compressor \"run-length\"; there is: lz4, zstd[:LEVEL]"), "{error}");
+    assert!(!Compression::manual().contains("run-length"));
 }
 
 /// Each counter grows when its comment says so, by that much, and no other one does.
@@ -313,8 +320,8 @@ fn compressors_change_under_load() {
                 }
             });
             scope.spawn(|| {
-                for name in COMPRESSORS.iter().cycle() {
-                    store.set_compression(by(name)).expect("memory for zstd");
+                for compression in compressors().into_iter().cycle() {
+                    store.set_compression(compression).expect("memory for it");
                     std::thread::sleep(Duration::from_millis(1));
                     if done.load(Relaxed) {
                         break;

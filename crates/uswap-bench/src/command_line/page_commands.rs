@@ -94,7 +94,7 @@ fn each(files: &[PathBuf], mut see: impl FnMut(&str, &[PageBuf]) -> String) -> R
 pub(crate) fn only_codecs(arguments: &CodecsArguments) -> Result<i32, Refusal> {
     let text = each(&arguments.files, |name, pages| {
         if let Some(compression) = arguments.sizes {
-            return codecs::distribution(pages, &compression.to_string());
+            return codecs::distribution(pages, compression);
         }
         let tables = [codecs::compressors(pages), codecs::allocators(pages)];
         format!(

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use uswap_core::util::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::machine_memory;
-use uswap_engine::config::{SwapSpec, exit};
+use uswap_engine::config::{Compression, SwapSpec, exit};
 use uswap_sys::process::interrupt;
 
 use crate::client::{self, Run};
@@ -65,8 +65,7 @@ pub struct CompressorArguments {
     /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// lz4, or zstd[:LEVEL] with a level from 1 to 22
-    #[arg(value_name = "COMPRESSOR")]
+    #[arg(value_name = "COMPRESSOR", help = Compression::choices())]
     compressor: String,
     /// Print the answer as JSON
     #[arg(long)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use uswap_core::util::size::{Size, human, unit_hint};
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
-use uswap_engine::config::{Ram, RunConfig, SwapSpec, Target, Tier, exit};
+use uswap_engine::config::{Compression, Ram, RunConfig, SwapSpec, Target, Tier, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::fd_budget::check_limit;
 use uswap_engine::swapon::MIN_BUDGET;
@@ -33,8 +33,8 @@ pub struct EngineArguments {
     /// same, and this at most
     #[arg(long, allow_hyphen_values = true, value_name = "PERCENT|auto[:PERCENT]", default_value = "auto")]
     pool: String,
-    /// Compressor of the pool: lz4, or zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)
-    #[arg(long, value_name = "NAME[:LEVEL]", default_value = "lz4")]
+    #[arg(long, value_name = "NAME[:LEVEL]", default_value = Compression::default().name(),
+          help = format!("Compressor of the pool: {}", Compression::choices_in_short()))]
     compressor: String,
     /// Allocator of the pool: slab (dense), or zbud (two objects a page, for comparison)
     #[arg(long, value_name = "slab|zbud", default_value = "slab")]

@@ -5,6 +5,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use uswap_engine::config::Compression;
 
 use crate::Cli;
 
@@ -146,14 +147,9 @@ fn rest() -> Roff {
         ],
     );
     page.control("SH", ["COMPRESSION"]);
-    paragraphs(
-        &mut page,
-        &[
-            "lz4, the default, is fast; zstd[:LEVEL], with a level from 1 to 22 (3 where none is given), makes pages smaller and \
-             takes two to three times as long at low levels. uswap compressor changes it while the run goes on; what is stored \
-             stays as it is. Pages that do not compress to three quarters of themselves go to a swap place as they are.",
-        ],
-    );
+    let rules = "uswap compressor changes it while the run goes on; what is stored stays as it is. Pages that do not \
+                 compress to three quarters of themselves go to a swap place as they are.";
+    paragraphs(&mut page, &[&format!("{} {rules}", Compression::manual())]);
     page.control("SH", ["GROUPS"]);
     paragraphs(
         &mut page,
@@ -309,6 +305,30 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// The registry of compressors is what the help and the page know of them.
+    #[test]
+    fn each_compressor_is_named() {
+        let page = man_page().expect("a page").replace("\\-", "-");
+        let command = Cli::command();
+        let help = |name: &str| {
+            let found =
+                command.find_subcommand(name).expect("a command").get_arguments().find(|a| a.get_id() == "compressor");
+            found.and_then(|argument| argument.get_help()).expect("its help").to_string()
+        };
+        for name in Compression::each().map(Compression::name) {
+            assert!(help("run").contains(name) && help("attach").contains(name) && help("compressor").contains(name));
+            assert!(page.matches(name).count() >= 4, "{name}: three options and the section");
+        }
+        assert!(help("run").starts_with("Compressor of the pool: lz4, "));
+        assert!(help("run").contains("zstd[:LEVEL] with a level from 1 to 22 (smaller and slower)"));
+        assert!(
+            help("compressor").contains("zstd[:LEVEL] with a level from 1 to 22") && !help("compressor").contains('(')
+        );
+        let begin = "lz4, the default, is fast; zstd[:LEVEL], with a level from 1 to 22 (3 where none is given), \
+                     makes pages smaller and takes two to three times as long at low levels";
+        assert!(page.contains(begin) && page.contains(". uswap compressor changes it"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use uswap_core::{PAGE_SIZE, PageBuf, PageHasher};
 use uswap_device::Device;
-use uswap_store::{Concurrency, ObjectId, PutError, Scratch, Store, StoreConfig, Tier};
+use uswap_store::{Compression, Concurrency, ObjectId, PutError, Scratch, Store, StoreConfig, Tier};
 
 pub const HASHER_SECRET: u64 = 0x5eed;
 /// Bytes in a slab of the pool.
@@ -37,6 +37,18 @@ fn make(slabs: u64, devices: Devices, concurrency: Concurrency, tier: Tier) -> S
     let (pool_limit_bytes, pool_reserve_bytes) = (slabs * SLAB, 64 << 20);
     let config = StoreConfig { pool_limit_bytes, pool_reserve_bytes, hasher: hasher(), devices, concurrency, tier };
     Store::new(config).expect("address space")
+}
+
+/// Each compressor of the registry: at its lowest level, the usual one and the highest.
+pub fn compressors() -> Vec<Compression> {
+    let all: Vec<_> = Compression::all().collect();
+    let mut chosen = Vec::new();
+    for levels in all.chunk_by(|a, b| a.name() == b.name()) {
+        let usual = levels[0].name().parse().expect("a compressor's own name");
+        chosen.extend([levels[0], usual, levels[levels.len() - 1]]);
+    }
+    chosen.dedup();
+    chosen
 }
 
 /// A small random generator.

@@ -1,0 +1,235 @@
+//! Compressors behind one trait, without an allocation for each page. A compressor is a file with a [`Codec`] and a line
+//! of the registry below; names, errors, help, tests and the figures of the benchmarks follow from the registry.
+//!
+//! ```text
+//! object in the pool:     | id: u32 | codec: u8 | compressed bytes ... |
+//! object on a device:               | codec: u8 | compressed bytes ... |      4096 bytes: a page as it is, no codec
+//! ```
+//! The codec byte says who expands an object, so the compressor may change while objects of the one before are stored.
+//!
+//! A compressing thread owns its contexts ([`Compressor`]).
+
+mod choice;
+
+use uswap_core::{PAGE_SIZE, PageBuf};
+
+pub use choice::Compression;
+
+/// Compressed pages longer than this, codec byte included, save too little to be worth the pool's memory and a
+/// decompression.
+pub(crate) const MAX_COMPRESSED: usize = PAGE_SIZE * 3 / 4;
+
+/// Bytes before the compressed ones in the pool: the object's id, so that a moved object is found.
+pub(crate) const TAG: usize = 4;
+
+/// Room for the worst case of all.
+const OUTPUT: usize = TAG + 1 + max_output(REGISTRY);
+
+/// A compressor. A value of it is the memory of one compressing thread, made before the thread's first page: no page
+/// allocates. What a C library allocates once for a thread may wait for the first page.
+trait Codec: Default {
+    /// What its objects begin with; no other codec has the same.
+    const ID: u8;
+    /// As users write it: without a colon.
+    const NAME: &'static str;
+    /// `None`: there is nothing to choose.
+    const LEVELS: Option<Levels>;
+    /// What the man page says of it, behind its name.
+    const HELP: &'static str;
+    /// What it is chosen for, in short, for the help of commands.
+    const IN_SHORT: Option<&'static str> = None;
+    /// The most bytes that it makes of a page.
+    const MAX_OUTPUT: usize;
+
+    /// Makes what any thread needs in order to expand its objects. Done before the first is stored.
+    ///
+    /// # Errors
+    /// For the user: no memory.
+    fn prepare() -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Compresses into `out`, which has room for the worst case; returns the length, `None` when it failed.
+    fn compress(&mut self, page: &PageBuf, level: u8, out: &mut [u8]) -> Option<usize>;
+
+    /// Fills `out` with the page; false when `bytes` are none. Bytes from a device may be anything.
+    fn expand(bytes: &[u8], out: &mut PageBuf) -> bool;
+}
+
+/// The levels of a compressor.
+#[derive(Clone, Copy)]
+struct Levels {
+    /// The lowest, at least 1, and the highest.
+    all: (u8, u8),
+    /// That of a name without a level.
+    usual: u8,
+    /// Those whose costs are worth a table.
+    compared: &'static [u8],
+}
+
+/// What is known of a codec without its type.
+struct Info {
+    id: u8,
+    name: &'static str,
+    levels: Option<Levels>,
+    help: &'static str,
+    in_short: Option<&'static str>,
+    max_output: usize,
+    prepare: fn() -> Result<(), String>,
+}
+
+impl Info {
+    const fn of<C: Codec>() -> Self {
+        Self {
+            id: C::ID,
+            name: C::NAME,
+            levels: C::LEVELS,
+            help: C::HELP,
+            in_short: C::IN_SHORT,
+            max_output: C::MAX_OUTPUT,
+            prepare: C::prepare,
+        }
+    }
+}
+
+impl Compression {
+    /// The codec's byte, then the level. Only the store that runs keeps it: an object has the codec's byte alone.
+    pub(crate) fn to_bits(self) -> u16 {
+        u16::from_be_bytes([self.id, self.level])
+    }
+
+    /// From what [`Compression::to_bits`] said.
+    pub(crate) fn from_bits(bits: u16) -> Self {
+        let [id, level] = bits.to_be_bytes();
+        Self { id, level }
+    }
+
+    /// Makes what any thread needs in order to expand pages of this compressor. To be done before the first is stored.
+    ///
+    /// # Errors
+    /// For the user: no memory.
+    pub(crate) fn prepare(self) -> Result<(), String> {
+        (self.info().prepare)()
+    }
+}
+
+/// Why a page is not stored compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reject {
+    /// It would be longer than [`MAX_COMPRESSED`].
+    Poor,
+    /// The compressor failed.
+    Fail,
+}
+
+/// The working memory of a compressing thread.
+pub(crate) struct Compressor {
+    contexts: Contexts,
+    output: Box<[u8; OUTPUT]>,
+}
+
+impl Compressor {
+    pub fn new() -> Self {
+        Self { contexts: Contexts::default(), output: Box::new([0; OUTPUT]) }
+    }
+
+    /// What was compressed last, from its codec byte on.
+    pub fn output(&self) -> &[u8] {
+        &self.output[TAG..]
+    }
+
+    /// The compressed form of `page` after [`TAG`] bytes left to the caller.
+    pub fn compress(&mut self, page: &PageBuf, by: Compression) -> Result<&mut [u8], Reject> {
+        let output = &mut self.output[TAG..];
+        output[0] = by.id;
+        match self.contexts.compress(page, by, &mut output[1..]).map(|length| 1 + length) {
+            Some(length) if length <= MAX_COMPRESSED => Ok(&mut self.output[..TAG + length]),
+            Some(_) => Err(Reject::Poor),
+            None => Err(Reject::Fail),
+        }
+    }
+}
+
+/// Expands `bytes` (a whole page is taken as it is) into `out`; false when they are no page.
+pub(crate) fn expand(bytes: &[u8], out: &mut PageBuf) -> bool {
+    if let Ok(raw) = <&PageBuf>::try_from(bytes) {
+        *out = *raw;
+        return true;
+    }
+    bytes.split_first().is_some_and(|(&id, bytes)| expand_by(id, bytes, out))
+}
+
+/// Fills `out` with one word repeated.
+pub(crate) fn fill(out: &mut PageBuf, word: u64) {
+    out.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
+}
+
+const fn max_output(registry: &[Info]) -> usize {
+    let (mut max, mut i) = (0, 0);
+    while i < registry.len() {
+        if registry[i].max_output > max {
+            max = registry[i].max_output;
+        }
+        i += 1;
+    }
+    max
+}
+
+const fn ids_differ(registry: &[Info]) -> bool {
+    let mut i = 0;
+    while i < registry.len() {
+        let mut j = 0;
+        while j < i {
+            if registry[i].id == registry[j].id {
+                return false;
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+    true
+}
+
+const _: () = assert!(ids_differ(REGISTRY), "two codecs have the same id");
+
+/// The registry: the modules of the codecs, what is known of them, a thread's memory for them, and who is called.
+macro_rules! codecs {
+    ($($(#[$only:meta])? $file:ident::$codec:ident,)+) => {
+        $($(#[$only])? mod $file;)+
+
+        /// In the order in which users read of them; the first is the default.
+        const REGISTRY: &[Info] = &[$($(#[$only])? Info::of::<$file::$codec>()),+];
+
+        /// A thread's memory for each of them.
+        #[derive(Default)]
+        struct Contexts {
+            $($(#[$only])? $file: $file::$codec,)+
+        }
+
+        impl Contexts {
+            fn compress(&mut self, page: &PageBuf, by: Compression, out: &mut [u8]) -> Option<usize> {
+                match by.id {
+                    $($(#[$only])? $file::$codec::ID => self.$file.compress(page, by.level, out),)+
+                    _ => None,
+                }
+            }
+        }
+
+        fn expand_by(id: u8, bytes: &[u8], out: &mut PageBuf) -> bool {
+            match id {
+                $($(#[$only])? $file::$codec::ID => $file::$codec::expand(bytes, out),)+
+                _ => false,
+            }
+        }
+    };
+}
+
+// One line each: FILE::TYPE. `make lint` formats the files, which cargo fmt does not find here.
+codecs! {
+    lz4::Lz4,
+    zstd::Zstd,
+    #[cfg(test)] run_length::RunLength,
+}
+
+#[cfg(test)]
+mod tests;
