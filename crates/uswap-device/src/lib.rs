@@ -1,14 +1,17 @@
-//! Where swap slots live: the [`Device`] trait, its implementations, and wrappers that delay, fail, corrupt and count.
+//! Where swap slots live: the [`Device`] trait, its implementations, wrappers that delay, fail, corrupt and count, and
+//! the kinds of places that a swap specification ([`SwapSpec`]) can name.
 #![forbid(unsafe_code)]
 
 mod device;
 mod file;
 mod file_queue;
+pub mod kinds;
 mod mirror;
 pub mod nbd;
 mod open;
 mod queue;
 mod ram;
+pub mod spec;
 mod wrap;
 
 pub use device::{ConnectionState, ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest};
@@ -17,4 +20,5 @@ pub use mirror::Mirror;
 pub use open::{IoBackend, OpenError};
 pub use queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 pub use ram::RamDevice;
+pub use spec::{SwapPlace, SwapSpec};
 pub use wrap::{Corrupt, Delay, DeviceCounters, Fail, Stats, When};

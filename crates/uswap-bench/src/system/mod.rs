@@ -16,6 +16,8 @@ pub mod kernel;
 
 use std::path::{Path, PathBuf};
 
+use uswap_device::{SwapPlace, SwapSpec};
+
 use crate::system::kernel::{Plan, zram_algorithms, zswap_compressors, zswap_default};
 
 /// A way to run a command in less memory.
@@ -88,7 +90,9 @@ impl System {
 
     /// Whether its device lies in memory, which a limit of the group would count.
     pub fn swaps_in_memory(&self) -> bool {
-        matches!(&self.kind, Kind::Uswap { options, .. } if options.windows(2).any(|two| two == ["--swap", "ram"]))
+        let Kind::Uswap { options, .. } = &self.kind else { return false };
+        let in_memory = |spec: &SwapSpec| spec.places().any(SwapPlace::is_memory);
+        options.windows(2).any(|two| two[0] == "--swap" && two[1].parse().as_ref().is_ok_and(in_memory))
     }
 }
 

@@ -1,14 +1,15 @@
 //! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on meanwhile.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
 use uswap_core::util::size::{Size, human, unit_hint};
+use uswap_device::kinds::help;
+use uswap_device::{SwapSpec, spec};
 use uswap_engine::cgroup::machine_memory;
-use uswap_engine::config::{Compression, SwapSpec, exit};
+use uswap_engine::config::{Compression, exit};
 use uswap_sys::process::interrupt;
 
 use crate::client::{self, Run};
@@ -23,8 +24,8 @@ pub struct SwaponArguments {
     /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
-    /// A file (made if missing), a block device, an NBD server, or ram; with options as for `run --swap`
-    #[arg(value_name = "SPEC")]
+    // Its help lists the kinds of devices.
+    #[arg(value_name = "SPEC", help = help_of_spec())]
     spec: String,
     /// Print the answer as JSON
     #[arg(long)]
@@ -72,6 +73,14 @@ pub struct CompressorArguments {
     json: bool,
 }
 
+fn help_of_spec() -> String {
+    let mut text = help::places_as_things();
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    text + "; with options as for `run --swap`"
+}
+
 /// Has pages stored by another compressor from now on; returns the exit status.
 pub fn compressor(arguments: &CompressorArguments) -> i32 {
     let order = || {
@@ -90,7 +99,7 @@ pub fn swapon(arguments: &SwaponArguments) -> i32 {
         let spec = &arguments.spec;
         spec.parse::<SwapSpec>().map_err(|error| format!("{spec}: {error}"))?;
         let run = client::find(&arguments.name)?;
-        client::ask_for(&run, &json!({ "request": "swapon", "spec": absolute(&arguments.spec) }))
+        client::ask_for(&run, &json!({ "request": "swapon", "spec": seen_from_elsewhere(spec) }))
     };
     tell(order(), arguments.json, |answer| {
         let size = human(answer["size_bytes"].as_u64().unwrap_or(0));
@@ -107,10 +116,7 @@ pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
     }
     let order = || {
         let run = client::find(&arguments.name).map_err(refused)?;
-        let device = match arguments.device.as_str() {
-            "ram" => "ram".to_string(),
-            path => absolute(path),
-        };
+        let device = seen_from_elsewhere(&arguments.device);
         // An unnamed file is called by the directory it is in, which is no path of ours to complete.
         let asked = |name: &str| client::ask_for(&run, &json!({ "request": "swapoff", "device": name }));
         let other = |first| if device == arguments.device { Err(first) } else { asked(&device) };
@@ -223,20 +229,10 @@ pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) ->
     }
 }
 
-/// The engine runs in another directory: relative paths in a spec are completed here.
-fn absolute(spec: &str) -> String {
-    let Ok(here) = std::env::current_dir() else { return spec.to_string() };
-    let complete = |place: &str| match place.is_empty() || place == "ram" || place.contains("://") {
-        true => place.to_string(),
-        false => here.join(Path::new(place)).display().to_string(),
-    };
-    let mut parts = spec.split(',');
-    let place = complete(parts.next().unwrap_or_default());
-    let options = parts.map(|option| match option.split_once('=') {
-        Some(("mirror", place)) => format!("mirror={}", complete(place)),
-        _ => option.to_string(),
-    });
-    std::iter::once(place).chain(options).collect::<Vec<_>>().join(",")
+/// The engine runs in another directory: relative paths in a specification, or in the name of a device, are completed
+/// here.
+fn seen_from_elsewhere(spec: &str) -> String {
+    std::env::current_dir().map_or_else(|_| spec.to_string(), |here| spec::absolute(spec, &here))
 }
 
 #[cfg(test)]
@@ -246,10 +242,10 @@ mod tests {
     #[test]
     fn relative_places_are_completed_and_others_left() {
         let here = std::env::current_dir().expect("a directory");
-        assert_eq!(absolute("a/b,prio=1"), format!("{}/a/b,prio=1", here.display()));
-        assert_eq!(absolute("nbd://h/x,mirror=b"), format!("nbd://h/x,mirror={}/b", here.display()));
+        assert_eq!(seen_from_elsewhere("a/b,prio=1"), format!("{}/a/b,prio=1", here.display()));
+        assert_eq!(seen_from_elsewhere("nbd://h/x,mirror=b"), format!("nbd://h/x,mirror={}/b", here.display()));
         for same in ["/a,size=1G", "ram", "ram,size=1M", "nbd://h/x", "", ",prio=1"] {
-            assert_eq!(absolute(same), same);
+            assert_eq!(seen_from_elsewhere(same), same);
         }
     }
 }

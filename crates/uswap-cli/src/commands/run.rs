@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use uswap_core::util::size::{Size, human, unit_hint};
+use uswap_device::SwapSpec;
+use uswap_device::kinds::help;
 use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
-use uswap_engine::config::{Compression, Ram, RunConfig, SwapSpec, Target, Tier, exit};
+use uswap_engine::config::{Compression, Ram, RunConfig, Target, Tier, exit};
 use uswap_engine::control::check_name;
 use uswap_engine::fd_budget::check_limit;
 use uswap_engine::swapon::MIN_BUDGET;
@@ -39,10 +41,8 @@ pub struct EngineArguments {
     /// Allocator of the pool: slab (dense), or zbud (two objects a page, for comparison)
     #[arg(long, value_name = "slab|zbud", default_value = "slab")]
     allocator: String,
-    /// Where pages go that do not fit: PATH, a block device, nbd://HOST[:PORT]/EXPORT, or ram; with [,prio=N][,size=SIZE]
-    /// [,mirror=PLACE], of servers also [,timeout=SECONDS][,connections=N]. May be repeated (default: a file in $TMPDIR or
-    /// /var/tmp, which may grow to half of the free disk)
-    #[arg(long, value_name = "SPEC")]
+    // Its help lists the kinds of devices.
+    #[arg(long, value_name = "SPEC", help = help_of_swap())]
     swap: Vec<String>,
     /// Write all figures to this file at the end, as JSON
     #[arg(long, value_name = "FILE")]
@@ -72,6 +72,14 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+fn help_of_swap() -> String {
+    let (places, options) = (help::written_places(), help::options_in_one_line());
+    format!(
+        "Where pages go that do not fit: {places}; with {options}. May be repeated (default: a file in $TMPDIR or \
+         /var/tmp, which may grow to half of the free disk)"
+    )
 }
 
 /// A refusal: what to say and which status to exit with.
@@ -124,7 +132,7 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     let parse = |spec: &String| spec.parse().map_err(|error| format!("--swap {spec}: {error}"));
     let mut swap: Vec<SwapSpec> = arguments.swap.iter().map(parse).collect::<Result<_, _>>().map_err(refuse)?;
     arguments.stats.as_deref().map_or(Ok(()), check_writable).map_err(refuse)?;
-    swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority));
+    swap.sort_by_key(|spec| std::cmp::Reverse(spec.priority()));
     Ok(RunConfig {
         ram,
         limit,

@@ -116,36 +116,9 @@ fn description() -> Roff {
 fn rest() -> Roff {
     let mut page = Roff::new();
     page.control("SH", ["SWAP PLACES"]);
-    entries(
-        &mut page,
-        &[
-            ("PATH", "A file; made if it is missing. A file that holds foreign data is refused."),
-            ("/dev/...", "A block device. Its content is lost."),
-            (
-                "nbd://HOST[:PORT]/EXPORT",
-                "An export of an NBD server, whose content is lost; with nbds:// by TLS. ?tls-certificates=FOLDER names the \
-                 folder of ca-cert.pem, client-cert.pem and client-key.pem, ?tls-hostname=NAME the name in the server's \
-                 certificate.",
-            ),
-            ("nbd+unix:///EXPORT?socket=PATH", "The same by a Unix socket; also nbds+unix."),
-            ("ram", "Uncompressed memory, for experiments."),
-            (",prio=N", "Higher priorities are filled first (default 0)."),
-            (
-                ",size=SIZE",
-                "Use at most so much (default for a place that is named: 4 x the budget; of an export all).",
-            ),
-            (",mirror=PLACE", "Write each page there too. The place that fails is left for good, the other has all."),
-            (
-                ",timeout=SECONDS",
-                "So long a request to a server may take, reconnects included (default 30). Pages on a server that has not \
-                 answered for that long are lost to who touches them, until it answers again.",
-            ),
-            (
-                ",connections=N",
-                "Connections to a server (default: 4, and one for each thread that serves faults, if it says that all see the same data, else 1).",
-            ),
-        ],
-    );
+    let places = uswap_device::kinds::help::manual_entries("4 x the budget");
+    let places: Vec<(&str, &str)> = places.iter().map(|(term, text)| (term.as_str(), text.as_str())).collect();
+    entries(&mut page, &places);
     page.control("SH", ["COMPRESSION"]);
     let rules = "uswap compressor changes it while the run goes on; what is stored stays as it is. Pages that do not \
                  compress to three quarters of themselves go to a swap place as they are.";

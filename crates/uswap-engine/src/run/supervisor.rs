@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PageHasher;
 use uswap_core::util::size::human;
-use uswap_device::{Device, FileDevice, IoBackend};
+use uswap_device::{Device, FileDevice, IoBackend, SwapSpec};
 use uswap_store::{Concurrency, Store, StoreConfig};
 use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::io::events::{EventFd, Poller};
@@ -350,10 +350,9 @@ fn open_devices(config: &RunConfig) -> Result<Devices, String> {
     if config.swap.is_empty() {
         return default_device(config).map(|device| vec![(device, 0)]);
     }
-    let open = |spec: &crate::run::config::SwapSpec| {
-        let device = crate::run::control::swapon::open_device(spec, 4 * config.limit)
-            .map_err(|error| format!("--swap {error}"))?;
-        Ok((device, spec.priority))
+    let open = |spec: &SwapSpec| {
+        let device = swapon::open_device(spec, config.limit).map_err(|error| format!("--swap {error}"))?;
+        Ok((device, spec.priority()))
     };
     config.swap.iter().map(open).collect()
 }

@@ -11,21 +11,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use uswap_core::util::size::human;
-use uswap_device::nbd::{NbdDevice, NbdOptions};
-use uswap_device::{Delay, Device, Errno, Fail, FileDevice, IoBackend, Mirror, RamDevice, When};
+use uswap_device::{Delay, Device, Errno, Fail, SwapSpec, When};
 use uswap_store::Compression;
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::Shared;
-use crate::run::config::{SwapPlace, SwapSpec};
 use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 
 /// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
 pub const MIN_BUDGET: u64 = 16 << 20;
 
-/// The least that is taken for a device in memory, as of all others: a cluster of slots.
-const MIN_IN_RAM: u64 = 2 << 20;
+/// A swap place that is given no size may take so many times the budget.
+const USUAL_BUDGETS: u64 = 4;
 
 /// What is ordered, and what became of it. Part of [`Shared`].
 #[derive(Default)]
@@ -38,41 +36,12 @@ pub struct Orders {
     pub swapoff: Mutex<Option<Arc<Swapoff>>>,
 }
 
-/// Opens what a spec names; a file without a size gets `usual` bytes.
+/// Opens what a specification names; a place without a size gets a multiple of the budget, which is `limit` bytes.
 ///
 /// # Errors
 /// For the user: why it cannot be swapped to.
-pub fn open_device(spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, String> {
-    let device = open_place(&spec.place, spec, usual)?;
-    match &spec.mirror {
-        None => Ok(device),
-        Some(place) => Ok(Box::new(Mirror::new(device, open_place(place, spec, usual)?))),
-    }
-}
-
-fn open_place(place: &SwapPlace, spec: &SwapSpec, usual: u64) -> Result<Box<dyn Device>, String> {
-    let size = spec.size.unwrap_or(usual);
-    Ok(match place {
-        SwapPlace::UnnamedIn(directory) => {
-            Box::new(FileDevice::unnamed(directory, size, IoBackend::Auto).map_err(|e| e.to_string())?)
-        }
-        SwapPlace::Path(path) => {
-            Box::new(FileDevice::open(path, Some(size), IoBackend::Auto).map_err(|e| e.to_string())?)
-        }
-        SwapPlace::Nbd(uri) => {
-            let usual = NbdOptions::default();
-            let timeout = spec.timeout.unwrap_or(usual.timeout);
-            let options = NbdOptions { timeout, connections: spec.connections, size: spec.size };
-            Box::new(NbdDevice::open(uri, options).map_err(|e| e.to_string())?)
-        }
-        SwapPlace::Ram => {
-            if size < MIN_IN_RAM {
-                return Err(format!("ram has room for less than {}", human(MIN_IN_RAM)));
-            }
-            let slots = (size >> 12).min(u64::from(u32::MAX)) as u32;
-            Box::new(RamDevice::try_new("ram", slots).map_err(|e| format!("ram: {e}"))?)
-        }
-    })
+pub fn open_device(spec: &SwapSpec, limit: u64) -> Result<Box<dyn Device>, String> {
+    spec.open(USUAL_BUDGETS * limit)
 }
 
 /// What a swap file in this directory may take when nobody says how much: half of what is free there now, and no more than
@@ -110,15 +79,15 @@ pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> 
 /// For the user; nothing is changed then.
 pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
     let spec: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
-    let device = open_device(&spec, 4 * ((shared.budget.limit() as u64) << 12))?;
+    let device = open_device(&spec, (shared.budget.limit() as u64) << 12)?;
     let (name, size) = (device.name().to_owned(), u64::from(device.slots()) << 12);
     let device = slowed(device, &shared.faults);
-    let added = shared.store.add_device(device, spec.priority);
+    let added = shared.store.add_device(device, spec.priority());
     let number = added.ok_or("this run has had 255 swap devices, which is the most")?;
     crate::pager::io::reader::open(shared, number).map_err(|error| format!("no threads to read from it: {error}"))?;
     shared.budget.exhausted.store(false, SeqCst);
-    shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority));
-    Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority }))
+    shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority()));
+    Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority() }))
 }
 
 /// `uswap limit`: another budget from now on.

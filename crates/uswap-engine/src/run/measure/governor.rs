@@ -4,12 +4,13 @@
 //! the activation mark. Pages that a fork left shared would be counted in parent and child; then the proportional
 //! share is read, which costs more and is done more rarely.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
+use uswap_device::SwapSpec;
 
 use crate::pager::accounting::group::Account;
 use crate::pager::accounting::pool_size::{Figures, PoolSizer};
@@ -24,7 +25,7 @@ use crate::remote::inject::{AttachCandidates, AttacherHandle};
 use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteMessage;
 use crate::remote::{Message, Shared};
-use crate::run::config::{Ram, RunConfig, SwapPlace, SwapSpec};
+use crate::run::config::{Ram, RunConfig};
 use crate::run::measure::cgroup::{Balance, Cgroup};
 use crate::run::measure::cow_accounting::{Asked, ForkShares};
 use crate::run::measure::cow_plausibility::ToldShares;
@@ -128,7 +129,8 @@ pub struct Governor {
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
     share: PoolSizer,
-    swap_in_ram: bool,
+    /// Names of the devices whose pages lie in memory of the engine, as the run began.
+    swap_in_ram: BTreeSet<String>,
     /// Shared pages are known, or taken to be none.
     shares_known: bool,
     /// What the pool was limited to last, in pages.
@@ -157,8 +159,8 @@ impl Governor {
         let watched = HashMap::new();
         let cgroup = Cgroup::of_process(shared.of_memory.tree.first());
         let automatic = cgroup.clone().filter(|_| matches!(config.ram, Ram::Auto)).map(Balance::new);
-        let in_ram = |spec: &SwapSpec| spec.place == SwapPlace::Ram || spec.mirror == Some(SwapPlace::Ram);
-        let swap_in_ram = config.swap.iter().any(in_ram);
+        let in_ram = config.swap.iter().flat_map(SwapSpec::places).filter(|place| place.is_memory());
+        let swap_in_ram = in_ram.map(ToString::to_string).collect();
         let shared_memory = SharedMemory::new(cgroup);
         Ok(Self {
             shared,
@@ -229,7 +231,7 @@ impl Governor {
 
     /// Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
     fn engine_pages(&self) -> i64 {
-        let swapped_in_ram = if self.swap_in_ram { self.shared.store.device_pages("ram") } else { 0 };
+        let swapped_in_ram: u64 = self.swap_in_ram.iter().map(|name| self.shared.store.device_pages(name)).sum();
         (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0)
     }
 
