@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use uswap_core::reclaim::PolicyKind;
 use uswap_core::util::growth;
 use uswap_store::StoreFaults;
 
@@ -161,8 +162,8 @@ pub struct FaultPoints {
     pub delay_read: u64,
     /// Microseconds that each write to a device takes longer.
     pub delay_write: u64,
-    /// Not a rule: pages go in the order in which they came, whatever their age, for comparison.
-    pub fifo: bool,
+    /// Not a rule: the eviction policy, for comparison. The name of any policy is a fault point.
+    pub policy: PolicyKind,
     /// Not a rule: nothing is read ahead, for comparison.
     pub no_prefetch: bool,
     /// What a process lacks in its turn comes by faults alone.
@@ -279,7 +280,6 @@ impl FaultPoints {
                 "delay-writeback" => points.delay_writeback = number,
                 "delay-read" => points.delay_read = number,
                 "delay-write" => points.delay_write = number,
-                "fifo" => points.fifo = true,
                 "no-prefetch" => points.no_prefetch = true,
                 "no-prepaging" => points.no_prepaging = true,
                 "allocate" => points.allocate = true,
@@ -338,7 +338,7 @@ impl FaultPoints {
                 "shared-folder" => points.shared_folder = true,
                 "busy" => points.busy = number,
                 "write-fail" => points.write_fail = number,
-                _ => return Err(entry.to_string()),
+                _ => points.policy = PolicyKind::named(name).ok_or(entry)?,
             }
         }
         Ok(points)

@@ -25,6 +25,7 @@ pub use s3fifo::S3Fifo;
 pub use two_list::TwoList;
 pub use two_queue::TwoQueue;
 pub use uswap::{Uswap, UswapBits};
+use uswap_core::reclaim::working_set::WorkingSet;
 
 use crate::pager::Pager;
 use crate::policy::Policy;
@@ -134,7 +135,7 @@ impl Kind {
             Self::S3Fifo => Box::new(S3Fifo::new(distinct, capacity)),
             Self::Kernel => Box::new(Kernel::new(distinct, capacity)),
             Self::TwoList => Box::new(Pager::new(TwoList::new(distinct), distinct, capacity)),
-            Self::Uswap => Box::new(Pager::new(<Uswap>::new(distinct), distinct, capacity)),
+            Self::Uswap => Box::new(Pager::new(Uswap::of(<WorkingSet>::default(), distinct), distinct, capacity)),
             Self::UswapBits => Box::new(Pager::new(UswapBits::new(distinct), distinct, capacity)),
         }
     }
