@@ -9,6 +9,10 @@
 //! hits itself, so such a policy cannot learn of one.
 #![forbid(unsafe_code)]
 
+// The tests of policies share their traces with the tests beside `src`, which know the crate by its name.
+#[cfg(test)]
+extern crate self as uswap_lab;
+
 pub mod compact;
 pub mod generate;
 pub mod lackey;

@@ -88,7 +88,8 @@ fn draw(report: &Report, path: &Path, in_percent: bool) -> Result<(), Box<dyn st
         .light_line_style(WHITE)
         .draw()?;
     for (number, (policy, points)) in lines.into_iter().enumerate() {
-        let style = COLORS[number % COLORS.len()].stroke_width(2);
+        // Where there are more policies than colours the others' lines are thin.
+        let style = COLORS[number % COLORS.len()].stroke_width(if number < COLORS.len() { 2 } else { 1 });
         let name = policy.name();
         context
             .draw_series(LineSeries::new(points, style).point_size(3))?

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use uswap_core::reclaim::PolicyKind;
 use uswap_lab::policies::Knowledge;
 use uswap_lab::{Kind, Outcome, Policy};
 
@@ -24,7 +25,7 @@ fn held(simulator: &Simulator, pages: std::ops::Range<u32>) -> usize {
 /// The engine's policy with so many pages of memory.
 fn policy(memory: usize) -> Simulator {
     let knowledge = Knowledge { distinct: 60_000, next_uses: Arc::default() };
-    Kind::Uswap.simulator(&knowledge, memory)
+    Kind::Engine(PolicyKind::default()).simulator(&knowledge, memory)
 }
 
 /// The engine's policy with `MEMORY` pages, after `rounds` sweeps over the first `established` pages.

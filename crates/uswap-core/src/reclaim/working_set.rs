@@ -29,9 +29,10 @@
 //! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
 
 use crate::page::table::{PageIndex, PageTable};
-use crate::page::word::{PageWord, State};
+use crate::page::word::PageWord;
 use crate::reclaim::age_test::{AgeTest, Cost};
-use crate::reclaim::lists::Lists;
+use crate::reclaim::page_lists::PageLists;
+use crate::reclaim::policy::{ReclaimPolicy, Refault};
 use crate::reclaim::staging::Staging;
 use crate::reclaim::thrash_guard::{Passing, Sample, ThrashGuard};
 
@@ -45,7 +46,7 @@ const MAX_SHRINK: u64 = 64;
 /// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
 #[derive(Clone, Debug, Default)]
 pub struct WorkingSet<A: AgeTest = Staging> {
-    lists: Lists,
+    pages: PageLists,
     challenge: ThrashGuard,
     ageing: A,
     /// Evictions so far.
@@ -59,8 +60,6 @@ pub struct WorkingSet<A: AgeTest = Staging> {
     block: Block,
     /// Pages that became active while the guard was closed, and for which none was displaced yet.
     owed: u64,
-    /// No policy: pages go in the order in which they came.
-    plain: bool,
 }
 
 /// Neighbours on the active list that are being taken.
@@ -72,84 +71,41 @@ struct Block {
     owed: bool,
 }
 
-/// What a refault means.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refault {
-    /// The page becomes active.
-    pub activate: bool,
-    /// It had been active when it was evicted.
-    pub restore: bool,
-    /// With so many pages more it would have stayed.
-    pub distance: u64,
-}
-
-impl<A: AgeTest> WorkingSet<A> {
-    /// One without a policy, for comparison: nothing is active, no age is tested, and who came first goes first (FIFO).
-    pub fn plain() -> Self {
-        Self { plain: true, ..Self::default() }
+impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
+    fn pages(&self) -> &PageLists {
+        &self.pages
     }
 
-    /// Whether it has no policy.
-    pub fn is_plain(&self) -> bool {
-        self.plain
+    fn pages_mut(&mut self) -> &mut PageLists {
+        &mut self.pages
     }
 
-    /// Puts a resident page at the tail of the list that its word names, and writes the word.
-    pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
-        let word = word.set_active(word.active() && !self.plain);
-        self.enter(table, page, word, Lists::push);
-    }
-
-    /// Puts a page back that was chosen and could not be taken; it is the next victim.
-    pub fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
-        self.enter(table, page, word.set_active(false), Lists::push_first);
-    }
-
-    /// Of a table so large that it has no names left a page is on no list, and stays where it is.
-    fn enter(&mut self, table: &mut PageTable, page: u64, word: PageWord, push: fn(&mut Lists, PageIndex, bool)) {
-        let Some(index) = table.name(page) else { return table.set(page, word.set_queued(false)) };
-        push(&mut self.lists, index, word.active());
-        table.set_word(index, word.set_queued(true));
-        if self.lists.is_stale() {
-            self.purge(table);
-        }
-    }
-
-    /// The word of a page is about to be overwritten.
-    pub fn forget(&mut self, word: PageWord) {
-        if word.state() == State::Resident && word.queued() {
-            self.lists.leave(word.active());
-        }
-    }
-
-    /// Whether a page that comes displaces nobody, and so becomes active: nothing was evicted yet, or memory is `ample`.
-    pub fn has_room(&mut self, ample: bool) -> bool {
-        let room = !self.plain && (ample || self.clock == 0);
+    /// Nothing was evicted yet, or memory is `ample`.
+    fn has_room(&mut self, ample: bool) -> bool {
+        let room = ample || self.clock == 0;
         self.filled |= room;
         room
     }
 
-    /// Judges the return of an evicted page by its word.
-    pub fn refault(&mut self, word: PageWord) -> Refault {
+    fn refault(&mut self, word: PageWord) -> Refault {
         self.ageing.refaulted();
         let distance = u64::from(word.refault_distance(self.clock as u32));
         let restore = word.workingset();
         if restore {
             self.challenge.displaced_page_returned(self.clock, distance);
         }
-        let near = !self.plain && distance <= self.lists.count(true);
-        let passing = Passing { inactive: self.lists.count(false), staged: self.staged };
+        let near = distance <= self.pages.count(true);
+        let passing = Passing { inactive: self.pages.count(false), staged: self.staged };
         let admitted = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
         self.owed += u64::from(admitted && !self.challenge.is_open());
         // What the inactive list has beyond its share need not be taken from the active one.
-        let spare = near && !self.challenge.is_open() && self.lists.count(false) > self.inactive_target() * 3 / 2;
+        let spare = near && !self.challenge.is_open() && self.pages.count(false) > self.inactive_target() * 3 / 2;
         Refault { activate: admitted || spare, restore, distance }
     }
 
-    /// A staged page goes: counts the eviction, and returns the time for its shadow.
-    pub fn evict(&mut self, word: PageWord) -> u32 {
+    fn evict(&mut self, word: PageWord) -> u32 {
         self.clock += 1;
-        self.ageing.evicted(self.lists.count(false) + self.lists.count(true), !self.challenge.is_ajar());
+        self.ageing.evicted(self.pages.count(false) + self.pages.count(true), !self.challenge.is_ajar());
         if word.active() {
             let sample = self.sample();
             self.challenge.displaced(self.clock, sample);
@@ -157,43 +113,32 @@ impl<A: AgeTest> WorkingSet<A> {
         self.clock as u32
     }
 
-    /// Evictions so far, modulo what a shadow holds.
-    pub fn evictions(&self) -> u32 {
+    fn evictions(&self) -> u32 {
         self.clock as u32
     }
 
-    /// The next page to be staged: it is on no list any more.
-    pub fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
+    fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.fill_inactive(table);
         loop {
             let (entry, active) = self.pop_entry()?;
-            let (page, word) = (table.address(entry), table.word(entry));
-            let chosen = counts(word, active);
-            if chosen {
-                self.lists.leave(active);
-                // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one kind.
-                let makes_room = active && !self.challenge.is_open() && !self.block.owed;
-                table.set_word(entry, word.set_queued(false).set_active(active && !makes_room));
-            }
-            table.unname(entry);
-            if chosen {
+            // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one kind.
+            let makes_room = active && !self.challenge.is_open() && !self.block.owed;
+            if let Some(page) = self.pages.settle(table, entry, active, active && !makes_room) {
                 return Some(page);
             }
         }
     }
 
-    /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
-    pub fn staging_target(&self, resident: u64) -> u64 {
-        if self.plain { 0 } else { self.ageing.target(resident) }
+    fn staging_target(&self, resident: u64) -> Option<u64> {
+        Some(self.ageing.target(resident))
     }
 
-    /// So many pages lie staged now.
-    pub fn note_staged(&mut self, pages: u64) {
+    fn note_staged(&mut self, pages: u64) {
         self.staged = pages;
     }
 
-    /// A staged page was touched: a reference. One that was displaced has come back before it was gone.
-    pub fn soft_fault(&mut self, word: PageWord) {
+    /// A reference. A page that was displaced has come back before it was gone.
+    fn soft_fault(&mut self, word: PageWord) {
         self.ageing.touched();
         if word.active() {
             let sample = self.sample();
@@ -201,45 +146,21 @@ impl<A: AgeTest> WorkingSet<A> {
         }
     }
 
-    /// What soft faults cost beside refaults, as it was measured lately.
-    pub fn soft_faults_cost(&mut self, cost: Cost) {
+    fn soft_faults_cost(&mut self, cost: Cost) {
         self.ageing.touches_cost(cost);
     }
 
-    /// The lists, for those who check the books.
-    pub fn lists(&self) -> &Lists {
-        &self.lists
+    fn notes_touches(&self) -> bool {
+        A::IS_SILENT
     }
+}
 
-    /// Drops stale entries if they are many, and gives back memory that the lists do not need any more. To be called
-    /// now and then.
-    pub fn tidy(&mut self, table: &mut PageTable) {
-        if self.lists.is_stale() {
-            self.purge(table);
-        }
-        self.lists.trim();
-    }
-
-    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the word, so that others of the
-    /// same page are seen to be stale; the second passage gives the marks back.
-    fn purge(&mut self, table: &mut PageTable) {
-        self.lists.purge(|entry, active| {
-            let word = table.word(entry);
-            let wanted = counts(word, active);
-            match wanted {
-                true => table.set_word(entry, word.set_queued(false)),
-                false => table.unname(entry),
-            }
-            wanted
-        });
-        self.lists.iter().for_each(|(entry, _)| table.set_word(entry, table.word(entry).set_queued(true)));
-    }
-
+impl<A: AgeTest> WorkingSet<A> {
     /// An entry of the list that must give, which may be stale, and which list that is.
     fn pop_entry(&mut self) -> Option<(PageIndex, bool)> {
         let active = self.active_gives();
-        let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.lists.pop(active) };
-        entry.map(|entry| (entry, active)).or_else(|| Some((self.lists.pop(!active)?, !active)))
+        let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.pages.pop(active) };
+        entry.map(|entry| (entry, active)).or_else(|| Some((self.pages.pop(!active)?, !active)))
     }
 
     /// Whether the next victim is an active page: while the guard is closed one for each that was let in, and beyond that
@@ -247,18 +168,18 @@ impl<A: AgeTest> WorkingSet<A> {
     fn active_gives(&self) -> bool {
         let target = self.inactive_target();
         let least = if self.challenge.is_open() { target } else { target / 2 };
-        let gives = self.lists.count(false) < least || (!self.challenge.is_open() && self.owed > 0);
-        gives && self.lists.count(true) > 0
+        let gives = self.pages.count(false) < least || (!self.challenge.is_open() && self.owed > 0);
+        gives && self.pages.count(true) > 0
     }
 
     fn inactive_target(&self) -> u64 {
         let share = if self.challenge.is_open() { INACTIVE_SHARE_OPEN } else { INACTIVE_SHARE };
-        ((self.lists.count(false) + self.lists.count(true)) / share).max(1)
+        ((self.pages.count(false) + self.pages.count(true)) / share).max(1)
     }
 
     /// The next entry of a block of neighbours that begins at a random place of the active list.
     fn pop_random(&mut self) -> Option<PageIndex> {
-        let entries = self.lists.entries(true) as u64;
+        let entries = self.pages.entries(true) as u64;
         let owed = self.owed > 0;
         if self.block.left == 0 || self.block.place >= entries || (owed && !self.block.owed) {
             // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
@@ -270,11 +191,11 @@ impl<A: AgeTest> WorkingSet<A> {
         self.owed = self.owed.saturating_sub(1);
         self.block.left -= 1;
         // What follows moves up to the place that was left.
-        self.lists.pop_at(self.block.place as usize)
+        self.pages.pop_at(self.block.place as usize)
     }
 
     fn sample(&self) -> Sample {
-        Sample::of(self.lists.count(true))
+        Sample::of(self.pages.count(true))
     }
 
     /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages
@@ -284,22 +205,7 @@ impl<A: AgeTest> WorkingSet<A> {
         if !std::mem::take(&mut self.filled) && !ignorant {
             return;
         }
-        let staged = self.staging_target(self.lists.count(true));
-        while self.lists.count(false) < self.inactive_target() + staged {
-            let Some(entry) = self.lists.pop_last(true) else { return };
-            let word = table.word(entry);
-            if counts(word, true) {
-                self.lists.leave(true);
-                table.set_word(entry, word.set_active(false));
-                self.lists.push_first(entry, false);
-            } else {
-                table.unname(entry);
-            }
-        }
+        let staged = self.ageing.target(self.pages.count(true));
+        while self.pages.count(false) < self.inactive_target() + staged && self.pages.demote_last(table) {}
     }
-}
-
-/// Whether an entry of that list counts.
-fn counts(word: PageWord, active: bool) -> bool {
-    word.state() == State::Resident && word.queued() && word.active() == active
 }

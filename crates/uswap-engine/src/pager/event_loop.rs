@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
 use uswap_sys::io::events::{Poller, Ready};
@@ -319,7 +320,7 @@ impl<M: AddressSpace> Owner<M> {
         } else {
             self.with_space(id, |owner, space| {
                 owner.bind_account(space);
-                space.working_set.tidy(&mut space.table);
+                space.policy.tidy(&mut space.table);
                 M::look_after(owner, space);
                 owner.drop_untouched(space);
                 let waiters = &space.waiters;

@@ -1,5 +1,5 @@
-//! FIFO, and CLOCK (Corbató, A paging experiment with the Multics system, 1968): pages in a ring, evicted in the order
-//! in which they came. CLOCK passes over a page that was touched since the hand was there last, once.
+//! CLOCK (Corbató, A paging experiment with the Multics system, 1968): pages in a ring, evicted in the order
+//! in which they came. It passes over a page that was touched since the hand was there last, once.
 //!
 //! A page arrives with its bit clear: the touch that brings it in does not count.
 
@@ -18,8 +18,6 @@ pub struct Ring<const SECOND_CHANCE: bool> {
     capacity: usize,
 }
 
-/// First in, first out.
-pub type Fifo = Ring<false>;
 /// First in, first out, with a second chance.
 pub type Clock = Ring<true>;
 

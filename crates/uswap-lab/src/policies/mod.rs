@@ -1,61 +1,98 @@
-//! The policies by name.
+//! The policies by name: a policy of the lab is a file of this folder and a line here. Those of the engine are here,
+//! too, by the registry of `uswap-core`.
 
-mod arc;
-mod clock;
-mod kernel;
-mod lirs;
-mod lru;
-mod opt;
-mod s3fifo;
-mod two_list;
-mod two_queue;
-mod uswap;
+#[cfg(test)]
+#[path = "tests/properties.rs"]
+mod properties;
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-pub use arc::AdaptiveReplacement;
-pub use clock::{Clock, Fifo};
-pub use kernel::Kernel;
-pub use lirs::Lirs;
-pub use lru::Lru;
-pub use opt::{NEVER, Opt};
-pub use s3fifo::S3Fifo;
-pub use two_list::TwoList;
-pub use two_queue::TwoQueue;
-pub use uswap::{Uswap, UswapBits};
+use uswap_core::reclaim::PolicyKind;
 
 use crate::pager::Pager;
 use crate::policy::Policy;
+pub use opt::NEVER;
+pub use uswap::Uswap;
 
-/// A policy's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// [`Opt`].
-    Opt,
-    /// [`Lru`].
-    Lru,
-    /// [`Fifo`].
-    Fifo,
-    /// [`Clock`].
-    Clock,
-    /// [`TwoQueue`].
-    TwoQueue,
-    /// [`AdaptiveReplacement`].
-    Arc,
-    /// [`Lirs`].
-    Lirs,
-    /// [`S3Fifo`].
-    S3Fifo,
-    /// [`Kernel`].
-    Kernel,
-    /// [`TwoList`].
-    TwoList,
-    /// [`Uswap`].
-    Uswap,
-    /// [`UswapBits`].
-    UswapBits,
+/// What the engine's own policy is called in help texts.
+const ENGINE: &str = "the engine's own code, which sees faults and soft faults only";
+
+/// `Name = file::Type SEES "name", "what it is";` for each policy, made into its module, its name, its help and its
+/// simulator. SEES is `accesses` for a [`Policy`], which has `new(distinct, capacity)`, and `faults` for a
+/// [`FaultPolicy`](crate::pager::FaultPolicy), which has `new(distinct)`; `future` is for what knows the trace
+/// beforehand.
+macro_rules! policies {
+    ($($(#[$only:meta])* $kind:ident = $file:ident::$policy:ident $sees:ident $name:literal, $about:literal;)+) => {
+        $($(#[$only])* mod $file;)+
+        $($(#[$only])* pub use $file::$policy;)+
+
+        /// A policy's name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($(#[$only])* #[doc = $about] $kind,)+
+            /// A policy of the engine, by the code that runs there.
+            Engine(PolicyKind),
+        }
+
+        /// Those that are the lab's own.
+        const OWN: &[Kind] = &[$($(#[$only])* Kind::$kind,)+];
+
+        impl Kind {
+            /// The name on the command line.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(#[$only])* Self::$kind => $name,)+
+                    Self::Engine(kind) if kind.is_default() => "uswap",
+                    Self::Engine(kind) => kind.full_name(),
+                }
+            }
+
+            /// What it is, in a few words.
+            pub fn about(self) -> &'static str {
+                match self {
+                    $($(#[$only])* Self::$kind => $about,)+
+                    Self::Engine(kind) if kind.is_default() => ENGINE,
+                    Self::Engine(kind) => kind.about(),
+                }
+            }
+
+            /// A simulator of so many pages of memory.
+            pub fn simulator(self, trace: &Knowledge, capacity: usize) -> Box<dyn Policy> {
+                match self {
+                    $($(#[$only])* Self::$kind => policies!(@$sees $policy, trace, capacity),)+
+                    Self::Engine(kind) => {
+                        Box::new(Pager::new(Uswap::of(kind.build(), trace.distinct), trace.distinct, capacity))
+                    }
+                }
+            }
+        }
+    };
+    (@accesses $policy:ident, $trace:ident, $capacity:ident) => { Box::new($policy::new($trace.distinct, $capacity)) };
+    (@faults $policy:ident, $trace:ident, $capacity:ident) => {
+        Box::new(Pager::new($policy::new($trace.distinct), $trace.distinct, $capacity))
+    };
+    (@future $policy:ident, $trace:ident, $capacity:ident) => {
+        Box::new($policy::new($trace.distinct, $capacity, Arc::clone(&$trace.next_uses)))
+    };
+}
+
+policies! {
+    Opt = opt::Opt future "opt", "knows the future: the page that is used again last goes";
+    Lru = lru::Lru accesses "lru", "least recently used";
+    Fifo = fifo::FirstInFirstOut accesses "fifo", "first in, first out";
+    Clock = clock::Clock accesses "clock", "FIFO with a second chance for pages that were touched";
+    TwoQueue = two_queue::TwoQueue accesses "2q", "a FIFO for newcomers, an LRU list for pages that return";
+    Arc = arc::AdaptiveReplacement accesses "arc",
+        "pages touched once and pages touched more often, in shares that adapt";
+    Lirs = lirs::Lirs accesses "lirs", "low inter-reference recency: pages by the distance of their last two touches";
+    S3Fifo = s3fifo::S3Fifo accesses "s3fifo", "a small FIFO that filters for the main one";
+    Kernel = kernel::Kernel accesses "kernel", "Linux's inactive and active list with refault distance";
+    TwoList = two_list::TwoList faults "two-list", "two lists with staged pages, which see faults and soft faults only";
+    UswapBits = uswap::UswapBits faults "uswap-bits",
+        "the same where the kernel notes accesses: a touch of a page under test costs nothing";
+    #[cfg(test)] RandomVictim = random_victim::RandomVictim accesses "random", "any page goes";
 }
 
 /// What a policy may know of a trace before it runs.
@@ -69,75 +106,24 @@ pub struct Knowledge {
 
 impl Kind {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [Self; 12] = [
-        Self::Opt,
-        Self::Lru,
-        Self::Fifo,
-        Self::Clock,
-        Self::TwoQueue,
-        Self::Arc,
-        Self::Lirs,
-        Self::S3Fifo,
-        Self::Kernel,
-        Self::TwoList,
-        Self::Uswap,
-        Self::UswapBits,
-    ];
+    pub const ALL: [Self; OWN.len() + PolicyKind::ALL.len()] = all();
+}
 
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Opt => "opt",
-            Self::Lru => "lru",
-            Self::Fifo => "fifo",
-            Self::Clock => "clock",
-            Self::TwoQueue => "2q",
-            Self::Arc => "arc",
-            Self::Lirs => "lirs",
-            Self::S3Fifo => "s3fifo",
-            Self::Kernel => "kernel",
-            Self::TwoList => "two-list",
-            Self::Uswap => "uswap",
-            Self::UswapBits => "uswap-bits",
+/// The engine's own stands before its like with access bits, and the others at the end.
+const fn all() -> [Kind; OWN.len() + PolicyKind::ALL.len()] {
+    let mut all = [Kind::Opt; OWN.len() + PolicyKind::ALL.len()];
+    let (mut own, mut engine) = (0, 0);
+    while own + engine < all.len() {
+        let is_next = own == OWN.len() || (engine == 0 && matches!(OWN[own], Kind::UswapBits));
+        if is_next {
+            all[own + engine] = Kind::Engine(PolicyKind::ALL[engine]);
+            engine += 1;
+        } else {
+            all[own + engine] = OWN[own];
+            own += 1;
         }
     }
-
-    /// What it is, in a few words.
-    pub fn about(self) -> &'static str {
-        match self {
-            Self::Opt => "knows the future: the page that is used again last goes",
-            Self::Lru => "least recently used",
-            Self::Fifo => "first in, first out",
-            Self::Clock => "FIFO with a second chance for pages that were touched",
-            Self::TwoQueue => "a FIFO for newcomers, an LRU list for pages that return",
-            Self::Arc => "pages touched once and pages touched more often, in shares that adapt",
-            Self::Lirs => "low inter-reference recency: pages by the distance of their last two touches",
-            Self::S3Fifo => "a small FIFO that filters for the main one",
-            Self::Kernel => "Linux's inactive and active list with refault distance",
-            Self::Uswap => "the engine's own code, which sees faults and soft faults only",
-            Self::UswapBits => "the same where the kernel notes accesses: a touch of a page under test costs nothing",
-            Self::TwoList => "two lists with staged pages, which see faults and soft faults only",
-        }
-    }
-
-    /// A simulator of so many pages of memory.
-    pub fn simulator(self, trace: &Knowledge, capacity: usize) -> Box<dyn Policy> {
-        let distinct = trace.distinct;
-        match self {
-            Self::Opt => Box::new(Opt::new(distinct, capacity, Arc::clone(&trace.next_uses))),
-            Self::Lru => Box::new(Lru::new(distinct, capacity)),
-            Self::Fifo => Box::new(Fifo::new(distinct, capacity)),
-            Self::Clock => Box::new(Clock::new(distinct, capacity)),
-            Self::TwoQueue => Box::new(TwoQueue::new(distinct, capacity)),
-            Self::Arc => Box::new(AdaptiveReplacement::new(distinct, capacity)),
-            Self::Lirs => Box::new(Lirs::new(distinct, capacity)),
-            Self::S3Fifo => Box::new(S3Fifo::new(distinct, capacity)),
-            Self::Kernel => Box::new(Kernel::new(distinct, capacity)),
-            Self::TwoList => Box::new(Pager::new(TwoList::new(distinct), distinct, capacity)),
-            Self::Uswap => Box::new(Pager::new(<Uswap>::new(distinct), distinct, capacity)),
-            Self::UswapBits => Box::new(Pager::new(UswapBits::new(distinct), distinct, capacity)),
-        }
-    }
+    all
 }
 
 impl FromStr for Kind {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use uswap_core::page::word::State;
+use uswap_core::reclaim::PolicyKind;
 use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_device::RamDevice;
 use uswap_store::{Concurrency, Store, StoreConfig, Tier, WritebackScratch};
@@ -130,6 +131,7 @@ impl Rig {
         let mut space = Space::new(self.owner.new_id(), memory);
         space.copies.can_be_watched(true);
         (space.active, space.registered) = (true, [(mapped.start, mapped.end)].into());
+        space.policy = self.shared.faults.policy.build();
         let id = space.id;
         assert!(self.owner.add_space(space));
         self.programs.push(program.clone());
@@ -313,6 +315,28 @@ fn a_staged_page_comes_back_from_its_slot() {
     assert!(rig.shared.counters.soft_faults.get() + rig.shared.counters.pgmajfault.get() > 0);
     rig.check(&program, BUDGET / 2);
     rig.audit();
+}
+
+/// The name of every policy is a fault point, which selects it for a program and its fork children.
+#[test]
+fn a_space_has_the_policy_that_was_asked_for() {
+    for kind in PolicyKind::ALL {
+        let mut rig = Rig::new(64 << 20, 0, kind.name());
+        let (program, id) = rig.program(2 * BUDGET);
+        rig.fill(&program, 8);
+        let (_, child) = rig.fork(&program);
+        let expected = std::mem::discriminant(&kind.build());
+        for id in [id, child] {
+            assert_eq!(std::mem::discriminant(&rig.space(id).policy), expected, "{kind:?}");
+        }
+    }
+    let holds_any = |faults: &str| {
+        let mut rig = Rig::new(64 << 20, 0, faults);
+        let (program, id) = rig.program(2 * BUDGET);
+        rig.fill(&program, 2 * BUDGET);
+        rig.space(id).table.iter().any(|(_, word)| word.active())
+    };
+    assert!(holds_any("") && !holds_any("fifo"), "nothing is active without a policy");
 }
 
 #[test]
@@ -761,9 +785,10 @@ fn story() -> impl Strategy<Value = Story> {
     (prop::collection::vec((act(), 0..3usize), 10..60), pool)
 }
 
+/// Plays it with these fault points, or under the policy of this name.
 fn play((acts, pool): Story, faults: &str) {
     let mut rig = Rig::new(pool, 65536, faults);
-    if !faults.is_empty() {
+    if PolicyKind::named(faults).is_none() {
         rig.bound = SOON;
     }
     let (program, _) = rig.program(PAGES);
@@ -790,10 +815,13 @@ fn play((acts, pool): Story, faults: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever programs do in whatever order, and however slow the others are: every page holds what was written last.
+    /// Whatever programs do in whatever order, and however slow the others are: every page holds what was written last,
+    /// under the engine's own policy and under every other.
     #[test]
     fn no_page_is_lost_stale_or_anothers(story in story()) {
-        play(story, "");
+        for policy in PolicyKind::ALL {
+            play(story.clone(), policy.name());
+        }
     }
 }
 

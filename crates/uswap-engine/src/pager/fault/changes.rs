@@ -5,6 +5,7 @@
 
 use uswap_abi::layout::PAGE;
 use uswap_core::page::word::{PageWord, State};
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::{AddressSpace, Change};
@@ -64,10 +65,10 @@ impl<M: AddressSpace> Owner<M> {
     /// The same for pages without orders under way.
     pub fn release_pages(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let store = &self.shared.store;
-        let (trays, resident, working_set) = (&mut space.trays, &mut space.resident, &mut space.working_set);
+        let (trays, resident, policy) = (&mut space.trays, &mut space.resident, &mut space.policy);
         let (stored, mut zeros) = (&mut space.stored, 0);
         space.table.take_range(start, end, |_, word| {
-            working_set.forget(word);
+            policy.forget(word);
             match word.state() {
                 State::Stored(object) => {
                     store.release(ObjectId::from_bits(object));
@@ -106,7 +107,7 @@ impl<M: AddressSpace> Owner<M> {
                     let address = addresses[slot as usize];
                     let word = space.table.get(address);
                     if word.state() == State::Resident && word.in_flight() {
-                        space.working_set.join(&mut space.table, address, word.set_in_flight(false));
+                        space.policy.join(&mut space.table, address, word.set_in_flight(false));
                     }
                 }
             }
@@ -132,7 +133,7 @@ impl<M: AddressSpace> Owner<M> {
         self.release_range(space, to, to + length);
         let mut moved: Vec<(u64, PageWord)> = Vec::new();
         space.table.take_range(from, from + length, |address, word| moved.push((address, word)));
-        moved.iter().for_each(|(_, word)| space.working_set.forget(*word));
+        moved.iter().for_each(|(_, word)| space.policy.forget(*word));
         for (address, word) in moved {
             let target = address - from + to;
             if let State::Staged(slot) = word.state() {
@@ -142,7 +143,7 @@ impl<M: AddressSpace> Owner<M> {
             let word = word.set_in_flight(false);
             if word.state() == State::Resident {
                 // Also one that was set aside: who is on no list under its new address is never found again.
-                space.working_set.join(&mut space.table, target, word);
+                space.policy.join(&mut space.table, target, word);
             } else {
                 space.table.set(target, word);
             }
@@ -204,7 +205,7 @@ impl<M: AddressSpace> Owner<M> {
     fn clone_pages(&mut self, parent: &Space<M>, child: &mut Space<M>) {
         let store = &self.shared.store;
         child.table = parent.table.clone();
-        child.working_set = parent.working_set.clone();
+        child.policy = parent.policy.clone();
         (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
         child.trays = parent.trays.inherited();
         child.stored = parent.stored;
@@ -228,7 +229,7 @@ impl<M: AddressSpace> Owner<M> {
         });
         for address in ordered {
             let word = child.table.get(address);
-            child.working_set.join(&mut child.table, address, word);
+            child.policy.join(&mut child.table, address, word);
         }
     }
 

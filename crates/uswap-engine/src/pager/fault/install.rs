@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::word::{PageWord, State};
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::{LoadError, ObjectId};
 use uswap_sys::userfaultfd::Install;
@@ -289,11 +290,11 @@ impl<M: AddressSpace> Owner<M> {
     /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
     pub fn is_welcome(&mut self, space: &mut Space<M>, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
-        let room = space.working_set.has_room(ample);
+        let room = space.policy.has_room(ample);
         if !matches!(word.state(), State::Stored(_) | State::Zero) {
             return room;
         }
-        let refault = space.working_set.refault(word);
+        let refault = space.policy.refault(word);
         space.record.refaulted(refault.distance);
         space.locality.returned(address, refault.distance as u32, space.now());
         let counters = &self.shared.counters;
@@ -310,7 +311,7 @@ impl<M: AddressSpace> Owner<M> {
             space.zeros -= 1;
             self.shared.zero_pages.sub(1);
         }
-        space.working_set.join(&mut space.table, address, word);
+        space.policy.join(&mut space.table, address, word);
         space.resident += 1;
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
@@ -66,7 +67,7 @@ impl<M: AddressSpace> Owner<M> {
             let took = since.elapsed();
             self.shared.latencies.record(Tier::Staged, took);
             if let Some(cost) = space.expense.soft_fault(took, since + took) {
-                space.working_set.soft_faults_cost(cost);
+                space.policy.soft_faults_cost(cost);
             }
         }
         served
@@ -93,7 +94,7 @@ impl<M: AddressSpace> Owner<M> {
             if touched {
                 self.shared.counters.soft_faults.add(1);
                 self.shared.touched(space.id, page);
-                space.working_set.soft_fault(word);
+                space.policy.soft_fault(word);
             } else {
                 self.shared.counters.staged_ra.add(1);
             }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use uswap_core::page::word::State;
 use uswap_core::readahead::streams::Window;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::{Lease, Need, PAGE_SIZE};
 use uswap_store::{Load, ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
@@ -44,7 +45,7 @@ fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64
 
 /// Evictions of the space since a stored page was.
 fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
-    space.table.get(address).refault_distance(space.working_set.evictions())
+    space.table.get(address).refault_distance(space.policy.evictions())
 }
 
 /// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.

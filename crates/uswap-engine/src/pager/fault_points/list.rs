@@ -149,8 +149,6 @@ fault_points! {
     delay_read: u64,
     /// Microseconds that each write to a device takes longer.
     delay_write: u64,
-    /// Not a rule: pages go in the order in which they came, whatever their age, for comparison.
-    fifo: bool,
     /// Not a rule: nothing is read ahead, for comparison.
     no_prefetch: bool,
     /// What a process lacks in its turn comes by faults alone.

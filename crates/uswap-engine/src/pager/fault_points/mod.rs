@@ -9,6 +9,7 @@ mod list;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use uswap_core::reclaim::PolicyKind;
 use uswap_core::util::growth;
 use uswap_store::StoreFaults;
 
@@ -24,6 +25,8 @@ macro_rules! fault_points {
         #[derive(Default, Debug)]
         pub struct FaultPoints {
             $($(#[doc = $text])+ pub $field: $kind,)*
+            /// Not a rule: the eviction policy, for comparison. The name of any policy is a fault point.
+            pub policy: uswap_core::reclaim::PolicyKind,
             pub(super) draws: std::sync::atomic::AtomicU64,
             pub(super) steps: std::sync::atomic::AtomicU64,
         }
@@ -92,7 +95,7 @@ impl FaultPoints {
             let (name, value) = entry.split_once('=').unwrap_or((entry, "1"));
             let number = value.parse().map_err(|_| entry.to_string())?;
             if !points.set(name, number) {
-                return Err(entry.to_string());
+                points.policy = PolicyKind::named(name).ok_or(entry)?;
             }
         }
         Ok(points)
@@ -205,6 +208,13 @@ mod tests {
 
     fn page() -> String {
         let mut page = String::from(include_str!("page_head.md"));
+        for policy in PolicyKind::ALL.iter().filter(|policy| policy.name() != "newest-first") {
+            page += &format!(
+                "| `{}` | Not a rule: the eviction policy, for comparison: {} |\n",
+                policy.name(),
+                policy.about()
+            );
+        }
         for (field, is_number, text) in FaultPoints::ALL {
             let name = field.replace('_', "-");
             let text: Vec<&str> = text.iter().map(|line| line.trim()).collect();

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::{Load, ObjectId};
 
@@ -79,7 +80,7 @@ impl<M: AddressSpace> Owner<M> {
         if lacks == 0 || faults.no_prefetch || faults.no_prepaging || self.shared.recorder.is_some() {
             return Vec::new();
         }
-        let clock = space.working_set.evictions();
+        let clock = space.policy.evictions();
         let stored = space.table.iter().filter(|(_, word)| matches!(word.state(), State::Stored(_)));
         let lately = stored.filter(|(_, word)| u64::from(word.refault_distance(clock)) <= lacks);
         let mut pages: Vec<u64> = lately.map(|(page, _)| page).take(MAX).collect();

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
@@ -269,7 +270,7 @@ impl<M: AddressSpace> Owner<M> {
         for page in (run.start..run.start + run.pages * PAGE).step_by(PAGE as usize) {
             if space.is_on_no_list(page) {
                 let word = space.table.get(page);
-                space.working_set.join(&mut space.table, page, word);
+                space.policy.join(&mut space.table, page, word);
             }
         }
         true

@@ -1,4 +1,4 @@
-//! The life of an eviction: from the victim's choice (`working_set.rs` of the core) to the dropped staging slot.
+//! The life of an eviction: from the victim's choice (`reclaim/policy.rs` of the core) to the dropped staging slot.
 //!
 //! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for the price of one
 //! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
@@ -11,6 +11,7 @@ use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
 use uswap_core::Need;
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::ObjectId;
 
@@ -86,7 +87,7 @@ impl<M: AddressSpace> Owner<M> {
         let Some(number) = space.trays.take_free() else {
             for address in candidates {
                 let word = space.table.get(*address);
-                space.working_set.rejoin(&mut space.table, *address, word);
+                space.policy.rejoin(&mut space.table, *address, word);
             }
             return false;
         };
@@ -133,7 +134,7 @@ impl<M: AddressSpace> Owner<M> {
         let mut looked = 0;
         while count < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
-            let Some(address) = space.working_set.next_victim(&mut space.table) else { break };
+            let Some(address) = space.policy.next_victim(&mut space.table) else { break };
             let is_known = space.copies.are_known() || space.shared_pages.contains(&address);
             if !is_known && space.is_shared(address) {
                 during(Growth::Lists, || space.shared_parked.push_back(address));
@@ -157,7 +158,7 @@ impl<M: AddressSpace> Owner<M> {
         for address in std::mem::take(&mut space.parked).into_iter().chain(own) {
             if space.is_on_no_list(address) {
                 let word = space.table.get(address);
-                space.working_set.join(&mut space.table, address, word.set_active(false));
+                space.policy.join(&mut space.table, address, word.set_active(false));
             }
         }
         space.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
@@ -171,7 +172,7 @@ impl<M: AddressSpace> Owner<M> {
             if space.is_on_no_list(address) {
                 let word = space.table.get(address);
                 during(Growth::Lists, || space.shared_pages.insert(address));
-                space.working_set.rejoin(&mut space.table, address, word);
+                space.policy.rejoin(&mut space.table, address, word);
                 pressed += 1;
             }
         }
@@ -307,14 +308,14 @@ impl<M: AddressSpace> Owner<M> {
             }
             _ => {
                 let word = word.set_in_flight(false).set_active(false);
-                return space.working_set.join(&mut space.table, address, word);
+                return space.policy.join(&mut space.table, address, word);
             }
         };
         if park {
             space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
             during(Growth::Lists, || space.parked.push(address));
         } else {
-            space.working_set.rejoin(&mut space.table, address, word.set_in_flight(false));
+            space.policy.rejoin(&mut space.table, address, word.set_in_flight(false));
         }
     }
 
@@ -397,7 +398,7 @@ impl<M: AddressSpace> Owner<M> {
                 _ if !still => {}
                 Stored::Object(object) => {
                     let word = space.table.get(address);
-                    let word = word.stored(object.to_bits(), space.working_set.evict(word));
+                    let word = word.stored(object.to_bits(), space.policy.evict(word));
                     space.stored += 1;
                     space.table.set(address, word);
                     together.add(address);
@@ -408,7 +409,7 @@ impl<M: AddressSpace> Owner<M> {
                 Stored::Unreadable => during(Growth::Telling, || unreadable.push(address)),
             }
         }
-        space.working_set.note_staged(space.trays.leaving_pages());
+        space.policy.note_staged(space.trays.leaving_pages());
         self.shared.counters.stored_in_quads.add(together.pages);
         self.shared.budget.note_stored(full);
         self.after_store(space, number, &unreadable);
@@ -483,13 +484,14 @@ impl Quads {
 }
 
 /// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
-/// turn touches none.
+/// turn touches none, and not every policy tests a page's age.
 fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
-    if space.record.is_held() || space.working_set.is_plain() {
+    if space.record.is_held() {
         return 0;
     }
+    let Some(target) = space.policy.staging_target(space.resident) else { return 0 };
     let least = if space.expense.is_high() { 0 } else { MIN_STAGED };
-    space.working_set.staging_target(space.resident).clamp(least, MAX_STAGED).min(space.resident / 4)
+    target.clamp(least, MAX_STAGED).min(space.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of

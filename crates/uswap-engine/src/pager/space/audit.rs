@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use uswap_core::page::word::{PageWord, State};
+use uswap_core::reclaim::policy::ReclaimPolicy;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::Verdict;
@@ -62,7 +63,7 @@ impl<M: AddressSpace> Space<M> {
     /// Every resident page can be found by reclaim or is set aside or ordered; every staged page lies in a live slot and
     /// every live slot holds a staged page.
     fn audit(&mut self) -> Result<(), String> {
-        let lists = self.working_set.lists();
+        let lists = self.policy.pages().lists();
         let listed: HashSet<(u64, bool)> =
             lists.iter().map(|(entry, active)| (self.table.address(entry), active)).collect();
         let mut counted = [0; 2];

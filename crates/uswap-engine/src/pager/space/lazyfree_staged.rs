@@ -9,6 +9,7 @@
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::AddressSpace;
@@ -42,7 +43,7 @@ impl<M: AddressSpace> Owner<M> {
         tray.live &= !(1 << bit);
         let address = tray.addresses[bit as usize];
         let word = space.table.get(address);
-        space.table.set(address, word.zero(space.working_set.evict(word)));
+        space.table.set(address, word.zero(space.policy.evict(word)));
         space.zeros += 1;
         space.first_touches.was_zeros();
         self.shared.zero_pages.add(1);

@@ -16,7 +16,8 @@ use uswap_core::page::table::PageTable;
 use uswap_core::page::word::State;
 use uswap_core::readahead::locality::{Locality, Now};
 use uswap_core::readahead::streams::Streams;
-use uswap_core::reclaim::working_set::WorkingSet;
+use uswap_core::reclaim::AnyPolicy;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::accounting::group::Account;
@@ -60,8 +61,8 @@ pub struct Space<M> {
     pub parent: Option<SpaceId>,
     /// Page words.
     pub table: PageTable,
-    /// Who goes next.
-    pub working_set: WorkingSet,
+    /// Which pages go next.
+    pub policy: AnyPolicy,
     /// Readahead streams of swap-ins.
     pub streams: Streams,
     /// Whether pages that come with others for nothing are wanted.
@@ -143,7 +144,7 @@ impl<M: AddressSpace> Space<M> {
             forks: 0,
             parent: None,
             table: PageTable::default(),
-            working_set: WorkingSet::default(),
+            policy: AnyPolicy::default(),
             streams: Streams::with_strides(),
             locality: Locality::default(),
             first_touches: FirstTouches::default(),
@@ -191,7 +192,7 @@ impl<M: AddressSpace> Space<M> {
 
     /// Where it is in its life, for whoever counts in evictions.
     pub fn now(&self) -> Now {
-        Now { evictions: self.working_set.evictions(), resident: self.resident }
+        Now { evictions: self.policy.evictions(), resident: self.resident }
     }
 
     /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and
@@ -250,7 +251,7 @@ impl<M: AddressSpace> Space<M> {
     /// All pages on the lists were shared by a fork just now. They stay in the order in which they would go.
     pub fn park_shared(&mut self) {
         during(Growth::Lists, || {
-            while let Some(address) = self.working_set.next_victim(&mut self.table) {
+            while let Some(address) = self.policy.next_victim(&mut self.table) {
                 self.shared_parked.push_back(address);
             }
         });

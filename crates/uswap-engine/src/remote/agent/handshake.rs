@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
-use uswap_core::reclaim::working_set::WorkingSet;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
@@ -56,9 +56,7 @@ impl Owner {
         let mut space = Space::new(self.new_id(), Remote::new(events));
         space.copies.can_be_watched(protects);
         (space.memory.area, space.memory.attached) = (greeting.area, greeting.attached);
-        if self.shared.faults.fifo {
-            space.working_set = WorkingSet::plain();
-        }
+        space.policy = self.shared.faults.policy.build();
         if greeting.inherited || greeting.attached.is_some() {
             space.kin.doubt();
         }
@@ -103,7 +101,7 @@ impl Owner {
             staged: space.trays.staged_pages(),
             stored: space.stored,
             queues: [
-                space.working_set.lists().len(),
+                space.policy.pages().lists().len(),
                 space.trays.filling.len(),
                 space.waiters.len() + space.stalled.len() + space.copies.waiting(),
             ],

@@ -1,10 +1,13 @@
-//! What must hold of policies on any trace.
+//! What must hold of policies on any trace: of those of the registry, those of the engine, and one that only tests know.
 
+// The traces are those of the tests beside `src`, too.
+#[path = "../../../tests/common/mod.rs"]
 mod common;
 
 use common::{simulator, trace};
 use proptest::prelude::*;
-use uswap_lab::{Kind, Outcome};
+
+use crate::{Kind, Outcome};
 
 /// Misses of a policy over a trace.
 fn misses(kind: Kind, pages: &[u32], capacity: usize) -> usize {
@@ -87,6 +90,17 @@ proptest! {
         prop_assert_eq!(misses(Kind::Opt, &pages, capacity), fewest_misses(&pages, capacity, &mut Vec::new()));
     }
 
+    /// The engine's code beside the lab's.
+    #[test]
+    fn the_engines_fifo_is_fifo(pages in trace(30, 300), capacity in 1usize..32) {
+        let engines = "uswap-fifo".parse().expect("a policy of the engine");
+        let [mut own, mut engines] = [Kind::Fifo, engines].map(|kind| simulator(kind, &pages, capacity));
+        for page in &pages {
+            prop_assert_eq!(own.access(*page), engines.access(*page));
+            prop_assert!((0..30).all(|page| own.holds(page) == engines.holds(page)));
+        }
+    }
+
     #[test]
     fn more_memory_holds_what_less_memory_holds_under_lru(pages in trace(30, 200), capacity in 1usize..31) {
         let [mut small, mut large] = [capacity, capacity + 1].map(|size| simulator(Kind::Lru, &pages, size));
@@ -139,4 +153,14 @@ proptest! {
 fn fifo_has_beladys_anomaly() {
     let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
     assert_eq!((misses(Kind::Fifo, &pages, 3), misses(Kind::Fifo, &pages, 4)), (9, 10));
+}
+
+#[test]
+fn every_policy_has_a_name_of_its_own() {
+    for kind in Kind::ALL {
+        assert_eq!(kind.name().parse(), Ok(kind));
+        assert!(!kind.about().is_empty());
+    }
+    let names = Kind::ALL.map(Kind::name).join(" ");
+    assert!(names.ends_with("kernel two-list uswap uswap-bits random uswap-fifo"), "{names}");
 }

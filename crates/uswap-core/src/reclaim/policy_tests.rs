@@ -1,12 +1,13 @@
-//! A space's table and lists through all that happens to pages: no page that is listed is lost or named twice, and what is
-//! stale stays little.
+//! What holds of every policy of the registry. A space's table and lists go through all that happens to pages: no page
+//! that is listed is lost or named twice, and what is stale stays little.
 
 use std::collections::BTreeMap;
 
+use crate::page::table::PageTable;
+use crate::page::word::{PageWord, State};
+use crate::reclaim::policy::ReclaimPolicy;
+use crate::reclaim::{AnyPolicy, PolicyKind};
 use proptest::prelude::*;
-use uswap_core::page::table::PageTable;
-use uswap_core::page::word::{PageWord, State};
-use uswap_core::reclaim::working_set::WorkingSet;
 
 const PAGE: u64 = 4096;
 /// Stale entries that there may be beside half as many as count.
@@ -50,16 +51,20 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Default)]
 struct Space {
     table: PageTable,
-    set: WorkingSet,
+    policy: AnyPolicy,
     /// What the table must say: whether a page is resident.
     plain: BTreeMap<u64, bool>,
 }
 
 impl Space {
+    fn of(kind: PolicyKind) -> Self {
+        Self { policy: kind.build(), ..Self::default() }
+    }
+
     fn unmap(&mut self, start: u64, end: u64) -> Vec<(u64, PageWord)> {
         let mut taken = Vec::new();
         self.table.take_range(start, end, |address, word| taken.push((address, word)));
-        taken.iter().for_each(|(_, word)| self.set.forget(*word));
+        taken.iter().for_each(|(_, word)| self.policy.forget(*word));
         self.plain.extract_if(start..end, |_, _| true).for_each(drop);
         taken
     }
@@ -67,15 +72,15 @@ impl Space {
     fn touch(&mut self, page: u64, active: bool) {
         let word = self.table.get(page);
         if word.state() != State::Resident {
-            self.set.join(&mut self.table, page, word.resident().set_active(active));
+            self.policy.join(&mut self.table, page, word.resident().set_active(active));
             self.plain.insert(page, true);
         }
     }
 
     fn evict(&mut self) -> Option<u64> {
-        let page = self.set.next_victim(&mut self.table)?;
+        let page = self.policy.next_victim(&mut self.table)?;
         let word = self.table.get(page);
-        let clock = self.set.evict(word);
+        let clock = self.policy.evict(word);
         self.table.set(page, word.stored(1, clock));
         Some(page)
     }
@@ -91,7 +96,7 @@ impl Space {
                 for (page, word) in self.unmap(start, end) {
                     let target = page - start + to;
                     if word.state() == State::Resident {
-                        self.set.join(&mut self.table, target, word);
+                        self.policy.join(&mut self.table, target, word);
                     } else {
                         self.table.set(target, word);
                     }
@@ -107,19 +112,19 @@ impl Space {
             }
             Step::Refuse(pages) => {
                 for _ in 0..pages {
-                    let Some(page) = self.set.next_victim(&mut self.table) else { break };
+                    let Some(page) = self.policy.next_victim(&mut self.table) else { break };
                     let word = self.table.get(page);
-                    self.set.rejoin(&mut self.table, page, word);
+                    self.policy.rejoin(&mut self.table, page, word);
                 }
             }
             Step::Fork => *self = self.clone(),
-            Step::Tidy => self.set.tidy(&mut self.table),
+            Step::Tidy => self.policy.tidy(&mut self.table),
         }
         Ok(())
     }
 
     fn check(&self) -> Result<(), TestCaseError> {
-        let lists = self.set.lists();
+        let lists = self.policy.pages().lists();
         let resident = self.plain.values().filter(|resident| **resident).count() as u64;
         let counted = lists.count(false) + lists.count(true);
         prop_assert_eq!(counted, resident);
@@ -128,48 +133,58 @@ impl Space {
     }
 }
 
+/// Takes these steps, and in the end all that is resident.
+fn lose_no_page_and_choose_none_twice(kind: PolicyKind, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut space = Space::of(kind);
+    for step in steps {
+        space.take(step)?;
+        space.check()?;
+        // Who leaves may make entries stale; who comes, and the hand that tidies, finds them.
+        if matches!(step, Step::Tidy) {
+            let lists = space.policy.pages().lists();
+            let counted = lists.count(false) + lists.count(true);
+            let most = counted + counted / 2 + STALE;
+            prop_assert!(lists.len() as u64 <= most, "{} entries for {}", lists.len(), counted);
+        }
+    }
+    let words: Vec<_> = space.table.iter().map(|(page, word)| (page, word.state() == State::Resident)).collect();
+    prop_assert_eq!(words, space.plain.clone().into_iter().collect::<Vec<_>>());
+    let resident = space.plain.values().filter(|resident| **resident).count();
+    let mut gone = 0;
+    while let Some(page) = space.evict() {
+        prop_assert_eq!(space.plain.insert(page, false), Some(true), "{:#x} was not resident", page);
+        gone += 1;
+    }
+    prop_assert_eq!((gone, space.policy.pages().lists().len(), space.table.names()), (resident, 0, 0));
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn no_page_is_lost_to_reclaim_or_chosen_twice(steps in prop::collection::vec(step(), 0..60)) {
-        let mut space = Space::default();
-        for step in &steps {
-            space.take(step)?;
-            space.check()?;
-            // Who leaves may make entries stale; who comes, and the hand that tidies, finds them.
-            if matches!(step, Step::Tidy) {
-                let lists = space.set.lists();
-                let counted = lists.count(false) + lists.count(true);
-                let most = counted + counted / 2 + STALE;
-                prop_assert!(lists.len() as u64 <= most, "{} entries for {}", lists.len(), counted);
-            }
+        for kind in PolicyKind::ALL {
+            lose_no_page_and_choose_none_twice(*kind, &steps)?;
         }
-        let words: Vec<_> = space.table.iter().map(|(page, word)| (page, word.state() == State::Resident)).collect();
-        prop_assert_eq!(words, space.plain.clone().into_iter().collect::<Vec<_>>());
-        // All that is resident goes, each page once.
-        let resident = space.plain.values().filter(|resident| **resident).count();
-        let mut gone = 0;
-        while let Some(page) = space.evict() {
-            prop_assert_eq!(space.plain.insert(page, false), Some(true), "{:#x} was not resident", page);
-            gone += 1;
-        }
-        prop_assert_eq!((gone, space.set.lists().len(), space.table.names()), (resident, 0, 0));
     }
 }
 
-/// Pages that come and go without being evicted, as an allocator's do: entries never outnumber their pages by much, nor do
-/// regions that are kept for them, and a page that lay there is chosen once, in the order of its first entry.
+/// Pages that come and go without being evicted, as an allocator's do: entries never outnumber their pages by much, nor
+/// do regions that are kept for them, and a page that lay there is chosen once.
 #[test]
 fn stale_entries_stay_few_without_anybody_tidying() {
-    let mut space = Space::default();
+    PolicyKind::ALL.iter().for_each(|kind| leave_few_stale_entries(Space::of(*kind)));
+}
+
+fn leave_few_stale_entries(mut space: Space) {
     let pages = 4096;
     (0..pages).for_each(|page| space.touch(page * PAGE, false));
     for round in 0..2000u64 {
         let start = (round * 37 % 64) * 64 * PAGE;
         space.unmap(start, start + 64 * PAGE);
         (0..64).for_each(|page| space.touch(start + page * PAGE, round % 3 == 0));
-        let (lists, most) = (space.set.lists(), pages + pages / 2 + STALE);
+        let (lists, most) = (space.policy.pages().lists(), pages + pages / 2 + STALE);
         assert!(lists.len() as u64 <= most, "{} entries for {pages}", lists.len());
     }
     // Each time somewhere else: what is stale names regions of which nothing is left.
@@ -179,26 +194,20 @@ fn stale_entries_stay_few_without_anybody_tidying() {
         space.touch(round << 32, false);
     }
     assert!(space.table.bytes() < 1 << 20, "{} bytes for one page", space.table.bytes());
-    space.set.tidy(&mut space.table);
+    space.policy.tidy(&mut space.table);
     let most = STALE + 2;
-    assert!(space.set.lists().len() as u64 <= most, "{} entries", space.set.lists().len());
+    assert!(space.policy.pages().lists().len() as u64 <= most, "{} entries", space.policy.pages().lists().len());
     assert_eq!((space.evict(), space.evict()), (Some(1999 << 32), None));
     assert_eq!(space.table.names(), 0);
 }
 
-/// Without a policy pages go in the order in which they came, also one that comes back at once and one that was active.
 #[test]
-fn without_a_policy_who_came_first_goes_first() {
-    let (mut table, mut set) = (PageTable::default(), WorkingSet::<uswap_core::reclaim::staging::Staging>::plain());
-    assert!(!set.has_room(true) && set.staging_target(1000) == 0);
-    for page in 0..20 {
-        set.join(&mut table, page * PAGE, PageWord::default().resident().set_active(page % 3 == 0));
+fn names_are_told_apart_and_found() {
+    for kind in PolicyKind::ALL {
+        assert_eq!(PolicyKind::named(kind.name()), Some(*kind));
+        assert!(!kind.about().is_empty() && kind.full_name().ends_with(kind.name()));
     }
-    for page in 0..40 {
-        assert_eq!(set.next_victim(&mut table), Some(page % 20 * PAGE));
-        let word = table.get(page % 20 * PAGE);
-        let evicted = word.zero(set.evict(word));
-        assert!(!set.refault(evicted).activate, "page {page}");
-        set.join(&mut table, page % 20 * PAGE, evicted.resident().set_active(true));
-    }
+    assert_eq!(PolicyKind::named("best"), None);
+    assert!(PolicyKind::named("newest-first").is_some(), "the policy that only tests know");
+    assert_eq!(PolicyKind::default().name(), "working-set");
 }

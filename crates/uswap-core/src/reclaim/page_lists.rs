@@ -1,0 +1,146 @@
+//! The resident pages of a space that can be taken, on two lists: the lists together with the page words that say which
+//! of their entries count.
+//!
+//! Every policy keeps its pages here. Policies differ in which page they take: the one at the head of a list, at its
+//! tail, or anywhere. The invariant is the same for all: a page whose word says *queued* has one entry that counts, on
+//! the list that its word names, and so is found by reclaim and chosen once.
+
+use crate::page::table::{PageIndex, PageTable};
+use crate::page::word::{PageWord, State};
+use crate::reclaim::lists::Lists;
+
+/// An inactive and an active list of pages. A policy that needs one list only leaves the active one empty.
+#[derive(Clone, Debug, Default)]
+pub struct PageLists {
+    lists: Lists,
+}
+
+impl PageLists {
+    /// Puts a resident page at the tail of the list that its word names, and writes the word.
+    pub fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        self.enter(table, page, word, Lists::push);
+    }
+
+    /// Puts a resident page at the head of the inactive list, and writes the word.
+    pub fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        self.enter(table, page, word.set_active(false), Lists::push_first);
+    }
+
+    /// Of a table so large that it has no names left a page is on no list, and stays where it is.
+    fn enter(&mut self, table: &mut PageTable, page: u64, word: PageWord, push: fn(&mut Lists, PageIndex, bool)) {
+        let Some(index) = table.name(page) else { return table.set(page, word.set_queued(false)) };
+        push(&mut self.lists, index, word.active());
+        table.set_word(index, word.set_queued(true));
+        if self.lists.is_stale() {
+            self.purge(table);
+        }
+    }
+
+    /// The word of a page is about to be overwritten.
+    pub fn forget(&mut self, word: PageWord) {
+        if word.state() == State::Resident && word.queued() {
+            self.lists.leave(word.active());
+        }
+    }
+
+    /// Takes the page at the head of a list: it is on no list any more.
+    pub fn take_first(&mut self, table: &mut PageTable, active: bool) -> Option<u64> {
+        loop {
+            let entry = self.lists.pop(active)?;
+            if let Some(page) = self.settle(table, entry, active, active) {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Takes the page at the tail of a list.
+    pub fn take_last(&mut self, table: &mut PageTable, active: bool) -> Option<u64> {
+        loop {
+            let entry = self.lists.pop_last(active)?;
+            if let Some(page) = self.settle(table, entry, active, active) {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Takes the entry at the head of a list, which may be stale; [`settle`](Self::settle) is to follow.
+    pub fn pop(&mut self, active: bool) -> Option<PageIndex> {
+        self.lists.pop(active)
+    }
+
+    /// The same with the entry at `index` of the active list; the one at its head takes its place.
+    pub fn pop_at(&mut self, index: usize) -> Option<PageIndex> {
+        self.lists.pop_at(index)
+    }
+
+    /// The page of an entry that was taken from a list, or `None` if the entry is stale. The page is on no list any
+    /// more, and `stays_active` says what its word tells of it.
+    pub fn settle(&mut self, table: &mut PageTable, entry: PageIndex, active: bool, stays_active: bool) -> Option<u64> {
+        let (page, word) = (table.address(entry), table.word(entry));
+        let chosen = counts(word, active);
+        if chosen {
+            self.lists.leave(active);
+            table.set_word(entry, word.set_queued(false).set_active(stays_active));
+        }
+        table.unname(entry);
+        chosen.then_some(page)
+    }
+
+    /// The page at the tail of the active list goes to the head of the inactive one; `false` if there is none.
+    pub fn demote_last(&mut self, table: &mut PageTable) -> bool {
+        while let Some(entry) = self.lists.pop_last(true) {
+            let word = table.word(entry);
+            if counts(word, true) {
+                self.lists.leave(true);
+                table.set_word(entry, word.set_active(false));
+                self.lists.push_first(entry, false);
+                return true;
+            }
+            table.unname(entry);
+        }
+        false
+    }
+
+    /// Pages on a list.
+    pub fn count(&self, active: bool) -> u64 {
+        self.lists.count(active)
+    }
+
+    /// Entries of a list, stale ones included.
+    pub fn entries(&self, active: bool) -> usize {
+        self.lists.entries(active)
+    }
+
+    /// The lists, for those who check the books.
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    /// Drops stale entries if they are many, and gives back memory that the lists do not need any more.
+    pub fn tidy(&mut self, table: &mut PageTable) {
+        if self.lists.is_stale() {
+            self.purge(table);
+        }
+        self.lists.trim();
+    }
+
+    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the word, so that others
+    /// of the same page are seen to be stale; the second passage gives the marks back.
+    fn purge(&mut self, table: &mut PageTable) {
+        self.lists.purge(|entry, active| {
+            let word = table.word(entry);
+            let wanted = counts(word, active);
+            match wanted {
+                true => table.set_word(entry, word.set_queued(false)),
+                false => table.unname(entry),
+            }
+            wanted
+        });
+        self.lists.iter().for_each(|(entry, _)| table.set_word(entry, table.word(entry).set_queued(true)));
+    }
+}
+
+/// Whether an entry of that list counts.
+fn counts(word: PageWord, active: bool) -> bool {
+    word.state() == State::Resident && word.queued() && word.active() == active
+}
