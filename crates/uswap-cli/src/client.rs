@@ -4,8 +4,12 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use uswap_engine::control;
+use uswap_engine::control::protocol::Request;
+use uswap_engine::control::protocol::answer::{PagesBegun, decode_answer};
+use uswap_engine::control::protocol::status::RunStatus;
 use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 
@@ -68,24 +72,29 @@ pub fn find(name: &str) -> Result<Run, String> {
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn status(run: &Run) -> Result<Value, String> {
-    ask_for(run, &json!({ "request": "status" }))
+pub fn status(run: &Run) -> Result<RunStatus, String> {
+    ask_for(run, &Request::Status {})
+}
+
+/// The same as the run tells it, with what this build may not know.
+///
+/// # Errors
+/// For the user: the run does not answer, or refuses.
+pub fn status_as_told(run: &Run) -> Result<Value, String> {
+    ask_for(run, &Request::Status {})
 }
 
 /// Sends a request.
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn ask_for(run: &Run, request: &Value) -> Result<Value, String> {
+pub fn ask_for<A: DeserializeOwned>(run: &Run, request: &Request) -> Result<A, String> {
     told(run, ask(run, request))
 }
 
-fn told(run: &Run, answer: io::Result<Value>) -> Result<Value, String> {
+fn told<A>(run: &Run, answer: io::Result<Result<A, String>>) -> Result<A, String> {
     let answer = answer.map_err(|error| format!("run {:?} does not answer: {error}", run.name))?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => Err(format!("run {:?}: {error}", run.name)),
-        None => Ok(answer),
-    }
+    answer.map_err(|refusal| format!("run {:?}: {refusal}", run.name))
 }
 
 /// Sends a request, which may depend on the number of the run's engine as we see it (0: we do not), and keeps the
@@ -93,17 +102,17 @@ fn told(run: &Run, answer: io::Result<Value>) -> Result<Value, String> {
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn converse(run: &Run, request: impl FnOnce(u32) -> Result<Value, String>) -> Result<UnixStream, String> {
+pub fn converse(run: &Run, request: impl FnOnce(u32) -> Result<Request, String>) -> Result<UnixStream, String> {
     let silent = |error: io::Error| format!("run {:?} does not answer: {error}", run.name);
     let (stream, engine) = connect(run).map_err(silent)?;
     let request = request(engine).map_err(|error| format!("run {:?}: {error}", run.name))?;
-    told(run, exchange(&stream, &request, PATIENCE))?;
+    told::<PagesBegun>(run, exchange(&stream, &request, PATIENCE))?;
     Ok(stream)
 }
 
-fn ask(run: &Run, request: &Value) -> io::Result<Value> {
+fn ask<A: DeserializeOwned>(run: &Run, request: &Request) -> io::Result<Result<A, String>> {
     // A server on the network is met before the answer comes.
-    let patience = if request["request"] == "swapon" { SWAPON_PATIENCE } else { PATIENCE };
+    let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { PATIENCE };
     exchange(&connect(run)?.0, request, patience)
 }
 
@@ -119,11 +128,15 @@ fn connect(run: &Run) -> io::Result<(UnixStream, u32)> {
     Ok((stream, owner.pid))
 }
 
-fn exchange(stream: &UnixStream, request: &Value, patience: Duration) -> io::Result<Value> {
+fn exchange<A: DeserializeOwned>(
+    stream: &UnixStream,
+    request: &Request,
+    patience: Duration,
+) -> io::Result<Result<A, String>> {
     let deadline = Instant::now() + patience;
-    control::write_all(stream, format!("{request}\n").as_bytes(), deadline)?;
+    control::write_all(stream, format!("{}\n", request.encode()).as_bytes(), deadline)?;
     let line = control::read_line(stream, LONGEST_ANSWER, deadline)?;
-    Ok(serde_json::from_slice(&line)?)
+    Ok(decode_answer(&line)?)
 }
 
 #[cfg(test)]

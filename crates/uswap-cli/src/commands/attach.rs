@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
 use uswap_core::util::size::human;
 use uswap_engine::config::{RunConfig, Target, exit};
+use uswap_engine::control::protocol::Request;
+use uswap_engine::control::protocol::answer::DetachBegun;
 use uswap_engine::{eligibility, keeper};
 use uswap_sys::process::interrupt;
 use uswap_sys::process::{self, Change, Fork};
@@ -116,24 +117,23 @@ pub fn detach(arguments: &DetachArguments) -> i32 {
     }
     let order = || {
         let run = client::find(&arguments.name)?;
-        let engine = client::status(&run)?["engine_pid"].take();
-        let answer = client::ask_for(&run, &json!({ "request": "detach" }))?;
-        watch(&run, &engine)?;
+        let engine = client::status(&run)?.engine_pid;
+        let answer: DetachBegun = client::ask_for(&run, &Request::Detach {})?;
+        watch(&run, engine)?;
         Ok(answer)
     };
     tell(order(), arguments.json, |answer| {
-        let pages = answer["pages"].as_u64().unwrap_or(0);
-        format!("{}: {} came back into memory", arguments.name, human(pages << 12))
+        format!("{}: {} came back into memory", arguments.name, human(answer.pages << 12))
     })
 }
 
 /// Until the engine is gone, or has given up.
-fn watch(run: &Run, engine: &Value) -> Result<(), String> {
+fn watch(run: &Run, engine: u32) -> Result<(), String> {
     let mut silent = 0;
     loop {
         let status = match client::status(run) {
             // Somebody else may have taken the name already.
-            Ok(status) if status["engine_pid"] == *engine => status,
+            Ok(status) if status.engine_pid == engine => status,
             Ok(_) => return Ok(()),
             Err(_) if client::find(&run.name).is_err() => return Ok(()),
             // It may be about to end.
@@ -144,9 +144,9 @@ fn watch(run: &Run, engine: &Value) -> Result<(), String> {
             }
             Err(error) => return Err(error),
         };
-        let detach = &status["figures"]["detach"];
-        if detach["running"] != true {
-            return Err(detach["error"].as_str().unwrap_or("it was given up").into());
+        let detach = status.figures.detach.unwrap_or_default();
+        if !detach.running {
+            return Err(detach.error.unwrap_or_else(|| "it was given up".into()));
         }
         if interrupt::arrived().is_some() {
             return Err("interrupted; it goes on by itself (uswap status tells how far it is)".into());

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
 use uswap_core::util::size::{human, unit_hint};
+use uswap_engine::control::protocol::Request;
+use uswap_engine::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
+use uswap_engine::control::protocol::status::GroupFigures;
 
 use crate::client::{self, Run};
 use crate::commands::orders::{tell, wait_until};
-use crate::ui::table::Table;
+use crate::ui::table::{Table, printable};
 
 #[derive(Args, Debug)]
 pub struct GroupArguments {
@@ -115,26 +118,28 @@ pub fn run(arguments: &GroupArguments) -> i32 {
     }
 }
 
-fn ask(name: &str, request: &Value) -> Result<Value, String> {
+fn ask<A: DeserializeOwned>(name: &str, request: &Request) -> Result<A, String> {
     client::ask_for(&client::find(name)?, request)
 }
 
 fn create(order: &CreateArguments) -> i32 {
-    let request = json!({ "request": "group-create", "group": order.group, "limit": order.limit });
+    let request = Request::GroupCreate { group: order.group.clone(), limit: Some(order.limit.clone()) };
     let made = ask(&order.name, &request).map_err(|error| error + &hint(&order.limit));
-    tell(made, order.json, |answer| format!("{}: {}", text(&answer["group"]), limit_in_words(&answer["limit_bytes"])))
+    tell(made, order.json, |made: &GroupLimited| {
+        format!("{}: {}", printable(&made.group), limit_in_words(made.limit_bytes))
+    })
 }
 
 fn limit(order: &LimitArguments) -> i32 {
     let ordered = || {
         let run = client::find(&order.name)?;
-        let request = json!({ "request": "group-limit", "group": order.group, "limit": order.limit });
-        client::ask_for(&run, &request).map_err(|error| error + &hint(&order.limit))?;
+        let request = Request::GroupLimit { group: order.group.clone(), limit: order.limit.clone() };
+        client::ask_for::<GroupLimited>(&run, &request).map_err(|error| error + &hint(&order.limit))?;
         below_limit(&run, &order.group, Duration::from_secs(order.wait))
     };
     tell(ordered(), order.json, |group| {
-        let used = human(number(&group["ram_bytes"]));
-        format!("{}: {}, {used} in use", text(&group["name"]), limit_in_words(&group["ram_limit_bytes"]))
+        let (name, used) = (printable(&group.name), human(group.ram_bytes));
+        format!("{name}: {}, {used} in use", limit_in_words(group.ram_limit_bytes))
     })
 }
 
@@ -143,69 +148,54 @@ fn hint(limit: &str) -> String {
 }
 
 /// Waits for the group to keep its limit.
-fn below_limit(run: &Run, path: &str, wait: Duration) -> Result<Value, String> {
+fn below_limit(run: &Run, path: &str, wait: Duration) -> Result<GroupFigures, String> {
     let path = path.trim_matches('/');
     let deadline = Instant::now() + wait;
     loop {
-        let status = client::status(run)?;
-        let groups = array(&status["figures"]["groups"]);
-        let group = groups.iter().find(|group| group["name"] == path).ok_or("the group was removed meanwhile")?;
-        let (used, limit) = (number(&group["ram_bytes"]), group["ram_limit_bytes"].as_u64().unwrap_or(u64::MAX));
+        let groups = client::status(run)?.figures.groups;
+        let group = groups.into_iter().find(|group| group.name == path).ok_or("the group was removed meanwhile")?;
+        let (used, limit) = (group.ram_bytes, group.ram_limit_bytes.unwrap_or(u64::MAX));
         if used <= limit {
-            return Ok(group.clone());
+            return Ok(group);
         }
         wait_until(deadline, used, limit)?;
     }
 }
 
 fn change_place(order: &MoveArguments) -> i32 {
-    let request = json!({ "request": "group-move", "what": order.what, "group": order.to });
-    tell(ask(&order.name, &request), order.json, |answer| match answer["process"].as_u64() {
-        Some(pid) => format!("{pid}: in {}", text(&answer["group"])),
-        None => format!("{}: now {}", order.what, text(&answer["group"])),
+    let request = Request::GroupMove { what: order.what.clone(), group: order.to.clone() };
+    tell(ask(&order.name, &request), order.json, |moved: &GroupMoved| match moved.process {
+        Some(pid) => format!("{pid}: in {}", printable(&moved.group)),
+        None => format!("{}: now {}", order.what, printable(&moved.group)),
     })
 }
 
 fn remove(order: &RemoveArguments) -> i32 {
-    let request = json!({ "request": "group-remove", "group": order.group });
-    tell(ask(&order.name, &request), order.json, |answer| {
-        let processes = number(&answer["processes"]);
-        format!("{}: removed; {processes} process(es) went to the group above it", text(&answer["group"]))
+    let request = Request::GroupRemove { group: order.group.clone() };
+    tell(ask(&order.name, &request), order.json, |removed: &GroupRemoved| {
+        let (group, processes) = (printable(&removed.group), removed.processes);
+        format!("{group}: removed; {processes} process(es) went to the group above it")
     })
 }
 
 fn list(order: &ListArguments) -> i32 {
-    let groups = || Ok(client::status(&client::find(&order.name)?)?["figures"]["groups"].take());
-    tell(groups(), order.json, |groups| table(groups).lines().join("\n"))
+    let groups = || Ok(client::status(&client::find(&order.name)?)?.figures.groups);
+    tell(groups(), order.json, |groups: &Vec<GroupFigures>| table(groups).lines().join("\n"))
 }
 
 /// The groups of a run, a row each.
-pub fn table(groups: &Value) -> Table {
+pub fn table(groups: &[GroupFigures]) -> Table {
     let mut table = Table::new(&["<GROUP", "USED", "LIMIT", "PEAK", "SWAPPED", "PROCESSES"]);
-    for group in array(groups) {
-        let limit = group["ram_limit_bytes"].as_u64().map_or("-".to_string(), human);
-        let [used, peak, swapped] = ["ram_bytes", "ram_peak_bytes", "swapped_bytes"].map(|n| human(number(&group[n])));
-        let processes = array(&group["processes"]).len().to_string();
-        table.row([text(&group["name"]), used, limit, peak, swapped, processes]);
+    for group in groups {
+        let limit = group.ram_limit_bytes.map_or("-".to_string(), human);
+        let [used, peak, swapped] = [group.ram_bytes, group.ram_peak_bytes, group.swapped_bytes].map(human);
+        table.row([printable(&group.name), used, limit, peak, swapped, group.processes.len().to_string()]);
     }
     table
 }
 
-fn limit_in_words(limit: &Value) -> String {
-    limit.as_u64().map_or_else(|| "no limit of its own".into(), human)
-}
-
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn text(value: &Value) -> String {
-    let text = value.as_str().unwrap_or("?");
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+fn limit_in_words(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "no limit of its own".into(), human)
 }
 
 #[cfg(test)]
@@ -214,14 +204,15 @@ mod tests {
 
     #[test]
     fn a_group_without_a_limit_shows_none() {
-        let groups = json!([
+        let groups: Vec<GroupFigures> = serde_json::from_value(serde_json::json!([
             { "name": "/", "ram_bytes": 3 << 20, "ram_limit_bytes": 64 << 20, "ram_peak_bytes": 0, "processes": [1, 2] },
             { "name": "a\u{1b}", "ram_bytes": 4096, "ram_limit_bytes": null, "swapped_bytes": 8192, "processes": [] },
-        ]);
+        ]))
+        .expect("groups");
         let lines = table(&groups).lines();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].contains("64.0 MiB") && lines[1].ends_with('2'), "{lines:?}");
         assert!(lines[2].starts_with("a? ") && lines[2].contains(" - ") && lines[2].contains("8.0 KiB"), "{lines:?}");
-        assert_eq!(table(&Value::Null).lines().len(), 1);
+        assert_eq!(table(&[]).lines().len(), 1);
     }
 }

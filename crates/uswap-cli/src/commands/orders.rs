@@ -4,12 +4,18 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
 use uswap_core::util::size::{Size, human, unit_hint};
 use uswap_device::kinds::help;
 use uswap_device::{SwapSpec, spec};
 use uswap_engine::cgroup::machine_memory;
 use uswap_engine::config::{Compression, exit};
+use uswap_engine::control::protocol::Request;
+use uswap_engine::control::protocol::answer::{
+    CompressorAnswer, LimitAnswer, SwapoffBegun, SwapoffStopped, SwaponAnswer,
+};
+use uswap_engine::control::protocol::request::NewBudget;
+use uswap_engine::control::protocol::status::SwapoffProgress;
 use uswap_sys::process::interrupt;
 
 use crate::client::{self, Run};
@@ -85,11 +91,10 @@ fn help_of_spec() -> String {
 pub fn compressor(arguments: &CompressorArguments) -> i32 {
     let order = || {
         let run = client::find(&arguments.name)?;
-        client::ask_for(&run, &json!({ "request": "compressor", "compressor": arguments.compressor }))
+        client::ask_for(&run, &Request::Compressor { compressor: arguments.compressor.clone() })
     };
-    tell(order(), arguments.json, |answer| {
-        let name = |field: &str| answer[field].as_str().unwrap_or("?").to_string();
-        format!("{}, {} before", name("compressor"), name("before"))
+    tell(order(), arguments.json, |answer: &CompressorAnswer| {
+        format!("{}, {} before", answer.compressor, answer.before)
     })
 }
 
@@ -99,11 +104,10 @@ pub fn swapon(arguments: &SwaponArguments) -> i32 {
         let spec = &arguments.spec;
         spec.parse::<SwapSpec>().map_err(|error| format!("{spec}: {error}"))?;
         let run = client::find(&arguments.name)?;
-        client::ask_for(&run, &json!({ "request": "swapon", "spec": seen_from_elsewhere(spec) }))
+        client::ask_for(&run, &Request::Swapon { spec: seen_from_elsewhere(spec) })
     };
-    tell(order(), arguments.json, |answer| {
-        let size = human(answer["size_bytes"].as_u64().unwrap_or(0));
-        format!("{}: {size}, priority {}", answer["device"].as_str().unwrap_or("?"), answer["priority"])
+    tell(order(), arguments.json, |answer: &SwaponAnswer| {
+        format!("{}: {}, priority {}", answer.device, human(answer.size_bytes), answer.priority)
     })
 }
 
@@ -118,7 +122,9 @@ pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
         let run = client::find(&arguments.name).map_err(refused)?;
         let device = seen_from_elsewhere(&arguments.device);
         // An unnamed file is called by the directory it is in, which is no path of ours to complete.
-        let asked = |name: &str| client::ask_for(&run, &json!({ "request": "swapoff", "device": name }));
+        let asked = |name: &str| -> Result<SwapoffBegun, String> {
+            client::ask_for(&run, &Request::Swapoff { device: name.to_string() })
+        };
         let other = |first| if device == arguments.device { Err(first) } else { asked(&device) };
         asked(&arguments.device).or_else(other).map_err(refused)?;
         watch(&run)
@@ -128,9 +134,7 @@ pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
             eprintln!("uswap: {error}");
             status
         }
-        Ok(outcome) => {
-            tell(Ok(outcome), arguments.json, |outcome| format!("{}: off", outcome["device"].as_str().unwrap_or("?")))
-        }
+        Ok(outcome) => tell(Ok(outcome), arguments.json, |outcome| format!("{}: off", outcome.device)),
     }
 }
 
@@ -139,23 +143,21 @@ fn refused(error: String) -> (String, i32) {
 }
 
 /// Until the swapoff is over. A request to end stops it first.
-fn watch(run: &Run) -> Result<Value, (String, i32)> {
+fn watch(run: &Run) -> Result<SwapoffProgress, (String, i32)> {
     let mut stopped = false;
     loop {
-        let status = client::status(run).map_err(refused)?;
-        let swapoff = &status["figures"]["swapoff"];
-        let (pages, left) = (swapoff["pages"].as_u64().unwrap_or(0), swapoff["pages_left"].as_u64().unwrap_or(0));
-        progress(swapoff["running"] == true, pages, left);
-        if swapoff["running"] != true {
-            return match swapoff["error"].as_str() {
-                None => Ok(swapoff.clone()),
-                Some(error) => Err((error.into(), if stopped { INTERRUPTED } else { exit::REFUSED })),
+        let swapoff = client::status(run).map_err(refused)?.figures.swapoff.unwrap_or_default();
+        progress(swapoff.running, swapoff.pages, swapoff.pages_left);
+        if !swapoff.running {
+            return match swapoff.error {
+                None => Ok(swapoff),
+                Some(error) => Err((error, if stopped { INTERRUPTED } else { exit::REFUSED })),
             };
         }
         if interrupt::arrived().is_some() && !stopped {
             stopped = true;
             // It may have ended this moment: the next look tells.
-            let _ = client::ask_for(run, &json!({ "request": "swapoff-stop" }));
+            let _ = client::ask_for::<SwapoffStopped>(run, &Request::SwapoffStop {});
         }
         std::thread::sleep(PERIOD);
     }
@@ -180,25 +182,25 @@ pub fn limit(arguments: &LimitArguments) -> i32 {
     let order = || {
         let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
         let bytes = match arguments.ram.as_str() {
-            "auto" => json!("auto"),
-            text => json!(text.parse::<Size>().map_err(|error| format!("{text}: {error}"))?.of(machine)),
+            "auto" => NewBudget::Auto,
+            text => NewBudget::Bytes(text.parse::<Size>().map_err(|error| format!("{text}: {error}"))?.of(machine)),
         };
         let run = client::find(&arguments.name)?;
         let hint = || unit_hint(&arguments.ram, "the machine's memory");
-        client::ask_for(&run, &json!({ "request": "limit", "bytes": bytes })).map_err(|error| error + &hint())?;
+        let ordered = client::ask_for::<LimitAnswer>(&run, &Request::Limit { bytes });
+        ordered.map_err(|error| error + &hint())?;
         let deadline = Instant::now() + Duration::from_secs(arguments.wait);
         loop {
-            let figures = client::status(&run)?["figures"].take();
-            let [used, limit] = ["ram_bytes", "ram_limit_bytes"].map(|name| figures[name].as_u64().unwrap_or(0));
+            let figures = client::status(&run)?.figures;
+            let (used, limit) = (figures.ram_bytes, figures.ram_limit_bytes);
             if used <= limit {
-                return Ok(json!({ "ram_limit_bytes": limit, "ram_bytes": used }));
+                return Ok(LimitAnswer { ram_limit_bytes: limit, ram_bytes: Some(used), auto: None });
             }
             wait_until(deadline, used, limit)?;
         }
     };
     tell(order(), arguments.json, |answer| {
-        let [used, limit] = ["ram_bytes", "ram_limit_bytes"].map(|name| human(answer[name].as_u64().unwrap_or(0)));
-        format!("{limit}, {used} in use")
+        format!("{}, {} in use", human(answer.ram_limit_bytes), human(answer.ram_bytes.unwrap_or(0)))
     })
 }
 
@@ -216,10 +218,10 @@ pub fn wait_until(deadline: Instant, used: u64, limit: u64) -> Result<(), String
 }
 
 /// Prints what came of an order; returns the exit status.
-pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) -> String) -> i32 {
+pub fn tell<T: Serialize>(outcome: Result<T, String>, json: bool, text: impl Fn(&T) -> String) -> i32 {
     match outcome {
         Ok(answer) => {
-            crate::print(&if json { format!("{answer:#}\n") } else { text(&answer) + "\n" });
+            crate::print(&if json { in_json(&answer) } else { text(&answer) + "\n" });
             0
         }
         Err(error) => {
@@ -227,6 +229,12 @@ pub fn tell(outcome: Result<Value, String>, json: bool, text: impl Fn(&Value) ->
             exit::REFUSED
         }
     }
+}
+
+/// Keys in alphabetical order.
+fn in_json(answer: &impl Serialize) -> String {
+    // Only a map whose keys are no text fails.
+    format!("{:#}\n", serde_json::to_value(answer).expect("an answer is JSON"))
 }
 
 /// The engine runs in another directory: relative paths in a specification, or in the name of a device, are completed

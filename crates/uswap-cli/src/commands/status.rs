@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::Value;
 use uswap_core::util::size::human;
+use uswap_device::ConnectionState;
 use uswap_engine::config::exit;
+use uswap_engine::control::protocol::status::{ProcessFigures, RunFigures, RunStatus};
 
 use crate::client::{self, Run};
-use crate::ui::table::Table;
+use crate::ui::table::{Table, printable};
 
 /// Processes shown by default.
 const MAX_PROCESSES: usize = 10;
@@ -42,8 +44,10 @@ pub fn run(arguments: &StatusArguments) -> i32 {
 }
 
 fn one(run: &Run, json: bool) -> Result<String, String> {
-    let status = client::status(run)?;
-    Ok(if json { format!("{status:#}\n") } else { in_tables(&status, None) })
+    Ok(match json {
+        true => format!("{:#}\n", client::status_as_told(run)?),
+        false => in_tables(&client::status(run)?, None),
+    })
 }
 
 fn all(json: bool) -> Result<String, String> {
@@ -52,10 +56,11 @@ fn all(json: bool) -> Result<String, String> {
         return one(run, false);
     }
     // A run that ends while we ask is none.
-    let answers: Vec<Value> = runs.iter().filter_map(|run| client::status(run).ok()).collect();
     if json {
+        let answers: Vec<Value> = runs.iter().filter_map(|run| client::status_as_told(run).ok()).collect();
         return Ok(format!("{:#}\n", Value::from(answers)));
     }
+    let answers: Vec<RunStatus> = runs.iter().filter_map(|run| client::status(run).ok()).collect();
     if answers.is_empty() {
         return Err(
             "nothing runs under uswap here (runs of other users and in other network namespaces are not seen)".into()
@@ -64,22 +69,22 @@ fn all(json: bool) -> Result<String, String> {
     Ok(joined(&[list(&answers)]))
 }
 
-fn list(answers: &[Value]) -> Table {
+fn list(answers: &[RunStatus]) -> Table {
     let mut table =
         Table::new(&["<NAME", "PID", "UPTIME", "USED", "LIMIT", "PEAK", "POOL", "SWAP", "PROCESSES", "<COMMAND"]);
     for answer in answers {
-        let figures = &answer["figures"];
-        let swap: u64 = array(&figures["devices"]).iter().map(|device| number(&device["used_bytes"])).sum();
+        let figures = &answer.figures;
+        let swap: u64 = figures.devices.iter().map(|device| device.used_bytes).sum();
         table.row([
-            text(&answer["name"]),
-            number(&answer["pid"]).to_string(),
-            duration(number(&answer["uptime_ms"])),
-            bytes(&figures["ram_bytes"]),
-            bytes(&figures["ram_limit_bytes"]),
-            bytes(&figures["ram_peak_bytes"]),
-            bytes(&figures["pool_bytes"]),
+            printable(&answer.name),
+            answer.pid.to_string(),
+            duration(answer.uptime_ms),
+            human(figures.ram_bytes),
+            human(figures.ram_limit_bytes),
+            human(figures.ram_peak_bytes),
+            human(figures.pool_bytes),
             human(swap),
-            array(&figures["processes"]).len().to_string(),
+            figures.processes.len().to_string(),
             command(answer),
         ]);
     }
@@ -87,13 +92,13 @@ fn list(answers: &[Value]) -> Table {
 }
 
 /// Everything of one run. With the answer before it, rates since then.
-pub fn in_tables(status: &Value, before: Option<&Value>) -> String {
-    let figures = &status["figures"];
+pub fn in_tables(status: &RunStatus, before: Option<&RunStatus>) -> String {
+    let figures = &status.figures;
     let title = format!(
         "{} (process {}, up {}): {}\n\n",
-        text(&status["name"]),
-        number(&status["pid"]),
-        duration(number(&status["uptime_ms"])),
+        printable(&status.name),
+        status.pid,
+        duration(status.uptime_ms),
         command(status)
     );
     let mut tables = vec![
@@ -104,8 +109,8 @@ pub fn in_tables(status: &Value, before: Option<&Value>) -> String {
         traffic(status, before),
         faults(figures),
     ];
-    if array(&figures["groups"]).len() > 1 {
-        tables.push(crate::commands::groups::table(&figures["groups"]));
+    if figures.groups.len() > 1 {
+        tables.push(crate::commands::groups::table(&figures.groups));
     }
     tables.extend([processes(figures), unmanaged(figures)]);
     title + &joined(&tables)
@@ -117,34 +122,35 @@ fn joined(tables: &[Table]) -> String {
     texts.join("\n")
 }
 
-fn budget(figures: &Value) -> Table {
+fn budget(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["<MEMORY", "USED", "LIMIT", "PEAK"]);
-    let row = ["ram_bytes", "ram_limit_bytes", "ram_peak_bytes"].map(|name| bytes(&figures[name]));
-    table.row(std::iter::once("budget".to_string()).chain(row));
-    let most = bytes(&figures["mm_stat"]["mem_used_max"]);
-    let share = figures["pool_share"].as_str().map_or("pool".into(), |share| format!("pool ({share})"));
-    table.row([share, bytes(&figures["pool_bytes"]), bytes(&figures["pool_limit_bytes"]), most]);
-    let reserve = &figures["reserve"];
-    let row = ["used_bytes", "size_bytes", "peak_bytes"].map(|name| bytes(&reserve[name]));
-    table.row(std::iter::once("reserve".to_string()).chain(row));
+    let mut row = |label: String, bytes: [u64; 3]| table.row(std::iter::once(label).chain(bytes.map(human)));
+    row("budget".into(), [figures.ram_bytes, figures.ram_limit_bytes, figures.ram_peak_bytes]);
+    let share = match figures.pool_share.as_str() {
+        "" => "pool".into(),
+        share => format!("pool ({share})"),
+    };
+    row(share, [figures.pool_bytes, figures.pool_limit_bytes, figures.mm_stat.mem_used_max]);
+    let reserve = &figures.reserve;
+    row("reserve".into(), [reserve.used_bytes, reserve.size_bytes, reserve.peak_bytes]);
     table
 }
 
 /// The compressed tier: what its pages would take (ratio), what its memory holds beside their bytes (density), and what is
 /// saved.
-fn pool(figures: &Value) -> Table {
+fn pool(figures: &RunFigures) -> Table {
     let mut table =
         Table::new(&["<POOL", "<ALLOCATOR", "PAGES", "SAME-FILLED", "COMPRESSED", "RATIO", "DENSITY", "SAVED"]);
-    let (stored, compressed) = (number(&figures["stored_pages"]), number(&figures["pool_stored_bytes"]));
-    let (filled, used) = (number(&figures["same_filled_pages"]), number(&figures["pool_bytes"]));
+    let (stored, compressed) = (figures.stored_pages, figures.pool_stored_bytes);
+    let (filled, used) = (figures.same_filled_pages, figures.pool_bytes);
     let plain = stored.saturating_sub(filled) << 12;
     let over = |a: u64, digits: usize| match compressed {
         0 => "-".into(),
         _ => format!("{:.digits$}", a as f64 / compressed as f64),
     };
     table.row([
-        text(&figures["compressor"]),
-        text(&figures["pool_allocator"]),
+        printable(&figures.compressor),
+        printable(&figures.pool_allocator),
         stored.to_string(),
         filled.to_string(),
         human(compressed),
@@ -155,68 +161,71 @@ fn pool(figures: &Value) -> Table {
     table
 }
 
-fn devices(figures: &Value) -> Table {
+fn devices(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["<SWAP", "USED", "SIZE", "PRIO", "ERRORS", "<STATE"]);
-    for device in array(&figures["devices"]) {
-        let errors = number(&device["read_errors"]) + number(&device["write_errors"]);
-        let note = device["note"].as_str().map(|note| format!("; {}", text(&note.into()))).unwrap_or_default();
-        let state = match ["draining", "latched_off", "out_of_room"].map(|name| device[name] == true) {
+    for device in &figures.devices {
+        let errors = device.read_errors + device.write_errors;
+        let note = device.note.as_ref().map(|note| format!("; {}", printable(note))).unwrap_or_default();
+        let state = match [device.draining, device.latched_off, device.out_of_room] {
             [true, ..] => "being emptied",
             [_, true, _] => "off after write errors",
             [.., true] => "no room on its file system",
             _ => "in use",
         };
-        let (used, size) = (bytes(&device["used_bytes"]), bytes(&device["size_bytes"]));
-        let priority = device["priority"].as_i64().unwrap_or(0).to_string();
-        table.row([text(&device["name"]), used, size, priority, errors.to_string(), format!("{state}{note}")]);
+        let (used, size) = (human(device.used_bytes), human(device.size_bytes));
+        let priority = device.priority.to_string();
+        table.row([printable(&device.name), used, size, priority, errors.to_string(), format!("{state}{note}")]);
     }
     table
 }
 
 /// Connections of devices on the network.
-fn connections(figures: &Value) -> Table {
+fn connections(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["<CONNECTION", "<STATE", "IN FLIGHT", "ROUND TRIP", "RECONNECTS", "<LAST ERROR"]);
-    for device in array(&figures["devices"]) {
-        for (connection, index) in array(&device["connections"]).iter().zip(1..) {
+    for device in &figures.devices {
+        for (connection, index) in device.connections.iter().zip(1..) {
+            let state = match connection.state {
+                ConnectionState::Up => "up",
+                ConnectionState::Down => "down",
+            };
             table.row([
-                format!("{} {index}", text(&device["name"])),
-                text(&connection["state"]),
-                number(&connection["in_flight"]).to_string(),
-                time(number(&connection["round_trip_us"]) * 1000),
-                number(&connection["reconnects"]).to_string(),
-                connection["error"].as_str().map_or("-".into(), |error| text(&error.into())),
+                format!("{} {index}", printable(&device.name)),
+                state.to_string(),
+                connection.in_flight.to_string(),
+                time(connection.round_trip_us * 1000),
+                connection.reconnects.to_string(),
+                connection.error.as_ref().map_or("-".into(), |error| printable(error)),
             ]);
         }
     }
     table
 }
 
-fn traffic(status: &Value, before: Option<&Value>) -> Table {
+/// A figure of a run.
+type FigureOf = fn(&RunFigures) -> u64;
+
+fn traffic(status: &RunStatus, before: Option<&RunStatus>) -> Table {
     // A single answer knows no rates.
     let headings: &[&str] = if before.is_some() { &["<PAGES", "TOTAL", "PER SECOND"] } else { &["<PAGES", "TOTAL"] };
     let mut table = Table::new(headings);
-    let figures = &status["figures"];
-    let seconds = before.map(|old| {
-        let (now, then) = (number(&status["uptime_ms"]), number(&old["uptime_ms"]));
-        now.saturating_sub(then).max(1) as f64 / 1000.0
-    });
-    let rows = [
-        ("evicted", "pgsteal"),
-        ("soft faults", "soft_faults"),
-        ("out to pool", "zswpout"),
-        ("in from pool", "zswpin"),
-        ("out to swap", "pswpout"),
-        ("in from swap", "pswpin"),
-        ("refaults", "workingset_refault_anon"),
-        ("read ahead, touched", "swap_ra_hit"),
-        ("throttled", "throttled"),
-        ("throttled, us", "throttled_us"),
-        ("held for a turn", "held_faults"),
+    let seconds = before.map(|old| status.uptime_ms.saturating_sub(old.uptime_ms).max(1) as f64 / 1000.0);
+    let rows: [(&str, FigureOf); 11] = [
+        ("evicted", |figures| figures.counters.pgsteal),
+        ("soft faults", |figures| figures.counters.soft_faults),
+        ("out to pool", |figures| figures.zswpout),
+        ("in from pool", |figures| figures.zswpin),
+        ("out to swap", |figures| figures.pswpout),
+        ("in from swap", |figures| figures.pswpin),
+        ("refaults", |figures| figures.counters.workingset_refault_anon),
+        ("read ahead, touched", |figures| figures.counters.swap_ra_hit),
+        ("throttled", |figures| figures.counters.throttled),
+        ("throttled, us", |figures| figures.counters.throttled_us),
+        ("held for a turn", |figures| figures.counters.held_faults),
     ];
-    for (label, name) in rows {
-        let total = number(&figures[name]);
+    for (label, figure) in rows {
+        let total = figure(&status.figures);
         let rate = seconds.zip(before).map(|(seconds, old)| {
-            let grown = total.saturating_sub(number(&old["figures"][name]));
+            let grown = total.saturating_sub(figure(&old.figures));
             format!("{:.0}", grown as f64 / seconds)
         });
         table.row([label.to_string(), total.to_string()].into_iter().chain(rate));
@@ -224,33 +233,24 @@ fn traffic(status: &Value, before: Option<&Value>) -> Table {
     table
 }
 
-fn faults(figures: &Value) -> Table {
+fn faults(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["<FAULTS", "COUNT", "MEAN", "P50", "P99", "P99.9", "MAX"]);
-    for tier in ["zero", "staged", "pool", "device"] {
-        let latency = &figures["fault_latency"][tier];
-        let times = ["mean_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns"].map(|name| time(number(&latency[name])));
-        let count = number(&latency["count"]).to_string();
-        table.row([tier.to_string(), count].into_iter().chain(times));
+    let tiers = &figures.fault_latency;
+    for (label, took) in
+        [("zero", &tiers.zero), ("staged", &tiers.staged), ("pool", &tiers.pool), ("device", &tiers.device)]
+    {
+        let times = [took.mean_ns, took.p50_ns, took.p99_ns, took.p999_ns, took.max_ns].map(time);
+        table.row([label.to_string(), took.count.to_string()].into_iter().chain(times));
     }
     table
 }
 
-fn processes(figures: &Value) -> Table {
+fn processes(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["PID", "<PROCESS", "<STATE"]);
-    let all = array(&figures["processes"]);
-    let (managed, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|process| process["managed"] == true);
-    for process in managed.iter().chain(&waiting).take(MAX_PROCESSES) {
-        let waiting = process["held"] == true;
-        let state = match (process["managed"] == true, process["forked"] == true) {
-            (true, true) => "managed, forked",
-            (true, false) => "managed",
-            (false, _) => "not yet: memory is not short",
-        };
-        let state = match waiting {
-            true => format!("{state}, waits for its turn ({})", time(1_000_000 * number(&process["waiting_ms"]))),
-            false => state.to_string(),
-        };
-        table.row([number(&process["pid"]).to_string(), text(&process["name"]), state]);
+    let all = &figures.processes;
+    let (managed, waiting): (Vec<_>, Vec<_>) = all.iter().partition(|process| process.managed);
+    for process in managed.into_iter().chain(waiting).take(MAX_PROCESSES) {
+        table.row([process.pid.to_string(), printable(&process.name), process_state(process)]);
     }
     if all.len() > MAX_PROCESSES {
         table.row([String::new(), format!("and {} more", all.len() - MAX_PROCESSES)]);
@@ -258,39 +258,33 @@ fn processes(figures: &Value) -> Table {
     table
 }
 
-fn unmanaged(figures: &Value) -> Table {
+fn process_state(process: &ProcessFigures) -> String {
+    let state = match (process.managed, process.forked) {
+        (true, true) => "managed, forked",
+        (true, false) => "managed",
+        (false, _) => "not yet: memory is not short",
+    };
+    match process.held {
+        true => format!("{state}, waits for its turn ({})", time(1_000_000 * process.waiting_ms)),
+        false => state.to_string(),
+    }
+}
+
+fn unmanaged(figures: &RunFigures) -> Table {
     let mut table = Table::new(&["PID", "<UNMANAGED", "MEMORY", "<WHY"]);
-    for program in array(&figures["unmanaged"]).iter().filter(|program| program["running"] == true) {
-        let (name, memory) = (text(&program["name"]), bytes(&program["anonymous_bytes"]));
-        table.row([number(&program["pid"]).to_string(), name, memory, text(&program["why"])]);
+    for program in figures.unmanaged.iter().filter(|program| program.running) {
+        let (name, memory) = (printable(&program.name), human(program.anonymous_bytes));
+        table.row([program.pid.to_string(), name, memory, printable(&program.why)]);
     }
     table
 }
 
-fn array(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn bytes(value: &Value) -> String {
-    human(number(value))
-}
-
-/// Text from another process: nothing that a terminal would obey.
-fn text(value: &Value) -> String {
-    let text = value.as_str().unwrap_or("?");
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
 /// The command line: the program by its file name, then the arguments, cut where they get long.
-fn command(status: &Value) -> String {
+fn command(status: &RunStatus) -> String {
     const LONGEST: usize = 60;
-    let words = array(&status["command"]).iter().enumerate().map(|(index, word)| match index {
-        0 => PathBuf::from(text(word)).file_name().map_or(text(word), |name| name.to_string_lossy().into_owned()),
-        _ => text(word),
+    let words = status.command.iter().map(|word| printable(word)).enumerate().map(|(index, word)| match index {
+        0 => PathBuf::from(&word).file_name().map_or(word.clone(), |name| name.to_string_lossy().into_owned()),
+        _ => word,
     });
     let line = words.collect::<Vec<_>>().join(" ");
     if line.chars().count() <= LONGEST { line } else { line.chars().take(LONGEST - 3).collect::<String>() + "..." }
@@ -318,20 +312,29 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn answer(text: Value) -> RunStatus {
+        serde_json::from_value(text).expect("a status")
+    }
+
     #[test]
     fn an_empty_answer_makes_tables_and_no_panic() {
-        for answer in [json!(null), json!({}), json!({"figures": {"devices": 3, "processes": [1, null]}})] {
+        for told in [json!({}), json!({"figures": {"devices": [{}], "processes": [{}]}}), json!({"more": 1})] {
+            let answer = answer(told);
             let text = in_tables(&answer, Some(&answer));
             assert!(text.contains("budget") && text.contains("PER SECOND"), "{text}");
             assert_eq!(list(&[answer]).lines().len(), 2);
+        }
+        // What is no status is refused before anybody makes a table of it.
+        for nonsense in [json!(null), json!({"figures": {"devices": 3, "processes": [1, null]}})] {
+            assert!(serde_json::from_value::<RunStatus>(nonsense).is_err());
         }
     }
 
     #[test]
     fn text_of_others_cannot_drive_the_terminal() {
-        let answer = json!({"command": ["/bin/a\u{1b}[2J", "b\n"], "name": "x"});
-        assert_eq!(command(&answer), "a?[2J b?");
-        assert!(command(&json!({"command": ["a", "y".repeat(100)]})).ends_with("..."));
+        let told = answer(json!({"command": ["/bin/a\u{1b}[2J", "b\n"], "name": "x"}));
+        assert_eq!(command(&told), "a?[2J b?");
+        assert!(command(&answer(json!({"command": ["a", "y".repeat(100)]}))).ends_with("..."));
     }
 
     #[test]

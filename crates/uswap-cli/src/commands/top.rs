@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
 use uswap_engine::config::exit;
+use uswap_engine::control::protocol::status::RunStatus;
 use uswap_sys::io::terminal::Keys;
 use uswap_sys::process::signal;
 
@@ -50,7 +50,7 @@ fn choose(name: Option<&str>) -> Result<Run, String> {
 }
 
 fn show(run: &Run) -> Result<(), String> {
-    let mut before: Option<Value> = None;
+    let mut before: Option<RunStatus> = None;
     // A signal must not leave the terminal without echo.
     let _mask = signal::block_all();
     let mut keys = Keys::new();

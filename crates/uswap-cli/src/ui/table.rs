@@ -9,6 +9,11 @@ pub enum Side {
     Right,
 }
 
+/// Text from another process: nothing that a terminal would obey.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// Rows under a heading.
 #[derive(Clone, Debug)]
 pub struct Table {

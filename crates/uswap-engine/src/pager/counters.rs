@@ -2,16 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// All counters; each may be bumped from any thread.
         #[derive(Default, Debug)]
         pub struct Counters { $($(#[$doc])* pub $name: Count),* }
 
+        /// The values of all counters at one time, as they are told to users.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct CounterValues { $($(#[$doc])* pub $name: u64),* }
+
         impl Counters {
-            /// Name and value of each.
-            pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.get())),*]
+            /// The value of each.
+            pub fn snapshot(&self) -> CounterValues {
+                CounterValues { $($name: self.$name.get()),* }
             }
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use uswap_core::Histogram;
+use uswap_core::{Histogram, HistogramSnapshot};
 
 /// Where a page came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,6 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// The tiers' names, in the order of [`Latencies::all`].
-    pub const NAMES: [&'static str; 4] = ["zero", "staged", "pool", "device"];
-
     /// Records one fault.
     pub fn record(&self, tier: Tier, took: Duration) {
         self.tiers[tier as usize].record(took.as_nanos() as u64);
@@ -37,8 +34,8 @@ impl Latencies {
         self.tiers[tier as usize].snapshot().p50_ns
     }
 
-    /// Name and histogram of each tier.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
-        Self::NAMES.into_iter().zip(&self.tiers)
+    /// What was recorded of each tier, in the order of [`Tier`].
+    pub fn snapshots(&self) -> [HistogramSnapshot; 4] {
+        self.tiers.each_ref().map(Histogram::snapshot)
     }
 }

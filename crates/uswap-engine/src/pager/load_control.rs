@@ -16,6 +16,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use uswap_core::load_control::{Key, MAX_HOLD};
 use uswap_core::util::growth::{Growth, during};
 
@@ -36,6 +37,35 @@ const MIN_SUSPENDED: u64 = 32;
 
 /// As good as no bound, where a test takes it away.
 const LONG_HOLD: Duration = Duration::from_secs(10);
+
+/// Whether load control is at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LoadState {
+    /// It is switched off.
+    #[default]
+    Off,
+    /// Memory is not short.
+    Idle,
+    /// It watches all processes.
+    Active,
+}
+
+/// What is told of load control as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadFigures {
+    /// Whether it is at work.
+    pub state: LoadState,
+    /// Gauge: processes that wait for their turn.
+    pub held: u64,
+    /// Turns that processes took.
+    pub turns: u64,
+    /// Milliseconds that processes waited for turns.
+    pub waited_ms: u64,
+    /// The longest time in milliseconds for which a fault was put aside.
+    pub longest_hold_ms: u64,
+}
 
 /// A fault that was put aside.
 #[derive(Clone, Copy, Debug)]
@@ -276,23 +306,23 @@ impl Load {
     /// What the summary says, if anybody had to wait.
     pub fn in_words(&self) -> Option<String> {
         let figures = self.figures();
-        let (turns, waited) = (figures["turns"].as_u64()?, figures["waited_ms"].as_u64()?);
+        let (turns, waited) = (figures.turns, figures.waited_ms);
         (waited > 0).then(|| format!("processes took {turns} turns and waited {:.1} s for them", waited as f64 / 1e3))
     }
 
     /// What is told of load control as a whole.
-    pub fn figures(&self) -> serde_json::Value {
+    pub fn figures(&self) -> LoadFigures {
         let all = self.all();
-        let held = all.iter().filter(|(_, record)| record.is_held()).count();
+        let held = all.iter().filter(|(_, record)| record.is_held()).count() as u64;
         let waited: u64 = all.iter().map(|(_, record)| record.waiting_ms().1).sum();
         let state = match (self.enabled, self.is_watching()) {
-            (false, _) => "off",
-            (_, false) => "idle",
-            _ => "active",
+            (false, _) => LoadState::Off,
+            (_, false) => LoadState::Idle,
+            _ => LoadState::Active,
         };
-        let waited = waited + self.ended_ms.load(Relaxed);
-        let (turns, longest) = (self.turns.load(Relaxed), self.longest_hold.load(Relaxed));
-        serde_json::json!({ "state": state, "held": held, "turns": turns, "waited_ms": waited, "longest_hold_ms": longest })
+        let waited_ms = waited + self.ended_ms.load(Relaxed);
+        let (turns, longest_hold_ms) = (self.turns.load(Relaxed), self.longest_hold.load(Relaxed));
+        LoadFigures { state, held, turns, waited_ms, longest_hold_ms }
     }
 
     /// A fault that was put aside is served now.

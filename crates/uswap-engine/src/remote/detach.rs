@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::page::word::State;
 use uswap_core::util::growth::{Growth, during};
@@ -52,6 +52,20 @@ pub struct Leaving {
     /// The attacher has done its part.
     pub agents_gone: AtomicBool,
     outcome: Mutex<Option<Asked>>,
+}
+
+/// A detach, under way or given up, as it is told to users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DetachProgress {
+    /// It is under way.
+    pub running: bool,
+    /// Pages that were to come back when it began.
+    pub pages: u64,
+    /// Gauge: pages that are to come back still.
+    pub pages_left: u64,
+    /// Why it was given up; null: it was not.
+    pub error: Option<String>,
 }
 
 /// What was asked for last, and what came of it.
@@ -128,18 +142,18 @@ impl Leaving {
     }
 
     /// For the status.
-    pub fn figures(&self) -> Value {
-        let Some(asked) = self.outcome.lock().expect("outcome").clone() else { return Value::Null };
-        let left = Self::sum(&self.away).unwrap_or(asked.pages);
-        json!({ "running": self.is_under_way(), "pages": asked.pages, "pages_left": left, "error": asked.error })
+    pub fn figures(&self) -> Option<DetachProgress> {
+        let Asked { pages, error, .. } = self.outcome.lock().expect("outcome").clone()?;
+        let pages_left = Self::sum(&self.away).unwrap_or(pages);
+        Some(DetachProgress { running: self.is_under_way(), pages, pages_left, error })
     }
 }
 
-/// Begins: what the user is answered.
+/// Begins. Returns how many pages are to come back.
 ///
 /// # Errors
 /// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed then.
-pub fn begin(shared: &Shared) -> Result<Value, String> {
+pub fn begin(shared: &Shared) -> Result<u64, String> {
     if !shared.of_memory.tree.is_attached() {
         return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
     }
@@ -159,7 +173,7 @@ pub fn begin(shared: &Shared) -> Result<Value, String> {
     shared.budget.set_limit(lifted << 12);
     leaving.begin(BRINGING_BACK);
     wake(shared);
-    Ok(json!({ "pages": pages }))
+    Ok(pages)
 }
 
 /// Pages that are not where the program would find them.

@@ -622,7 +622,7 @@ impl Engine {
             say!("{}", report::summary(&self.shared, end));
         }
         if let Some(path) = &self.config.stats {
-            let text = format!("{:#}\n", report::figures(&self.shared));
+            let text = report::in_json(&self.shared);
             if let Err(error) = std::fs::write(path, text) {
                 say!("uswap: {}: {error}", path.display());
             }

@@ -15,7 +15,7 @@ mod threads;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
 use uswap_core::util::size::human;
 use uswap_engine::config::exit;
 use uswap_sys::process::interrupt;
@@ -26,6 +26,15 @@ use mappings::Mapping;
 use memory::{Copier, Tally};
 use source::Source;
 use threads::Stopped;
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct CoreWritten {
+    file: String,
+    memory_bytes: u64,
+    evicted_bytes: u64,
+    threads: usize,
+}
 
 /// Why there is no core file, in a sentence, and the exit status.
 type Failure = (String, i32);
@@ -59,9 +68,8 @@ pub fn run(arguments: &CoreArguments) -> i32 {
     let place = arguments.output.clone().unwrap_or_else(|| format!("core.{}", arguments.pid).into());
     match write(&arguments.name, arguments.pid, &place) {
         Ok(told) => crate::commands::orders::tell(Ok(told), arguments.json, |told| {
-            let bytes = |field: &str| human(told[field].as_u64().unwrap_or(0));
-            let (all, evicted) = (bytes("memory_bytes"), bytes("evicted_bytes"));
-            format!("{}: {all} of memory, {evicted} of it evicted, {} threads", place.display(), told["threads"])
+            let (all, evicted) = (human(told.memory_bytes), human(told.evicted_bytes));
+            format!("{}: {all} of memory, {evicted} of it evicted, {} threads", told.file, told.threads)
         }),
         Err((text, status)) => {
             eprintln!("uswap: {text}");
@@ -74,7 +82,7 @@ fn refused(text: String) -> Failure {
     (text, exit::REFUSED)
 }
 
-fn write(name: &str, pid: u32, place: &Path) -> Result<Value, Failure> {
+fn write(name: &str, pid: u32, place: &Path) -> Result<CoreWritten, Failure> {
     let run = client::find(name).map_err(refused)?;
     let mut source = Source::open(&run, pid).map_err(refused)?;
     let mut file = CoreFile::create(place).map_err(refused)?;
@@ -84,10 +92,8 @@ fn write(name: &str, pid: u32, place: &Path) -> Result<Value, Failure> {
     let threads = stopped.threads().len();
     drop(stopped);
     file.finish().map_err(refused)?;
-    let (all, evicted) = (tally.copied, tally.evicted);
-    Ok(
-        json!({ "file": place.display().to_string(), "memory_bytes": all, "evicted_bytes": evicted, "threads": threads }),
-    )
+    let (memory_bytes, evicted_bytes) = (tally.copied, tally.evicted);
+    Ok(CoreWritten { file: place.display().to_string(), memory_bytes, evicted_bytes, threads })
 }
 
 /// Whatever went wrong: it may be that the process has ended.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use serde_json::json;
+use uswap_engine::control::protocol::Request;
 use uswap_engine::page_answer::{Header, Named, Question};
 
 use crate::client::{self, Run};
@@ -31,7 +31,7 @@ impl Source {
         if !std::fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
             return Err(format!("there is no process {pid}"));
         }
-        let request = |engine: u32| Ok(json!({ "request": "pages", "pid": number_there(engine, pid)? }));
+        let request = |engine: u32| Ok(Request::Pages { pid: number_there(engine, pid)? });
         let stream = client::converse(run, request)?;
         let bounded = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         bounded.map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
 //! Pages for a core file: what a process would read where its memory is evicted, told to a caller of the control socket
 //! without changing what the pages are.
 //!
-//! A caller asks `{"request":"pages","pid":N}` and gets a line of JSON. From then on the connection carries questions and
-//! answers of fixed layout (`page_answer.rs`): which pages of a range are not where the program has them, with the
-//! bytes of those that are evicted. A thread of its own serves a connection, so that reads of slow devices keep nobody
+//! A caller sends the request `pages` and gets a line that says that questions can be asked. From then on the
+//! connection carries questions and answers of fixed layout (`page_answer.rs`): which pages of a range are not where
+//! the program has them, with the bytes of those that are evicted. A thread of its own serves a connection, so that reads of slow devices keep nobody
 //! else from the control socket.
 //!
 //! **Who knows.** Only the owner of a space knows its page words, so each question passes through its mailbox. It copies
@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use serde_json::json;
 use uswap_core::page::word::State;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
@@ -127,24 +126,23 @@ impl Answer {
     }
 }
 
-/// Serves a caller from now on, in a thread of its own. A caller that is refused is told why.
-pub fn begin<M: AddressSpace>(shared: &Arc<Shared<M>>, mut stream: UnixStream, pid: u32) {
-    let refused = match admit(shared, pid) {
-        Ok(()) => {
-            let (for_thread, its) = (shared.clone(), stream.try_clone());
-            let serve = |its| spawn("pages".into(), move || Server::new(&for_thread, pid).serve(its));
-            let begun = its.and_then(serve);
-            begun.err().map(|error| {
-                shared.page_callers.0.fetch_sub(1, SeqCst);
-                format!("no thread for it: {error}")
-            })
-        }
-        Err(refusal) => Some(refusal),
-    };
-    if let Some(text) = refused {
-        // A caller that is gone has no use for it.
-        let _ = stream.write_all(format!("{}\n", json!({ "error": text })).as_bytes());
-    }
+/// Serves a caller from now on, in a thread of its own, which sends `greeting` first.
+///
+/// # Errors
+/// For the caller: why it is refused.
+pub fn begin<M: AddressSpace>(
+    shared: &Arc<Shared<M>>,
+    stream: &UnixStream,
+    pid: u32,
+    greeting: String,
+) -> Result<(), String> {
+    admit(shared, pid)?;
+    let (for_thread, its) = (shared.clone(), stream.try_clone());
+    let serve = |its| spawn("pages".into(), move || Server::new(&for_thread, pid).serve(its, &greeting));
+    its.and_then(serve).map_err(|error| {
+        shared.page_callers.0.fetch_sub(1, SeqCst);
+        format!("no thread for it: {error}")
+    })
 }
 
 /// Whether this process can be asked about, by one more caller.
@@ -179,14 +177,14 @@ impl<'a, M: AddressSpace> Server<'a, M> {
     }
 
     /// Answers until the caller has gone.
-    fn serve(mut self, mut stream: UnixStream) {
-        let _ = self.answer_all(&mut stream);
+    fn serve(mut self, mut stream: UnixStream, greeting: &str) {
+        let _ = self.answer_all(&mut stream, greeting);
     }
 
-    fn answer_all(&mut self, stream: &mut UnixStream) -> io::Result<()> {
+    fn answer_all(&mut self, stream: &mut UnixStream, greeting: &str) -> io::Result<()> {
         stream.set_read_timeout(Some(IDLE))?;
         stream.set_write_timeout(Some(IDLE))?;
-        stream.write_all(format!("{}\n", json!({ "pid": self.pid })).as_bytes())?;
+        stream.write_all(greeting.as_bytes())?;
         let mut bytes = [0; Question::BYTES];
         loop {
             stream.read_exact(&mut bytes)?;

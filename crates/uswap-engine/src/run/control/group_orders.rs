@@ -1,79 +1,79 @@
 //! What `uswap group` orders: groups are made, limited, moved and removed while the tree runs.
 
-use serde_json::{Value, json};
-
-use crate::pager::accounting::group::Limit;
-use crate::pager::accounting::groups::Figures;
-use crate::remote::{Message, Shared};
 use uswap_sys::procfs::{self, Statm};
 
-/// An order about groups; paths as the user wrote them.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GroupOrder {
-    /// `{"request":"group-create","group":"a/b","limit":"64M"}`; without a limit there is none.
-    Create(String, Limit),
-    /// `{"request":"group-limit","group":"a/b","limit":"50%"}`
-    Limit(String, Limit),
-    /// `{"request":"group-move","what":"1234","group":"a/b"}`: a process or a group.
-    Move(String, String),
-    /// `{"request":"group-remove","group":"a/b"}`
-    Remove(String),
-}
+use crate::pager::accounting::group::{Limit, ROOT_NAME};
+use crate::pager::accounting::groups::Figures;
+use crate::remote::{Message, Shared};
+use crate::run::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
+use crate::run::control::protocol::status::GroupFigures;
 
-impl GroupOrder {
-    /// Reads the order `verb` (`create`, `limit`, ...).
-    ///
-    /// # Errors
-    /// What is wrong with it, for the caller.
-    pub fn parse(verb: &str, value: &Value) -> Result<Self, String> {
-        let text = |name: &str| {
-            let found = value.get(name).and_then(Value::as_str).map(str::to_owned);
-            found.ok_or_else(|| format!("not a request: {name:?} is missing"))
-        };
-        match verb {
-            "create" if value.get("limit").is_none_or(Value::is_null) => Ok(Self::Create(text("group")?, Limit::Max)),
-            "create" => Ok(Self::Create(text("group")?, text("limit")?.parse()?)),
-            "limit" => Ok(Self::Limit(text("group")?, text("limit")?.parse()?)),
-            "move" => Ok(Self::Move(text("what")?, text("group")?)),
-            "remove" => Ok(Self::Remove(text("group")?)),
-            other => Err(format!("unknown request \"group-{other}\"")),
-        }
-    }
-}
-
-/// Carries an order out. Answers with what is so now.
+/// Makes a group, with the limit that is written there.
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn obey(shared: &Shared, order: &GroupOrder) -> Result<Value, String> {
-    let (groups, budget) = (&shared.groups, shared.budget.limit());
-    let answer = match order {
-        GroupOrder::Create(path, limit) => {
-            let limit = groups.create(path, *limit, budget)?;
-            meet_everybody(shared);
-            json!({ "group": path, "limit_bytes": limit.map(bytes) })
-        }
-        GroupOrder::Limit(path, limit) => {
-            let limit = groups.limit(path, *limit, budget, |processes| pinned(shared, processes))?;
-            json!({ "group": path, "limit_bytes": limit.map(bytes) })
-        }
-        GroupOrder::Move(what, to) => match what.parse() {
-            Ok(pid) => {
-                // Children that nobody has met yet belong where their parent was.
-                if !meet_everybody(shared).contains(&pid) {
-                    return Err(format!("{pid} is no process of this run"));
-                }
-                groups.move_process(pid, to)?;
-                json!({ "process": pid, "group": to })
+pub fn create(shared: &Shared, path: &str, limit: Option<&str>) -> Result<GroupLimited, String> {
+    let pages = shared.groups.create(path, wanted(limit)?, shared.budget.limit())?;
+    meet_everybody(shared);
+    balance(shared);
+    Ok(limited(path, pages))
+}
+
+/// Changes the limit of a group to what is written there.
+///
+/// # Errors
+/// For the user; nothing is changed then.
+pub fn limit(shared: &Shared, path: &str, limit: &str) -> Result<GroupLimited, String> {
+    let pinned = |processes: &[u32]| pinned(shared, processes);
+    let pages = shared.groups.limit(path, limit.parse()?, shared.budget.limit(), pinned)?;
+    balance(shared);
+    Ok(limited(path, pages))
+}
+
+/// Moves a process, if a number is written there, or a group.
+///
+/// # Errors
+/// For the user; nothing is changed then.
+pub fn change_place(shared: &Shared, what: &str, to: &str) -> Result<GroupMoved, String> {
+    let moved = match what.parse() {
+        Ok(pid) => {
+            // Children that nobody has met yet belong where their parent was.
+            if !meet_everybody(shared).contains(&pid) {
+                return Err(format!("{pid} is no process of this run"));
             }
-            Err(_) => json!({ "group": groups.move_group(what, to)? }),
-        },
-        GroupOrder::Remove(path) => json!({ "group": path, "processes": groups.remove(path)? }),
+            shared.groups.move_process(pid, to)?;
+            GroupMoved { process: Some(pid), group: to.to_owned() }
+        }
+        Err(_) => GroupMoved { process: None, group: shared.groups.move_group(what, to)? },
     };
+    balance(shared);
+    Ok(moved)
+}
+
+/// Removes a group.
+///
+/// # Errors
+/// For the user; nothing is changed then.
+pub fn remove(shared: &Shared, path: &str) -> Result<GroupRemoved, String> {
+    let processes = shared.groups.remove(path)? as u64;
+    balance(shared);
+    Ok(GroupRemoved { group: path.to_owned(), processes })
+}
+
+/// The limit that is written there; nothing is none.
+fn wanted(limit: Option<&str>) -> Result<Limit, String> {
+    limit.map_or(Ok(Limit::Max), str::parse)
+}
+
+fn limited(path: &str, limit: Option<i64>) -> GroupLimited {
+    GroupLimited { group: path.to_owned(), limit_bytes: limit.map(bytes) }
+}
+
+/// Has the owners see to what was changed.
+fn balance(shared: &Shared) {
     for mailbox in &shared.mailboxes {
         mailbox.post(Message::Balance);
     }
-    Ok(answer)
 }
 
 /// Gives every process of the run an account, and charges those that the governor has not measured yet. Returns them.
@@ -108,14 +108,14 @@ fn bytes(pages: i64) -> u64 {
 }
 
 /// The groups with what they hold, the root first, for the figures.
-pub fn figures(shared: &Shared) -> Value {
+pub fn figures(shared: &Shared) -> Vec<GroupFigures> {
     let managed = shared.managed.all();
     let groups = shared.groups.figures();
     let stored = |figures: &Figures| -> u64 {
         figures.processes.iter().filter_map(|pid| managed.get(pid)).map(|process| process.stored).sum()
     };
     let tell = |figures: &Figures| {
-        let is_root = figures.path == crate::pager::accounting::group::ROOT_NAME;
+        let is_root = figures.path == ROOT_NAME;
         let below = |other: &&Figures| is_root || is_below(&other.path, &figures.path);
         let swapped: u64 = groups.iter().filter(below).map(stored).sum();
         let (used, peak, limit, processes) = if is_root {
@@ -127,8 +127,14 @@ pub fn figures(shared: &Shared) -> Value {
         } else {
             (figures.used, figures.peak, figures.limit, figures.processes.clone())
         };
-        json!({ "name": figures.path, "ram_bytes": bytes(used), "ram_peak_bytes": bytes(peak),
-            "ram_limit_bytes": limit.map(bytes), "swapped_bytes": swapped << 12, "processes": processes })
+        GroupFigures {
+            name: figures.path.clone(),
+            ram_bytes: bytes(used),
+            ram_peak_bytes: bytes(peak),
+            ram_limit_bytes: limit.map(bytes),
+            swapped_bytes: swapped << 12,
+            processes,
+        }
     };
     groups.iter().map(tell).collect()
 }
@@ -144,21 +150,11 @@ mod tests {
     use uswap_core::util::size::Size;
 
     #[test]
-    fn orders_are_read_and_what_is_missing_is_named() {
-        let read = |verb: &str, text: &str| GroupOrder::parse(verb, &serde_json::from_str(text).expect("JSON"));
-        let size = |text: &str| Limit::Size(text.parse::<Size>().expect("a size"));
-        assert_eq!(read("create", r#"{"group":"a"}"#), Ok(GroupOrder::Create("a".into(), Limit::Max)));
-        let created = read("create", r#"{"group":"a","limit":"50%"}"#);
-        assert_eq!(created, Ok(GroupOrder::Create("a".into(), size("50%"))));
-        let limited = read("limit", r#"{"group":"a","limit":"max"}"#);
-        assert_eq!(limited, Ok(GroupOrder::Limit("a".into(), Limit::Max)));
-        let moved = read("move", r#"{"what":"12","group":"a/b"}"#);
-        assert_eq!(moved, Ok(GroupOrder::Move("12".into(), "a/b".into())));
-        for (verb, bad) in [("create", "{}"), ("limit", r#"{"group":"a"}"#), ("move", r#"{"group":"a"}"#), ("x", "{}")]
-        {
-            assert!(read(verb, bad).is_err(), "{verb} {bad}");
-        }
-        assert!(read("limit", r#"{"group":"a","limit":"much"}"#).is_err_and(|error| error.contains("much")));
+    fn limits_are_read_and_what_is_none_is_named() {
+        assert_eq!(wanted(None), Ok(Limit::Max));
+        assert_eq!(wanted(Some("max")), Ok(Limit::Max));
+        assert_eq!(wanted(Some("50%")), Ok(Limit::Size("50%".parse::<Size>().expect("a size"))));
+        assert!(wanted(Some("much")).is_err_and(|error| error.contains("much")));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! The control socket: `uswap status` and its kin ask a living run for its figures.
 //!
-//! The request is one line of JSON, the answer is one line of JSON, then the connection ends. The socket is an
-//! abstract one, `@uswap/UID/NAME`, so nothing is left behind by a run that is killed, and a name is free again as
-//! soon as its run has ended. Only the same user and root get an answer.
+//! The request is one line of JSON, the answer is one line of JSON (`protocol/`), then the connection ends. The socket
+//! is an abstract one, `@uswap/UID/NAME`, so nothing is left behind by a run that is killed, and a name is free again
+//! as soon as its run has ended. Only the same user and root get an answer.
 //!
 //! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense costs it one second at
 //! most; the threads that serve faults have nothing to do with it.
 
 pub mod group_orders;
+pub mod protocol;
 pub mod report;
 pub mod swapoff;
 pub mod swapon;
@@ -20,7 +21,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 
@@ -28,7 +29,10 @@ use crate::pager::io::page_query;
 use crate::remote::Shared;
 use crate::remote::detach;
 use crate::run::config::RunConfig;
-use crate::run::control::group_orders::GroupOrder;
+use crate::run::control::protocol::Request;
+use crate::run::control::protocol::answer::{DetachBegun, LimitAnswer, PagesBegun, Refusal, encode_answer};
+use crate::run::control::protocol::request::NewBudget;
+use crate::run::control::protocol::status::RunStatus;
 
 /// A caller gets this long, all in all.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,67 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_REQUEST: usize = 4096;
 /// Longest name of a run in bytes.
 const LONGEST_NAME: usize = 64;
-
-/// What a caller can ask for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Request {
-    /// Who the run is, and all figures: `{"request":"status"}`.
-    Status,
-    /// Another device: `{"request":"swapon","spec":"PATH,prio=N,size=SIZE"}`; the path is absolute.
-    Swapon(String),
-    /// Empty a device and let it go: `{"request":"swapoff","device":"NAME"}`, by its name in the status.
-    Swapoff(String),
-    /// Stop a swapoff: `{"request":"swapoff-stop"}`.
-    SwapoffStop,
-    /// Another budget in bytes: `{"request":"limit","bytes":N}`.
-    Limit(u64),
-    /// The budget follows the cgroup: `{"request":"limit","bytes":"auto"}`.
-    LimitAuto,
-    /// Another compressor: `{"request":"compressor","compressor":"zstd:3"}`.
-    Compressor(String),
-    /// Let go of the program that was attached to: `{"request":"detach"}`.
-    Detach,
-    /// What pages of a process hold, by questions and answers of another kind (`page_query.rs`): `{"request":"pages","pid":N}`.
-    Pages(u32),
-    /// `{"request":"group-create",...}` and its kin.
-    Group(GroupOrder),
-}
-
-/// Reads a request.
-///
-/// # Errors
-/// What is wrong with it, for the caller.
-pub fn parse_request(line: &[u8]) -> Result<Request, String> {
-    let value: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
-    let text = |name: &str| {
-        let found = value.get(name).and_then(Value::as_str).map(str::to_owned);
-        found.ok_or_else(|| format!("not a request: {name:?} is missing"))
-    };
-    match value.get("request").and_then(Value::as_str) {
-        Some("status") => Ok(Request::Status),
-        Some("swapon") => text("spec").map(Request::Swapon),
-        Some("swapoff") => text("device").map(Request::Swapoff),
-        Some("swapoff-stop") => Ok(Request::SwapoffStop),
-        Some("detach") => Ok(Request::Detach),
-        Some("pages") => match value.get("pid").and_then(Value::as_u64).and_then(|pid| pid.try_into().ok()) {
-            Some(pid) => Ok(Request::Pages(pid)),
-            None => Err("not a request: \"pid\" is missing".into()),
-        },
-        Some("compressor") => text("compressor").map(Request::Compressor),
-        Some("limit") => match value.get("bytes") {
-            Some(Value::String(auto)) if auto == "auto" => Ok(Request::LimitAuto),
-            bytes => match bytes.and_then(Value::as_u64) {
-                Some(bytes) => Ok(Request::Limit(bytes)),
-                None => Err("not a request: \"bytes\" is missing".into()),
-            },
-        },
-        Some(other) if other.starts_with("group-") => {
-            GroupOrder::parse(&other["group-".len()..], &value).map(Request::Group)
-        }
-        Some(other) => Err(format!("unknown request {other:?}")),
-        None => Err("not a request: \"request\" is missing".into()),
-    }
-}
 
 /// Whether a run may have this name: it is part of an address and of tables.
 ///
@@ -179,57 +122,73 @@ impl Control {
         let caller = peer_credentials(&stream)?.user;
         // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
         let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
-        let reply = if caller != 0 && caller != user() {
-            json!({ "error": "this run belongs to another user" })
-        } else {
-            match parse_request(&line) {
-                Ok(Request::Pages(pid)) => {
-                    page_query::begin(shared, stream, pid);
-                    return Ok(());
-                }
-                request => {
-                    request.and_then(|request| self.obey(request, shared)).unwrap_or_else(|e| json!({ "error": e }))
-                }
-            }
-        };
+        let Some(reply) = self.reply(caller, &line, &stream, shared) else { return Ok(()) };
         // What was ordered can have taken its time.
         let deadline = deadline.max(Instant::now() + PATIENCE / 4);
         write_all(&stream, format!("{reply}\n").as_bytes(), deadline)
     }
 
-    fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<Value, String> {
-        match request {
-            Request::Status => Ok(self.status(shared)),
-            Request::Swapon(spec) => swapon::swapon(shared, &spec),
-            Request::Swapoff(device) => swapoff::begin(shared, &device),
-            Request::SwapoffStop => swapoff::stop(shared),
-            Request::Detach => detach::begin(shared),
-            Request::Limit(bytes) if shared.of_memory.leaving.is_under_way() => {
-                Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))
+    /// The line that answers. `None`: another thread answers.
+    fn reply(&self, caller: u32, line: &[u8], stream: &UnixStream, shared: &Arc<Shared>) -> Option<String> {
+        let refusal = |error| encode_answer(&Refusal { error });
+        if caller != 0 && caller != user() {
+            return Some(refusal("this run belongs to another user".into()));
+        }
+        match Request::decode(line) {
+            Ok(Request::Pages { pid }) => {
+                let greeting = encode_answer(&PagesBegun { pid }) + "\n";
+                page_query::begin(shared, stream, pid, greeting).err().map(refusal)
             }
-            Request::LimitAuto if shared.of_memory.leaving.is_under_way() => {
-                Err("it is letting go of its program".into())
-            }
-            Request::Limit(bytes) => swapon::limit(shared, bytes),
-            Request::LimitAuto => swapon::limit_auto(shared),
-            Request::Compressor(name) => swapon::compressor(shared, &name),
-            Request::Group(order) => group_orders::obey(shared, &order),
-            Request::Pages(_) => Err("it is answered by itself".into()),
+            request => Some(request.and_then(|request| self.obey(request, shared)).unwrap_or_else(refusal)),
         }
     }
 
-    fn status(&self, shared: &Shared) -> Value {
-        json!({
-            "name": self.name,
-            "pid": self.keeper,
-            "engine_pid": std::process::id(),
-            "user": user(),
-            "command": self.command,
-            "attached_to": self.attached_to,
-            "uptime_ms": self.begun.elapsed().as_millis() as u64,
-            "version": env!("CARGO_PKG_VERSION"),
-            "figures": report::figures(shared),
-        })
+    /// Carries a request out. Returns the line that answers.
+    fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<String, String> {
+        match request {
+            Request::Status {} => told(Ok(self.status(shared))),
+            Request::Swapon { spec } => told(swapon::swapon(shared, &spec)),
+            Request::Swapoff { device } => told(swapoff::begin(shared, &device)),
+            Request::SwapoffStop {} => told(swapoff::stop(shared)),
+            Request::Detach {} => told(detach::begin(shared).map(|pages| DetachBegun { pages })),
+            Request::Limit { bytes } => told(limit(shared, bytes)),
+            Request::Compressor { compressor } => told(swapon::compressor(shared, &compressor)),
+            Request::GroupCreate { group, limit } => told(group_orders::create(shared, &group, limit.as_deref())),
+            Request::GroupLimit { group, limit } => told(group_orders::limit(shared, &group, &limit)),
+            Request::GroupMove { what, group } => told(group_orders::change_place(shared, &what, &group)),
+            Request::GroupRemove { group } => told(group_orders::remove(shared, &group)),
+            Request::Pages { .. } => Err("it is answered by itself".into()),
+        }
+    }
+
+    fn status(&self, shared: &Shared) -> RunStatus {
+        RunStatus {
+            name: self.name.clone(),
+            pid: self.keeper,
+            engine_pid: std::process::id(),
+            user: user(),
+            command: self.command.clone(),
+            attached_to: self.attached_to,
+            uptime_ms: self.begun.elapsed().as_millis() as u64,
+            version: env!("CARGO_PKG_VERSION").into(),
+            figures: report::figures(shared),
+        }
+    }
+}
+
+fn told<T: Serialize>(answer: Result<T, String>) -> Result<String, String> {
+    answer.map(|answer| encode_answer(&answer))
+}
+
+/// Sets the budget, unless the program is being let go.
+fn limit(shared: &Shared, budget: NewBudget) -> Result<LimitAnswer, String> {
+    match (budget, shared.of_memory.leaving.is_under_way()) {
+        (NewBudget::Bytes(bytes), true) => {
+            Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))
+        }
+        (NewBudget::Auto, true) => Err("it is letting go of its program".into()),
+        (NewBudget::Bytes(bytes), false) => swapon::limit(shared, bytes),
+        (NewBudget::Auto, false) => swapon::limit_auto(shared),
     }
 }
 
@@ -283,30 +242,6 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_known_requests_are_understood() {
-        assert_eq!(parse_request(br#"{"request":"status","more":1}"#), Ok(Request::Status));
-        let swapon = br#"{"request":"swapon","spec":"/swap,prio=3"}"#;
-        assert_eq!(parse_request(swapon), Ok(Request::Swapon("/swap,prio=3".into())));
-        assert_eq!(parse_request(br#"{"request":"limit","bytes":1048576}"#), Ok(Request::Limit(1 << 20)));
-        assert_eq!(parse_request(br#"{"request":"limit","bytes":"auto"}"#), Ok(Request::LimitAuto));
-        let compressor = br#"{"request":"compressor","compressor":"zstd:9"}"#;
-        assert_eq!(parse_request(compressor), Ok(Request::Compressor("zstd:9".into())));
-        assert!(parse_request(br#"{"request":"compressor","compressor":9}"#).is_err());
-        assert_eq!(parse_request(br#"{"request":"pages","pid":77}"#), Ok(Request::Pages(77)));
-        assert!(parse_request(br#"{"request":"pages","pid":-1}"#).is_err());
-        let remove = br#"{"request":"group-remove","group":"a/b"}"#;
-        assert_eq!(parse_request(remove), Ok(Request::Group(GroupOrder::Remove("a/b".into()))));
-        assert!(parse_request(br#"{"request":"group-remove"}"#).is_err());
-        for bad in [&br#"{"request":"swapon"}"#[..], br#"{"request":"limit","bytes":-1}"#] {
-            assert!(parse_request(bad).is_err(), "{bad:?}");
-        }
-        for bad in [&b""[..], b"status", b"[]", b"{}", br#"{"request":1}"#, br#"{"request":"x"}"#, b"\xff\xfe"] {
-            assert!(parse_request(bad).is_err(), "{bad:?}");
-        }
-        assert!(parse_request(&[b'['; LONGEST_REQUEST]).is_err(), "deep nesting");
-    }
 
     #[test]
     fn names_fit_into_an_address_and_a_table() {

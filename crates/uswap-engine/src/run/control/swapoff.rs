@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use uswap_core::util::size::human;
 use uswap_store::{Drain, DrainRefusal, DrainReport};
 
 use crate::pager::io::unuse::BringIn;
 use crate::remote::{Message, Shared};
+use crate::run::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
+use crate::run::control::protocol::status::SwapoffProgress;
 use crate::run::control::swapon::Orders;
 
 /// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
@@ -45,16 +46,15 @@ impl Swapoff {
 
 impl Orders {
     /// The last swapoff, for the figures.
-    pub fn swapoff_figures(&self) -> Value {
-        let last = self.swapoff.lock().expect("swapoff").clone();
-        let Some(last) = last else { return Value::Null };
+    pub fn swapoff_figures(&self) -> Option<SwapoffProgress> {
+        let last = self.swapoff.lock().expect("swapoff").clone()?;
         let outcome = last.outcome.lock().expect("outcome");
-        json!({
-            "device": last.device,
-            "pages": last.pages,
-            "pages_left": last.left.load(SeqCst),
-            "running": outcome.is_none(),
-            "error": outcome.as_ref().and_then(|outcome| outcome.as_ref().err()),
+        Some(SwapoffProgress {
+            device: last.device.clone(),
+            pages: last.pages,
+            pages_left: last.left.load(SeqCst),
+            running: outcome.is_none(),
+            error: outcome.as_ref().and_then(|outcome| outcome.as_ref().err().cloned()),
         })
     }
 }
@@ -63,7 +63,7 @@ impl Orders {
 ///
 /// # Errors
 /// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
-pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
+pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<SwapoffBegun, String> {
     let mut slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
@@ -82,19 +82,19 @@ pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<Value, String> {
     let begun = uswap_sys::process::thread::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
     begun.map_err(|error| format!("no thread for it: {error}"))?;
     *slot = Some(job);
-    Ok(json!({ "device": device, "pages": pages }))
+    Ok(SwapoffBegun { device: device.to_owned(), pages })
 }
 
 /// Has a swapoff under way stop; its device is used again.
 ///
 /// # Errors
 /// For the user: there is none.
-pub fn stop(shared: &Shared) -> Result<Value, String> {
+pub fn stop(shared: &Shared) -> Result<SwapoffStopped, String> {
     let slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
     job.stop.store(true, SeqCst);
-    Ok(json!({ "device": job.device }))
+    Ok(SwapoffStopped { device: job.device.clone() })
 }
 
 fn refused(device: &str, refusal: &DrainRefusal) -> String {

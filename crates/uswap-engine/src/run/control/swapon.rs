@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use uswap_core::util::size::human;
 use uswap_device::{Delay, Device, Errno, Fail, SwapSpec, When};
 use uswap_store::Compression;
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::Shared;
+use crate::run::control::protocol::answer::{CompressorAnswer, LimitAnswer, SwaponAnswer};
 use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 
@@ -77,31 +77,33 @@ pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> 
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<Value, String> {
+pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<SwaponAnswer, String> {
     let spec: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
     let device = open_device(&spec, (shared.budget.limit() as u64) << 12)?;
-    let (name, size) = (device.name().to_owned(), u64::from(device.slots()) << 12);
+    let (name, size_bytes) = (device.name().to_owned(), u64::from(device.slots()) << 12);
     let device = slowed(device, &shared.faults);
     let added = shared.store.add_device(device, spec.priority());
     let number = added.ok_or("this run has had 255 swap devices, which is the most")?;
     crate::pager::io::reader::open(shared, number).map_err(|error| format!("no threads to read from it: {error}"))?;
     shared.budget.exhausted.store(false, SeqCst);
-    shared.notice(format!("swap on {name}, {}, priority {}", human(size), spec.priority()));
-    Ok(json!({ "device": name, "size_bytes": size, "priority": spec.priority() }))
+    let priority = spec.priority();
+    shared.notice(format!("swap on {name}, {}, priority {priority}", human(size_bytes)));
+    Ok(SwaponAnswer { device: name, size_bytes, priority })
 }
 
 /// `uswap limit`: another budget from now on.
 ///
 /// # Errors
 /// For the user: too little.
-pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
+pub fn limit(shared: &Shared, bytes: u64) -> Result<LimitAnswer, String> {
     if bytes < MIN_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_BUDGET)));
     }
     shared.of_memory.run.orders.balance.lock().expect("balance").take();
     shared.of_memory.run.orders.limit.store(bytes, SeqCst);
     shared.budget.set_limit(bytes);
-    Ok(json!({ "ram_limit_bytes": bytes, "ram_bytes": (shared.budget.usage().max(0) as u64) << 12 }))
+    let used = (shared.budget.usage().max(0) as u64) << 12;
+    Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(used), auto: None })
 }
 
 /// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; where there is none it is most of the
@@ -109,7 +111,7 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<Value, String> {
 ///
 /// # Errors
 /// For the user: /proc/meminfo cannot be read.
-pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
+pub fn limit_auto(shared: &Shared) -> Result<LimitAnswer, String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     let balance = Cgroup::of_process(shared.of_memory.tree.first()).map(Balance::new);
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
@@ -118,17 +120,17 @@ pub fn limit_auto(shared: &Shared) -> Result<Value, String> {
     // The governor steers from its next turn on, and a limit that was ordered stands where nothing is to be followed.
     shared.of_memory.run.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
-    Ok(json!({ "ram_limit_bytes": bytes, "auto": follows }))
+    Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: None, auto: Some(follows) })
 }
 
 /// `uswap compressor`: pages are stored by this one from now on.
 ///
 /// # Errors
 /// For the user: there is none of that name or level, or no memory for it. Nothing is changed then.
-pub fn compressor(shared: &Shared, name: &str) -> Result<Value, String> {
+pub fn compressor(shared: &Shared, name: &str) -> Result<CompressorAnswer, String> {
     let compression: Compression = name.parse()?;
     let before = shared.store.compression().to_string();
     shared.store.set_compression(compression)?;
     shared.notice(format!("compressor {compression}"));
-    Ok(json!({ "compressor": compression.to_string(), "before": before }))
+    Ok(CompressorAnswer { compressor: compression.to_string(), before })
 }
