@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use uswap_core::page::table::PageTable;
 use uswap_core::page::word::State;
+use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::reclaim::working_set::WorkingSet;
 use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_store::{Concurrency, ObjectId, Scratch, Store, StoreConfig, Tier};
@@ -68,7 +69,7 @@ impl Space {
     }
 
     fn resident(&self) -> u64 {
-        self.set.lists().count(false) + self.set.lists().count(true)
+        self.set.pages().count(false) + self.set.pages().count(true)
     }
 
     fn touch(&mut self, page: u64) {
@@ -101,7 +102,7 @@ impl Space {
         let words = self.table.bytes() as f64 / (pages + self.stored) as f64;
         let heap = heap::in_use().zip(self.before).filter(|_| self.stored == 0);
         let heap = heap.map(|(now, before)| now.saturating_sub(before) as f64 / pages as f64);
-        Row { pages, what, words, beside: self.set.lists().bytes() as f64 / pages as f64, heap }
+        Row { pages, what, words, beside: self.set.pages().bytes() as f64 / pages as f64, heap }
     }
 }
 

@@ -106,6 +106,11 @@ impl PageLists {
         self.lists.count(active)
     }
 
+    /// Bytes of the lists, stale entries included.
+    pub fn bytes(&self) -> usize {
+        self.lists.bytes()
+    }
+
     /// Entries of a list, stale ones included.
     pub fn entries(&self, active: bool) -> usize {
         self.lists.entries(active)

@@ -21,8 +21,8 @@ use crate::pager::io::reader::{Read, Readers};
 use crate::pager::io::unuse::BringIn;
 use crate::pager::latency::Latencies;
 use crate::pager::reclaim::cow_copies::Copied;
-use crate::pager::space::SpaceId;
 use crate::pager::space::fork_family::ForkFamilySeen;
+use crate::pager::space::id::SpaceId;
 
 /// Known to every thread.
 pub struct Shared<M: AddressSpace> {

@@ -22,7 +22,8 @@ use crate::pager::io::direct_reads::{self, DirectReads};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
 use crate::pager::load_control::Record;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::Space;
+use crate::pager::space::id::SpaceId;
 
 /// Most pages in one installation.
 pub const MAX_INSTALL: usize = 64;
@@ -277,10 +278,11 @@ impl<M: AddressSpace> Owner<M> {
         }
         self.for_each_id(|owner, id| {
             let space = &owner.spaces[&id];
-            let stalled = !space.stalled.is_empty();
-            let pending = space.memory.is_gate_closed() || space.memory.is_changing() || !space.waiters.is_empty();
-            let held = !space.held.is_empty();
-            let copies = space.copies.waiting() > 0 || due && space.copies.is_wanted();
+            let stalled = !space.waiting.stalled.is_empty();
+            let pending =
+                space.memory.is_gate_closed() || space.memory.is_changing() || !space.waiting.waiters.is_empty();
+            let held = !space.waiting.held.is_empty();
+            let copies = space.lineage.copies.waiting() > 0 || due && space.lineage.copies.is_wanted();
             let turn = space.returning.is_due(space.record.is_held());
             if stalled || held || turn || copies || (due && pending) {
                 owner.with_space(id, |owner, space| {
@@ -323,8 +325,8 @@ impl<M: AddressSpace> Owner<M> {
                 space.policy.tidy(&mut space.table);
                 M::look_after(owner, space);
                 owner.drop_untouched(space);
-                let waiters = &space.waiters;
-                space.throttle.forget(|page| waiters.contains(page));
+                let waiters = &space.waiting.waiters;
+                space.waiting.throttle.forget(|page| waiters.contains(page));
                 if owner.shared.faults.hits(owner.shared.faults.broken) {
                     owner.shared.condemn(Verdict::Broken("a fault point says so".into()));
                 }
@@ -418,7 +420,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
-        let shares = |space: &Space<M>| space.can_evict() && !space.shared_parked.is_empty() && is_one(space);
+        let shares = |space: &Space<M>| space.can_evict() && !space.set_aside.shared_parked.is_empty() && is_one(space);
         let sharing = self.spaces.values().filter(|space| shares(space)).count();
         if sharing == 0 {
             return;

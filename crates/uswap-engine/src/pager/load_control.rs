@@ -22,7 +22,8 @@ use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::{AddressSpace, Runner};
 use crate::pager::event_loop::Owner;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::Space;
+use crate::pager::space::id::SpaceId;
 
 /// Faults of a space that are put aside at a time, at most: others are served at once.
 const MAX_HELD: usize = 256;
@@ -353,7 +354,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
     /// others wait for, nor one whose thread nobody can look at.
     pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {
-        if !space.record.is_held() || space.memory.is_own(address) || space.held.len() >= MAX_HELD {
+        if !space.record.is_held() || space.memory.is_own(address) || space.waiting.held.len() >= MAX_HELD {
             return false;
         }
         let Some(pid) = space.memory.may_hold(thread) else { return false };
@@ -363,11 +364,11 @@ impl<M: AddressSpace> Owner<M> {
         }
         let since = Instant::now();
         let until = since + if self.shared.faults.long_hold { LONG_HOLD } else { MAX_HOLD };
-        if !space.held.iter().any(|held| held.address == address) {
+        if !space.waiting.held.iter().any(|held| held.address == address) {
             self.shared.counters.held_faults.add(1);
-            during(Growth::AddressSpaces, || space.held.push(HeldFault { address, write, since, until }));
+            during(Growth::AddressSpaces, || space.waiting.held.push(HeldFault { address, write, since, until }));
         }
-        space.record.blocked.store(space.held.len() as u64, Relaxed);
+        space.record.blocked.store(space.waiting.held.len() as u64, Relaxed);
         self.retry_by(until);
         true
     }
@@ -378,25 +379,25 @@ impl<M: AddressSpace> Owner<M> {
         let held = space.record.is_held() && self.shared.load.is_holding();
         let now = Instant::now();
         let is_due = |fault: &mut HeldFault| !held || fault.until <= now;
-        let due: Vec<HeldFault> = during(Growth::AddressSpaces, || space.held.extract_if(.., is_due).collect());
+        let due: Vec<HeldFault> = during(Growth::AddressSpaces, || space.waiting.held.extract_if(.., is_due).collect());
         for fault in &due {
             self.shared.load.count_hold(fault);
             self.shared.counters.held_to_the_end.add(u64::from(held));
             self.serve_fault(space, fault.address, fault.write, now);
         }
-        space.record.blocked.store(space.held.len() as u64, Relaxed);
-        if let Some(next) = space.held.iter().map(|fault| fault.until).min() {
+        space.record.blocked.store(space.waiting.held.len() as u64, Relaxed);
+        if let Some(next) = space.waiting.held.iter().map(|fault| fault.until).min() {
             self.retry_by(next);
         }
     }
 
     /// A thread that was put aside is in a system call, or cannot be looked at.
     pub fn serve_at_once(&mut self, space: &mut Space<M>, address: u64) {
-        if let Some(place) = space.held.iter().position(|fault| fault.address == address) {
-            let fault = space.held.swap_remove(place);
+        if let Some(place) = space.waiting.held.iter().position(|fault| fault.address == address) {
+            let fault = space.waiting.held.swap_remove(place);
             self.shared.load.count_hold(&fault);
             self.shared.counters.held_in_calls.add(1);
-            space.record.blocked.store(space.held.len() as u64, Relaxed);
+            space.record.blocked.store(space.waiting.held.len() as u64, Relaxed);
             self.serve_fault(space, address, fault.write, Instant::now());
         }
     }
@@ -455,8 +456,11 @@ impl<M: AddressSpace> Space<M> {
         record.agent.store(helper, Relaxed);
         record.within.store(within, Relaxed);
         record.active.store(self.active && self.can_evict() && !limited, Relaxed);
-        record.pages.store(self.resident + self.trays.staged_pages(), Relaxed);
-        record.stored.store(self.stored, Relaxed);
-        record.pending.store((self.waiters.len() + self.stalled.len() + self.copies.waiting()) as u64, Relaxed);
+        record.pages.store(self.counts.resident + self.trays.staged_pages(), Relaxed);
+        record.stored.store(self.counts.stored, Relaxed);
+        record.pending.store(
+            (self.waiting.waiters.len() + self.waiting.stalled.len() + self.lineage.copies.waiting()) as u64,
+            Relaxed,
+        );
     }
 }

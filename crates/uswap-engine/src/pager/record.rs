@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 
 /// Touches written at a time.
 const LIST: usize = 4096;

@@ -1,7 +1,6 @@
 //! Another process as an address space: what is known of it, and how its pages are reached.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ use crate::remote::agent::link::AgentLink;
 use crate::remote::events::hook_notes::Notes;
 use crate::remote::events::reorder::{EventReorderBuffer, Held, Known};
 use crate::remote::exclusive::Exclusive;
-use crate::remote::identity::lookup::Found;
+use crate::remote::parts::{AgentState, PendingChanges, ProcessFiles, ProcessSearch};
 use crate::remote::scan::Scans;
 use crate::remote::shared::Attached;
 use uswap_sys::procfs;
@@ -28,12 +27,6 @@ pub struct Remote {
     /// The thread or process by whose id its memory is read: the agent's, which ends with the image (a process whose
     /// first thread has ended cannot be read by its own id).
     pub reader: u32,
-    /// Orders in a row whose system calls were refused altogether.
-    pub refusals: u32,
-    /// When the last of too many was.
-    pub refused: Instant,
-    /// Since when the event of a fork waits for a descriptor.
-    pub starved: Option<Instant>,
     /// The event userfaultfd.
     pub events: Arc<Userfaultfd>,
     /// The staging userfaultfd: kept so that it outlives nobody but the space.
@@ -42,48 +35,26 @@ pub struct Remote {
     pub agent: Option<AgentLink>,
     /// What the nonce page of this image holds, once its agent has said hello. It stays when the agent is gone.
     pub nonce: Option<[u64; 2]>,
-    /// When its process was looked for last.
-    pub searched: Option<Instant>,
-    /// How its process was found last.
-    pub found: Option<Found>,
-    /// Who faulted there last while its process was not known.
-    pub faulted: Option<u32>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
-    /// Presence of pages.
-    pub pagemap: Option<Pagemap>,
-    /// Mappings.
-    pub maps: Option<Maps>,
-    /// Its memory as such, also when the process executes another program.
-    pub file: Option<Memory>,
     /// The agent was brought to its program (or that of the parent), which has no hooks.
     pub attached: Option<Attached>,
     /// What a fork child's identity page holds; 0 for an image that was not forked managed.
     pub identity: u64,
-    /// The process it was known by when it was lost.
-    pub lost: Option<u32>,
-    /// The matcher is looking for its process.
-    pub matching: bool,
-    /// Changes that were read and not applied yet.
-    pub window: EventReorderBuffer,
-    /// What the program's hooks have told.
-    pub notes: Notes,
     /// Which of its pages are mapped nowhere else, as seen last.
     pub sharing_seen: Exclusive,
-    /// The gate is closed and the agent still inside.
-    pub gate_pending: bool,
-    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it goes on.
-    pub stopped: bool,
-    /// When its agent was sent away, because the program has ended or executes another one.
-    pub dismissed: Option<Instant>,
-    /// When the agent hung up while the address space went on.
-    pub orphaned: Option<Instant>,
     /// When its mappings are looked at, and which of them besides the large ones.
     pub scans: Scans,
     /// Keeps what came with the agent's greeting.
     pub process_name: String,
-    /// Held so that a pid cannot be reused while we read by it.
-    pub pidfd: Option<OwnedFd>,
+    /// Files of /proc of its process.
+    pub proc: ProcessFiles,
+    /// How its process is looked for.
+    pub search: ProcessSearch,
+    /// What its agent does, besides its link.
+    pub agent_state: AgentState,
+    /// Changes that were told and are not applied yet.
+    pub changes: PendingChanges,
 }
 
 impl Remote {
@@ -92,34 +63,27 @@ impl Remote {
         Self {
             pid: None,
             reader: 0,
-            refusals: 0,
-            refused: Instant::now(),
-            starved: None,
+            changes: PendingChanges { window: EventReorderBuffer::default(), notes: Notes::default(), starved: None },
             events: Arc::new(events),
             staging: None,
             agent: None,
             nonce: None,
-            searched: None,
-            found: None,
-            faulted: None,
             area: 0,
-            pagemap: None,
-            maps: None,
-            file: None,
+            proc: ProcessFiles { pidfd: None, pagemap: None, maps: None, memory: None },
             attached: None,
             identity: 0,
-            lost: None,
-            matching: false,
-            window: EventReorderBuffer::default(),
-            notes: Notes::default(),
+            search: ProcessSearch { last: None, found: None, faulted: None, lost: None, is_under_way: false },
             sharing_seen: Exclusive::default(),
-            gate_pending: false,
-            stopped: false,
-            dismissed: None,
-            orphaned: None,
+            agent_state: AgentState {
+                refusals: 0,
+                refused: Instant::now(),
+                gate_pending: false,
+                stopped: false,
+                dismissed: None,
+                orphaned: None,
+            },
             scans: Scans::default(),
             process_name: String::new(),
-            pidfd: None,
         }
     }
 
@@ -162,21 +126,22 @@ impl Remote {
             return false;
         }
         self.process_name = procfs::name(pid).unwrap_or_default();
-        (self.pid, self.pagemap, self.maps, self.pidfd) = (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
-        self.file = memory.ok();
+        (self.pid, self.proc.pagemap, self.proc.maps, self.proc.pidfd) =
+            (Some(pid), Some(pagemap), Some(maps), Some(pidfd));
+        self.proc.memory = memory.ok();
         self.reader = reader;
         true
     }
 
     /// A change was read; `registered`: what is managed now.
     pub fn note_change(&mut self, event: Event, registered: &BTreeMap<u64, u64>) {
-        let Self { window, notes, attached, .. } = self;
-        window.push(event, notes.count(), || known(registered, notes, attached.is_some()));
+        let PendingChanges { window, notes, .. } = &mut self.changes;
+        window.push(event, notes.count(), || known(registered, notes, self.attached.is_some()));
     }
 
     /// The changes that were read, in the order in which they happened, and how many were not read in it.
     pub fn changes_in_order(&mut self, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
-        self.window.take(&self.events, &known(registered, &self.notes, self.attached.is_some()))
+        self.changes.window.take(&self.events, &known(registered, &self.changes.notes, self.attached.is_some()))
     }
 
     /// Whether the agent is a process of its own.
@@ -186,7 +151,7 @@ impl Remote {
 
     /// Installs now, unless changes wait: what we know of the address can be old.
     pub fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
-        if self.window.is_empty() { install() } else { Install::Again(0) }
+        if self.changes.window.is_empty() { install() } else { Install::Again(0) }
     }
 
     /// Address of a staging slot in SA.

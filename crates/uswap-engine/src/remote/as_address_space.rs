@@ -147,7 +147,7 @@ impl AddressSpace for Remote {
     fn look_after(pager: &mut Owner, space: &mut Space) {
         pager.see_off(space);
         pager.look_whether_stopped(space);
-        if space.memory.orphaned.is_some() {
+        if space.memory.agent_state.orphaned.is_some() {
             pager.find_process(space, None);
         }
         pager.publish(space);
@@ -177,14 +177,14 @@ impl AddressSpace for Remote {
     }
 
     fn is_changing(&self) -> bool {
-        !self.window.is_empty()
+        !self.changes.window.is_empty()
     }
 
     fn take_changes(pager: &Owner, space: &mut Space) -> Vec<(Change<Self>, u64)> {
         let changes = if pager.shared.faults.order_as_read {
-            space.memory.window.take_as_read()
+            space.memory.changes.window.take_as_read()
         } else {
-            let (changes, misordered) = space.memory.changes_in_order(&space.registered);
+            let (changes, misordered) = space.memory.changes_in_order(&space.coverage.registered);
             pager.shared.counters.misordered_events.add(misordered);
             changes
         };
@@ -193,13 +193,13 @@ impl AddressSpace for Remote {
     }
 
     fn comes_to(space: &mut Space, moment: u64) {
-        space.memory.notes.apply_until(moment, &space.registered);
+        space.memory.changes.notes.apply_until(moment, &space.coverage.registered);
     }
 
     fn was_applied(&mut self, change: &Change<Self>) {
         match *change {
-            Change::Unmap(ref range) => self.notes.unmap(range.start, range.end),
-            Change::Remap { from, to, length, leaves } => self.notes.remap(from, to, length, leaves),
+            Change::Unmap(ref range) => self.changes.notes.unmap(range.start, range.end),
+            Change::Remap { from, to, length, leaves } => self.changes.notes.remap(from, to, length, leaves),
             Change::Remove(_) | Change::Fork(_) => return,
         }
         self.scans.are_needed = true;
@@ -210,7 +210,7 @@ impl AddressSpace for Remote {
     }
 
     fn begin_copy(parent: &Space, copy: &mut Space) {
-        copy.memory.notes = parent.memory.notes.inherited();
+        copy.memory.changes.notes = parent.memory.changes.notes.inherited();
         // What fails here is tried again when the agent touches the page.
         let _ = copy.memory.install_identity();
     }
@@ -260,11 +260,11 @@ impl AddressSpace for Remote {
     }
 
     fn is_present(&self, address: u64) -> Option<bool> {
-        self.pagemap.as_ref()?.is_present(address).ok()
+        self.proc.pagemap.as_ref()?.is_present(address).ok()
     }
 
     fn present(&self, start: u64, end: u64, runs: &mut [PresentRun]) -> io::Result<(usize, u64)> {
-        let pagemap = self.pagemap.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let pagemap = self.proc.pagemap.as_ref().ok_or(io::ErrorKind::NotFound)?;
         pagemap.present(start, end, runs)
     }
 
@@ -278,17 +278,17 @@ impl AddressSpace for Remote {
     }
 
     fn knows_sharing(&self) -> bool {
-        self.pagemap.is_some()
+        self.proc.pagemap.is_some()
     }
 
     fn is_exclusive(&mut self, address: u64) -> bool {
         let seen = &mut self.sharing_seen;
-        self.pagemap.as_ref().is_none_or(|pagemap| seen.is_exclusive(pagemap, address))
+        self.proc.pagemap.as_ref().is_none_or(|pagemap| seen.is_exclusive(pagemap, address))
     }
 
     fn can_stage(&self) -> bool {
-        let willing = self.refusals < MAX_REFUSALS || self.refused.elapsed() >= SULK;
-        self.agent.is_some() && self.pid.is_some() && !self.stopped && willing
+        let willing = self.agent_state.refusals < MAX_REFUSALS || self.agent_state.refused.elapsed() >= SULK;
+        self.agent.is_some() && self.pid.is_some() && !self.agent_state.stopped && willing
     }
 
     fn is_served(&self) -> bool {
@@ -296,18 +296,18 @@ impl AddressSpace for Remote {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stopped
+        self.agent_state.stopped
     }
 
     fn is_orphaned(&self) -> bool {
-        self.orphaned.is_some()
+        self.agent_state.orphaned.is_some()
     }
 
     fn close_gate(&mut self) -> bool {
         let Some(agent) = &self.agent else { return true };
-        if !self.gate_pending {
+        if !self.agent_state.gate_pending {
             agent.ring.gate.close();
-            self.gate_pending = true;
+            self.agent_state.gate_pending = true;
         }
         for _ in 0..GATE_SPINS {
             if agent.ring.gate.is_quiet() {
@@ -325,16 +325,16 @@ impl AddressSpace for Remote {
     }
 
     fn is_gate_closed(&self) -> bool {
-        self.gate_pending
+        self.agent_state.gate_pending
     }
 
     fn open_gate(&mut self) {
         if let Some(agent) = &self.agent
-            && self.gate_pending
+            && self.agent_state.gate_pending
         {
             agent.ring.gate.open();
         }
-        self.gate_pending = false;
+        self.agent_state.gate_pending = false;
     }
 
     fn order_fill(&self, number: u32, runs: &[PageRun], drop_first: bool) -> u32 {
@@ -400,11 +400,11 @@ impl AddressSpace for Remote {
     }
 
     fn count_refusal(&mut self, refused: bool, now: Instant) -> bool {
-        self.refusals = if refused { self.refusals.saturating_add(1) } else { 0 };
-        if self.refusals >= MAX_REFUSALS {
-            self.refused = now;
+        self.agent_state.refusals = if refused { self.agent_state.refusals.saturating_add(1) } else { 0 };
+        if self.agent_state.refusals >= MAX_REFUSALS {
+            self.agent_state.refused = now;
         }
-        self.refusals == MAX_REFUSALS
+        self.agent_state.refusals == MAX_REFUSALS
     }
 
     fn is_opaque(&self) -> bool {
@@ -438,7 +438,7 @@ impl AddressSpace for Remote {
     fn read_staged(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool {
         let Some(nonce) = self.nonce else {
             let read = |memory: &Memory| places.len() == 1 && memory.read(places[0], bytes).is_ok();
-            return self.file.as_ref().is_some_and(read);
+            return self.proc.memory.as_ref().is_some_and(read);
         };
         RemoteReader { process: self.reader, nonce_page: self.nonce_page(), nonce }.read(places, bytes, trust)
     }

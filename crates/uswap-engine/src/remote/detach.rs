@@ -21,7 +21,7 @@ use uswap_core::page::word::State;
 use uswap_core::util::growth::{Growth, during};
 use uswap_core::util::size::human;
 
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 use crate::remote::Owner;
 use crate::remote::Space;
 use crate::remote::agent::link::AgentLink;
@@ -316,13 +316,13 @@ impl Owner {
     /// Whether nothing of the space is under way: its events are read and applied, nobody waits, and no order is out.
     fn is_clear(&mut self, space: &mut Space) -> bool {
         self.serve(space);
-        let waits = !space.waiters.is_empty()
-            || !space.stalled.is_empty()
-            || !space.held.is_empty()
-            || space.copies.waiting() > 0;
+        let waits = !space.waiting.waiters.is_empty()
+            || !space.waiting.stalled.is_empty()
+            || !space.waiting.held.is_empty()
+            || space.lineage.copies.waiting() > 0;
         let orders = !space.trays.filling.is_empty();
-        let changes = space.memory.gate_pending
-            || !space.memory.window.is_empty()
+        let changes = space.memory.agent_state.gate_pending
+            || !space.memory.changes.window.is_empty()
             || !space.memory.events.is_quiet(space.memory.area);
         let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
         let is_out = |(_, word): (u64, uswap_core::page::word::PageWord)| is_away(word.state()) || word.in_flight();
@@ -339,7 +339,7 @@ impl Owner {
             self.unwatch(agent);
         }
         self.shared.faults.pause(self.shared.faults.delay_detach);
-        for (start, end) in &space.registered {
+        for (start, end) in &space.coverage.registered {
             // What is left registered is so until the last descriptor is closed.
             let _ = space.memory.events.unregister(*start, end - start);
         }

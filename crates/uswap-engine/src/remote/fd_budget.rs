@@ -139,7 +139,7 @@ impl Owner {
             if shared.of_memory.descriptors.give_up_one() {
                 return true;
             }
-            let since = *space.memory.starved.get_or_insert_with(Instant::now);
+            let since = *space.memory.changes.starved.get_or_insert_with(Instant::now);
             if since.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_millis(1));
                 self.retry_soon();

@@ -9,6 +9,7 @@ pub mod exclusive;
 pub mod fd_budget;
 pub mod identity;
 pub mod inject;
+pub mod parts;
 pub mod process_tree;
 pub mod scan;
 pub mod sched;

@@ -68,12 +68,12 @@ impl Owner {
         if leaving || space.memory.pid.is_none() || space.memory.agent.is_none() || !self.activate(space) {
             return;
         }
-        space.memory.scans.are_needed = !space.memory.window.is_empty();
+        space.memory.scans.are_needed = !space.memory.changes.window.is_empty();
         if space.memory.scans.are_needed {
             return;
         }
         space.memory.scans.last = Instant::now();
-        let Some(maps) = space.memory.maps.take() else { return };
+        let Some(maps) = space.memory.proc.maps.take() else { return };
         let (mut at, mut new) = (0, Vec::new());
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
             at = mapping.end;
@@ -83,8 +83,8 @@ impl Owner {
         }
         space.memory.scans.cut_off.clear();
         self.take_by_age(space, &new);
-        space.memory.maps = Some(maps);
-        if space.memory.window.is_empty() {
+        space.memory.proc.maps = Some(maps);
+        if space.memory.changes.window.is_empty() {
             self.settle_notes(space, false);
         }
         // Mostly no event is pending, and the list stays short.
@@ -158,15 +158,15 @@ impl Owner {
             self.release_pages(space, *start, *end);
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
-        if !space.memory.register(mapping.start, mapping.end, space.copies.may_be_watched()) {
+        if !space.memory.register(mapping.start, mapping.end, space.lineage.copies.may_be_watched()) {
             return false;
         }
         self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        missing.iter().for_each(|(start, end)| space.copies.watch_also(&space.memory, *start, *end));
+        missing.iter().for_each(|(start, end)| space.lineage.copies.watch_also(&space.memory, *start, *end));
         // Only these: from the rest of the mapping pages may have been evicted.
-        space.fresh.add(&missing);
+        space.coverage.unsettled.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
         true
     }
@@ -214,7 +214,7 @@ impl Owner {
         let ample = self.is_ample(space);
         let mut at = start;
         while at < end {
-            let Some(pagemap) = &space.memory.pagemap else { return };
+            let Some(pagemap) = &space.memory.proc.pagemap else { return };
             let Ok((count, walked)) = pagemap.present(at, end, &mut runs) else { return };
             for run in &runs[..count] {
                 for page in (run.start..run.end).step_by(PAGE as usize) {
@@ -269,7 +269,7 @@ impl Space {
     fn unregistered_parts(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         let mut at = start;
-        for (s, e) in self.registered.range(..end).filter(|(_, e)| **e > start) {
+        for (s, e) in self.coverage.registered.range(..end).filter(|(_, e)| **e > start) {
             if *s > at {
                 parts.push((at, *s));
             }
@@ -287,7 +287,7 @@ impl Space {
         let mut blocks = Vec::new();
         let mut runs = [PresentRun::default(); 256];
         let mut at = start;
-        while let Some(pagemap) = self.memory.pagemap.as_ref().filter(|_| at < end) {
+        while let Some(pagemap) = self.memory.proc.pagemap.as_ref().filter(|_| at < end) {
             let Ok((count, walked)) = pagemap.present(at, end, &mut runs) else { break };
             for run in &runs[..count] {
                 let known = blocks.last().map_or(0, |last| last + AGE_BLOCK);
@@ -303,9 +303,9 @@ impl Space {
 
     /// What is not settled of a range counts as not registered.
     fn forget_unsettled(&mut self, start: u64, end: u64) {
-        for (from, to) in self.fresh.within(start, end) {
+        for (from, to) in self.coverage.unsettled.within(start, end) {
             self.unregister_range(from, to);
-            self.fresh.cut(from, to);
+            self.coverage.unsettled.cut(from, to);
         }
     }
 
@@ -313,7 +313,7 @@ impl Space {
     /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true. That holds for the
     /// mapping that lies there now only if no event is pending; else only for the page.
     pub fn learn_registered(&mut self, address: u64) {
-        let mapping = self.memory.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
+        let mapping = self.memory.proc.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
         let found = mapping.filter(|mapping| mapping.start <= address);
         let proven = found.filter(|mapping| self.memory.events.is_registered(mapping.start) == Some(true));
         let (start, end) = proven.map_or((address, address + PAGE), |mapping| (mapping.start, mapping.end));
@@ -330,16 +330,16 @@ impl Space {
 
     fn add_registered(&mut self, start: u64, end: u64) {
         for (start, end) in self.unregistered_parts(start, end) {
-            self.memory.notes.registered(start, end);
+            self.memory.changes.notes.registered(start, end);
         }
         let (mut start, mut end) = (start, end);
         let touching: Vec<(u64, u64)> =
-            self.registered.range(..=end).filter(|(_, e)| **e >= start).map(|(s, e)| (*s, *e)).collect();
+            self.coverage.registered.range(..=end).filter(|(_, e)| **e >= start).map(|(s, e)| (*s, *e)).collect();
         for (s, e) in touching {
-            self.registered.remove(&s);
+            self.coverage.registered.remove(&s);
             (start, end) = (start.min(s), end.max(e));
         }
-        self.registered.insert(start, end);
+        self.coverage.registered.insert(start, end);
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
     fn what_was_never_touched_is_passed_over() {
         let Ok(events) = Userfaultfd::for_this_process() else { return };
         let mut space = Space::new(1, Remote::new(events));
-        space.memory.pagemap = uswap_sys::procfs::pagemap::Pagemap::open(std::process::id()).ok();
+        space.memory.proc.pagemap = uswap_sys::procfs::pagemap::Pagemap::open(std::process::id()).ok();
         let mut sparse = uswap_sys::Reservation::new(64 << 30).expect("address space");
         let touched = [0, 5 << 30, (5 << 30) + (1 << 20), 63 << 30];
         touched.iter().for_each(|at| sparse.bytes_mut()[*at] = 1);
@@ -376,9 +376,9 @@ mod tests {
         space.add_registered(0x5000, 0x6000);
         assert_eq!(space.unregistered_parts(0, 0x8000), [(0, 0x1000), (0x3000, 0x5000), (0x6000, 0x8000)]);
         space.add_registered(0x3000, 0x5000);
-        assert_eq!(space.registered.iter().collect::<Vec<_>>(), [(&0x1000, &0x6000)]);
+        assert_eq!(space.coverage.registered.iter().collect::<Vec<_>>(), [(&0x1000, &0x6000)]);
         space.learn_page(0x2000);
-        assert_eq!(space.registered.len(), 1);
+        assert_eq!(space.coverage.registered.len(), 1);
         space.learn_page(0x8000);
         assert_eq!(space.unregistered_parts(0x1000, 0xa000), [(0x6000, 0x8000), (0x9000, 0xa000)]);
         space.unregister_range(0x2000, 0x4000);

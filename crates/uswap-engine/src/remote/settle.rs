@@ -23,10 +23,10 @@ impl Owner {
     /// Whether nothing is fresh any more; settles what is, if the moment is quiet.
     pub fn is_settled(&mut self, space: &mut Space) -> bool {
         // A fork that was read and not applied yet needs to know what was fresh when it happened.
-        if !space.memory.window.is_empty()
-            || !space.fresh.is_due(Duration::from_micros(self.shared.faults.delay_settle))
+        if !space.memory.changes.window.is_empty()
+            || !space.coverage.unsettled.is_due(Duration::from_micros(self.shared.faults.delay_settle))
         {
-            return space.fresh.is_empty();
+            return space.coverage.unsettled.is_empty();
         }
         let unfounded = if self.shared.faults.trust_scan {
             space.memory.events.is_quiet(space.memory.area).then(Vec::new)
@@ -34,7 +34,7 @@ impl Owner {
             space.unfounded()
         };
         let Some(unfounded) = unfounded else { return false };
-        space.fresh.settle();
+        space.coverage.unsettled.settle();
         for (start, end) in unfounded {
             during(Growth::AddressSpaces, || self.disown(space, start, end));
         }
@@ -54,9 +54,10 @@ impl Owner {
 impl Space {
     /// The parts of what is fresh that are not registered; `None` if an event is pending or the address space is gone.
     fn unfounded(&self) -> Option<Vec<Range>> {
-        let maps = self.memory.maps.as_ref()?;
+        let maps = self.memory.proc.maps.as_ref()?;
         let next = |at| maps.extent_covering_or_next(at).ok();
-        let found = unfounded(self.fresh.ranges(), next, |address| self.memory.events.is_registered(address))?;
+        let found =
+            unfounded(self.coverage.unsettled.ranges(), next, |address| self.memory.events.is_registered(address))?;
         self.memory.events.is_quiet(self.memory.area).then_some(found)
     }
 }

@@ -9,7 +9,7 @@ use uswap_core::Histogram;
 use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd::Event;
 
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 use crate::remote::Shared;
 use crate::remote::agent::admission::AdmissionQueue;
 use crate::remote::agent::link::AgentHello;

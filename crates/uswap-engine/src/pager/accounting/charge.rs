@@ -16,7 +16,8 @@ use crate::pager::accounting::budget::AMPLE;
 use crate::pager::accounting::groups::Short;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::Space;
+use crate::pager::space::id::SpaceId;
 
 /// Memory is urgent when there is room for less than this, in pages.
 pub const URGENT: i64 = 64;
@@ -33,9 +34,9 @@ impl<M: AddressSpace> Owner<M> {
             return;
         }
         if let Some(account) = groups.known(pid) {
-            groups.under_way(&account, space.under_way);
+            groups.under_way(&account, space.counts.under_way);
             if let Some(before) = space.account.replace(account) {
-                groups.under_way(&before, -space.under_way);
+                groups.under_way(&before, -space.counts.under_way);
             }
         }
     }
@@ -60,7 +61,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Pages of the space entered (or, negative, left) the way from order to drop.
     pub fn under_way(&self, space: &mut Space<M>, pages: i64) {
         self.shared.budget.pipeline(pages);
-        space.under_way += pages;
+        space.counts.under_way += pages;
         if let Some(account) = &space.account {
             self.shared.groups.under_way(account, pages);
         }

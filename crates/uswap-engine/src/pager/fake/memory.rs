@@ -444,7 +444,7 @@ impl AddressSpace for FakeMemory {
     fn begin_copy(_: &Space<Self>, _: &mut Space<Self>) {}
     fn learn(space: &mut Space<Self>, address: u64, _: bool) {
         if space.memory.state().is_mapped(address) {
-            space.registered.insert(address, address + PAGE);
+            space.coverage.registered.insert(address, address + PAGE);
         }
     }
     fn is_settled(_: &mut Owner<Self>, _: &mut Space<Self>) -> bool {

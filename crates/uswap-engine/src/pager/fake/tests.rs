@@ -29,7 +29,9 @@ use crate::pager::load_control::Load;
 use crate::pager::reclaim::evict::MAX_STORING;
 use crate::pager::reclaim::fork_dedup::ForkDedup;
 use crate::pager::reclaim::store_worker;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::Space;
+use crate::pager::space::id::SpaceId;
+use crate::pager::space::parts::PageCounts;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// First page of the programs' memory.
@@ -129,8 +131,8 @@ impl Rig {
         let memory = FakeMemory::new(100 + self.programs.len() as u32, mapped.clone());
         let program = memory.program();
         let mut space = Space::new(self.owner.new_id(), memory);
-        space.copies.can_be_watched(true);
-        (space.active, space.registered) = (true, [(mapped.start, mapped.end)].into());
+        space.lineage.copies.can_be_watched(true);
+        (space.active, space.coverage.registered) = (true, [(mapped.start, mapped.end)].into());
         space.policy = self.shared.faults.policy.build();
         let id = space.id;
         assert!(self.owner.add_space(space));
@@ -228,8 +230,9 @@ impl Rig {
         let budget = &self.shared.budget;
         let mut text = format!("usage {} of {}, {} under way\n", budget.usage(), budget.hard(), budget.under_way());
         for space in self.owner.spaces.values() {
-            let Space { id, resident, stored, stalled, shared_parked, .. } = &**space;
-            let (stalled, shared) = (stalled.len(), shared_parked.len());
+            let PageCounts { resident, stored, .. } = space.counts;
+            let (stalled, shared) = (space.waiting.stalled.len(), space.set_aside.shared_parked.len());
+            let id = space.id;
             text += &format!("space {id}: {resident} resident ({shared} shared), {stored} stored, {stalled} stalled\n");
         }
         text + &self.notices()
@@ -294,7 +297,7 @@ fn more_than_fits_comes_back_from_slots_pool_and_device() {
         let counters = &rig.shared.counters;
         assert!(counters.pgsteal.get() > BUDGET && counters.pgmajfault.get() > 0, "pool of {pool}");
         assert_eq!(counters.pgmajfault_device.get() > 0, device > 0, "pool of {pool}");
-        assert!(rig.space(id).resident <= BUDGET);
+        assert!(rig.space(id).counts.resident <= BUDGET);
         assert!(rig.shared.budget.peak() <= BUDGET as i64, "{} of {BUDGET}", rig.shared.budget.peak());
         rig.audit();
     }
@@ -344,7 +347,7 @@ fn zeros_are_remembered_and_not_stored() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (program, id) = rig.program(3 * BUDGET);
     (0..2 * BUDGET).for_each(|page| assert_eq!(rig.read(&program, page), 0));
-    rig.until(|rig| rig.space(id).zeros > 0);
+    rig.until(|rig| rig.space(id).counts.zeros > 0);
     assert_eq!(rig.shared.store.stats().stored_pages, 0);
     (0..2 * BUDGET).for_each(|page| assert_eq!(rig.read(&program, page), 0));
     assert!(rig.shared.counters.swpin_zero.get() > 0);
@@ -406,7 +409,7 @@ fn the_mechanisms_own_pages_are_served_and_not_counted_among_the_programs() {
     let mut rig = Rig::new(1 << 20, 0, "");
     let (_, id) = rig.program(64);
     rig.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN, false, Instant::now()));
-    assert_eq!((rig.state(id, OWN), rig.space(id).resident), (State::Untouched, 0));
+    assert_eq!((rig.state(id, OWN), rig.space(id).counts.resident), (State::Untouched, 0));
 }
 
 /// Fills memory until pages go, with orders under way that nobody executes.
@@ -514,7 +517,7 @@ fn who_refuses_everything_is_left_alone_and_that_is_said() {
 fn what_relatives_share_is_copied_before_it_goes() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (parent, id) = rig.program(4 * BUDGET);
-    rig.owner.with_space(id, |_, space| space.copies.can_be_watched(false));
+    rig.owner.with_space(id, |_, space| space.lineage.copies.can_be_watched(false));
     rig.fill(&parent, BUDGET / 2);
     let (child, child_id) = rig.fork(&parent);
     rig.write(&child, 3, 1003);
@@ -522,7 +525,7 @@ fn what_relatives_share_is_copied_before_it_goes() {
     rig.check(&parent, 3 * BUDGET);
     assert_eq!(rig.read(&child, 3), 1003);
     (4..BUDGET / 2).for_each(|page| assert_eq!(rig.read(&child, page), page + 1));
-    assert!(rig.space(id).forks == 1 && rig.space(child_id).parent == Some(id));
+    assert!(rig.space(id).lineage.forks == 1 && rig.space(child_id).lineage.parent == Some(id));
     rig.audit();
 }
 
@@ -585,7 +588,7 @@ fn a_fault_waits_for_room_and_is_served_when_there_is_some() {
     let (program, id) = rig.program(3 * BUDGET);
     rig.is_storing = false;
     let mut page = 0;
-    while rig.space(id).stalled.is_empty() {
+    while rig.space(id).waiting.stalled.is_empty() {
         page += u64::from(rig.try_write(&program, page));
         assert!(page < 2 * BUDGET, "nobody waits for room");
     }

@@ -47,10 +47,10 @@ impl<M: AddressSpace> Owner<M> {
 
     fn remove(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         if !self.shared.faults.ignore_remove && !space.memory.is_own(start) {
-            let resident = space.resident;
+            let resident = space.counts.resident;
             self.release_range(space, start, end);
-            if space.resident < resident && !self.shared.faults.trust_remove {
-                space.left.note(start, end);
+            if space.counts.resident < resident && !self.shared.faults.trust_remove {
+                space.coverage.lazyfree.note(start, end);
             }
         }
         self.wake_waiters(space, start, end);
@@ -65,8 +65,8 @@ impl<M: AddressSpace> Owner<M> {
     /// The same for pages without orders under way.
     pub fn release_pages(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let store = &self.shared.store;
-        let (trays, resident, policy) = (&mut space.trays, &mut space.resident, &mut space.policy);
-        let (stored, mut zeros) = (&mut space.stored, 0);
+        let (trays, resident, policy) = (&mut space.trays, &mut space.counts.resident, &mut space.policy);
+        let (stored, mut zeros) = (&mut space.counts.stored, 0);
         space.table.take_range(start, end, |_, word| {
             policy.forget(word);
             match word.state() {
@@ -86,7 +86,7 @@ impl<M: AddressSpace> Owner<M> {
                 store.release_cached(ObjectId::from_bits(copy));
             }
         });
-        space.zeros -= zeros;
+        space.counts.zeros -= zeros;
         self.shared.zero_pages.sub(zeros);
     }
 
@@ -115,13 +115,14 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     fn wake_waiters(&mut self, space: &mut Space<M>, start: u64, end: u64) {
-        space.copies.wake(&space.memory, start, end);
-        while let Some((address, _)) = space.waiters.next_from(start).filter(|(address, _)| *address < end) {
-            space.waiters.remove(address);
+        space.lineage.copies.wake(&space.memory, start, end);
+        while let Some((address, _)) = space.waiting.waiters.next_from(start).filter(|(address, _)| *address < end) {
+            space.waiting.waiters.remove(address);
             space.memory.wake(address, PAGE);
         }
         let (memory, gone) = (&space.memory, start..end);
         space
+            .waiting
             .held
             .extract_if(.., |fault| gone.contains(&fault.address))
             .for_each(|held| memory.wake(held.address, PAGE));
@@ -149,7 +150,7 @@ impl<M: AddressSpace> Owner<M> {
             }
         }
         space.move_registration(from, to, length);
-        space.left.remap(from, to, length);
+        space.coverage.lazyfree.remap(from, to, length);
         self.cut_fresh(space, from, from + length);
         self.cut_fresh(space, to, to + length);
         self.wake_waiters(space, from, from + length);
@@ -157,24 +158,24 @@ impl<M: AddressSpace> Owner<M> {
 
     fn cut_fresh(&self, space: &mut Space<M>, start: u64, end: u64) {
         if !self.shared.faults.lasting_fresh {
-            space.fresh.cut(start, end);
+            space.coverage.unsettled.cut(start, end);
         }
     }
 
     /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
     /// change is left to be applied.
     fn fork(&mut self, parent: &mut Space<M>, copy: M, last: bool) {
-        parent.forks += 1;
+        parent.lineage.forks += 1;
         parent.suspect_sharing();
         let mut child = Space::new(self.new_id(), copy);
-        (child.active, child.parent) = (true, Some(parent.id));
-        child.registered = parent.registered.clone();
-        child.kin = parent.kin.child();
+        (child.active, child.lineage.parent) = (true, Some(parent.id));
+        child.coverage.registered = parent.coverage.registered.clone();
+        child.lineage.family = parent.lineage.family.child();
         // What is set aside as shared is not copied from list to list in each child.
         self.copies_begin(parent);
-        child.copies = parent.copies.inherited();
+        child.lineage.copies = parent.lineage.copies.inherited();
         child.account = parent.account.clone();
-        child.left = parent.left.clone();
+        child.coverage.lazyfree = parent.coverage.lazyfree.clone();
         child.suspect_sharing();
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
@@ -199,19 +200,20 @@ impl<M: AddressSpace> Owner<M> {
     /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
     /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
     fn fresh_at_fork(&self, parent: &Space<M>) -> Vec<(u64, u64)> {
-        if self.shared.faults.trust_fresh { Vec::new() } else { parent.fresh.ranges().to_vec() }
+        if self.shared.faults.trust_fresh { Vec::new() } else { parent.coverage.unsettled.ranges().to_vec() }
     }
 
     fn clone_pages(&mut self, parent: &Space<M>, child: &mut Space<M>) {
         let store = &self.shared.store;
         child.table = parent.table.clone();
         child.policy = parent.policy.clone();
-        (child.parked, child.shared_parked) = (parent.parked.clone(), parent.shared_parked.clone());
+        (child.set_aside.parked, child.set_aside.shared_parked) =
+            (parent.set_aside.parked.clone(), parent.set_aside.shared_parked.clone());
         child.trays = parent.trays.inherited();
-        child.stored = parent.stored;
-        child.zeros = parent.zeros;
-        self.shared.zero_pages.add(child.zeros);
-        let (mut ordered, resident) = (Vec::new(), &mut child.resident);
+        child.counts.stored = parent.counts.stored;
+        child.counts.zeros = parent.counts.zeros;
+        self.shared.zero_pages.add(child.counts.zeros);
+        let (mut ordered, resident) = (Vec::new(), &mut child.counts.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
                 State::Stored(object) => store.retain(ObjectId::from_bits(object)),
@@ -261,7 +263,7 @@ impl<M: AddressSpace> Owner<M> {
                 if moved {
                     tray.live |= 1 << bit;
                     tray.clean |= 1 << bit;
-                    space.resident = space.resident.saturating_sub(1);
+                    space.counts.resident = space.counts.resident.saturating_sub(1);
                     space.table.set(address, word.staged(slot as u16));
                 } else {
                     space.table.set(address, word.set_in_flight(false));
@@ -278,14 +280,14 @@ impl<M: AddressSpace> Space<M> {
     /// Forgets that a range is registered.
     pub fn unregister_range(&mut self, start: u64, end: u64) {
         let touched: Vec<(u64, u64)> =
-            self.registered.range(..end).filter(|(_, e)| **e > start).map(|(s, e)| (*s, *e)).collect();
+            self.coverage.registered.range(..end).filter(|(_, e)| **e > start).map(|(s, e)| (*s, *e)).collect();
         for (s, e) in touched {
-            self.registered.remove(&s);
+            self.coverage.registered.remove(&s);
             if s < start {
-                self.registered.insert(s, start);
+                self.coverage.registered.insert(s, start);
             }
             if e > end {
-                self.registered.insert(end, e);
+                self.coverage.registered.insert(end, e);
             }
         }
     }
@@ -293,6 +295,6 @@ impl<M: AddressSpace> Space<M> {
     fn move_registration(&mut self, from: u64, to: u64, length: u64) {
         self.unregister_range(from, from + length);
         self.unregister_range(to, to + length);
-        self.registered.insert(to, to + length);
+        self.coverage.registered.insert(to, to + length);
     }
 }

@@ -74,9 +74,9 @@ impl<M: AddressSpace> Owner<M> {
     /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
     /// (it touches shared pages before it moves them).
     fn rescue(&mut self, space: &mut Space<M>, faults: &[Fault]) {
-        let held = space.held.iter().map(|fault| fault.address);
+        let held = space.waiting.held.iter().map(|fault| fault.address);
         let missing = faults.iter().filter(|fault| !fault.protected);
-        let waiting = missing.map(|fault| fault.address).chain(space.waiters.addresses()).chain(held);
+        let waiting = missing.map(|fault| fault.address).chain(space.waiting.waiters.addresses()).chain(held);
         let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
         let mut stray = Vec::new();
         let found = waiting.filter(|address| ordered(space.table.get(*address)));
@@ -105,10 +105,10 @@ impl<M: AddressSpace> Owner<M> {
     /// Serves one fault, or notes that it waits.
     pub fn serve_fault(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) {
         if self.try_serve(space, address, write, since) == Served::Wait {
-            space.waiters.insert(address, write);
+            space.waiting.waiters.insert(address, write);
             self.retry_unless_reading(space, address);
         } else {
-            space.waiters.remove(address);
+            space.waiting.waiters.remove(address);
         }
     }
 
@@ -156,21 +156,21 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Lets the fault wait for room.
     fn stall(&mut self, space: &mut Space<M>, address: u64, write: bool) {
-        if space.stalled.iter().any(|(known, ..)| *known == address) {
+        if space.waiting.stalled.iter().any(|(known, ..)| *known == address) {
             return;
         }
         self.shared.counters.throttled.add(1);
-        during(Growth::Lists, || space.stalled.push_back((address, write, Instant::now())));
+        during(Growth::Lists, || space.waiting.stalled.push_back((address, write, Instant::now())));
         self.retry_soon();
     }
 
     /// Serves faults that waited for room, as far as there is room or patience has run out.
     pub fn serve_stalled(&mut self, space: &mut Space<M>) {
-        while !space.stalled.is_empty() {
+        while !space.waiting.stalled.is_empty() {
             let has_room = self.has_room(space, 1);
             let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
-            let next = if has_room { Some(0) } else { space.stalled.iter().position(too_late) };
-            let Some((address, write, since)) = next.and_then(|index| space.stalled.remove(index)) else {
+            let next = if has_room { Some(0) } else { space.waiting.stalled.iter().position(too_late) };
+            let Some((address, write, since)) = next.and_then(|index| space.waiting.stalled.remove(index)) else {
                 return self.retry_soon();
             };
             self.shared.counters.over_limit.add(u64::from(!has_room));
@@ -178,7 +178,7 @@ impl<M: AddressSpace> Owner<M> {
             let in_flight = space.table.get(address).in_flight();
             let served = if in_flight { Served::Wait } else { self.install(space, address, write, since) };
             if served == Served::Wait {
-                space.waiters.insert(address, write);
+                space.waiting.waiters.insert(address, write);
                 self.retry_unless_reading(space, address);
             }
         }
@@ -187,7 +187,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Looks again at the faults that waited for something under way.
     pub fn serve_waiters(&mut self, space: &mut Space<M>) {
         let mut from = 0;
-        while let Some((address, write)) = space.waiters.next_from(from) {
+        while let Some((address, write)) = space.waiting.waiters.next_from(from) {
             from = address + PAGE;
             if space.table.get(address).in_flight() && !has_arrived(space, address) {
                 self.retry_unless_reading(space, address);
@@ -210,7 +210,7 @@ impl<M: AddressSpace> Owner<M> {
     /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
     /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
     pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
-        let window = space.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
+        let window = space.readahead.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
         // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
         let fills = write || space.table.get(address).state() == State::Zero;
         let fits = |state| state == State::Untouched || fills && state == State::Zero;
@@ -229,7 +229,7 @@ impl<M: AddressSpace> Owner<M> {
         let served = self.finish_install(space, address, length, result);
         if served == Served::Done {
             let done = installed_bytes(result, length);
-            space.first_touches.advance(address, address + done.max(PAGE));
+            space.readahead.first_touches.advance(address, address + done.max(PAGE));
             self.shared.counters.zero_fills.add(done / PAGE);
             let ample = self.is_ample(space);
             for page in (address..address + done).step_by(PAGE_SIZE) {
@@ -251,7 +251,7 @@ impl<M: AddressSpace> Owner<M> {
     /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
     /// anything under way, and there is room for them.
     pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
-        let border = space.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
+        let border = space.coverage.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
         let mut pages = 1;
         while pages < u64::from(window) {
             let next = address + pages * PAGE;
@@ -296,23 +296,23 @@ impl<M: AddressSpace> Owner<M> {
         }
         let refault = space.policy.refault(word);
         space.record.refaulted(refault.distance);
-        space.locality.returned(address, refault.distance as u32, space.now());
+        space.readahead.locality.returned(address, refault.distance as u32, space.now());
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
         counters.workingset_restore_anon.add(u64::from(refault.restore));
         counters.workingset_activate_anon.add(u64::from(refault.activate));
-        space.refaults += u64::from(!space.shared_parked.is_empty());
+        space.set_aside.refaults += u64::from(!space.set_aside.shared_parked.is_empty());
         refault.activate || room
     }
 
     /// The page is mapped now: word, list, count.
     pub fn become_resident(&mut self, space: &mut Space<M>, address: u64, word: PageWord) {
         if space.table.get(address).state() == State::Zero {
-            space.zeros -= 1;
+            space.counts.zeros -= 1;
             self.shared.zero_pages.sub(1);
         }
         space.policy.join(&mut space.table, address, word);
-        space.resident += 1;
+        space.counts.resident += 1;
     }
 
     /// What follows from the kernel's answer, and whether the fault is served.
@@ -392,7 +392,7 @@ impl<M: AddressSpace> Owner<M> {
 /// Whether the page was read ahead and lies in its buffer.
 fn has_arrived<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     match space.table.get(address).state() {
-        State::Stored(object) => space.ahead.has(address, ObjectId::from_bits(object)),
+        State::Stored(object) => space.readahead.cache.has(address, ObjectId::from_bits(object)),
         _ => false,
     }
 }

@@ -43,7 +43,7 @@ impl<M: AddressSpace> Owner<M> {
                 return self.install_zeros(space, address, write, since);
             }
         }
-        let window = space.soft_faults.window(address, self.most_along(space, MAX_STAGED as u32)).pages;
+        let window = space.readahead.soft_faults.window(address, self.most_along(space, MAX_STAGED as u32)).pages;
         let alone = inherited || !space.memory.reads_many();
         let mut pages = if alone { 1 } else { self.staged_run(space, address, window) };
         let Some(from) = space.memory.place_of(u32::from(slot), inherited) else {
@@ -62,7 +62,7 @@ impl<M: AddressSpace> Owner<M> {
         let served = self.finish_install(space, address, length, result);
         let done = installed_bytes(result, length);
         if done > 0 {
-            space.soft_faults.advance(address + done);
+            space.readahead.soft_faults.advance(address + done);
             self.note_mapped(space, address, done);
             let took = since.elapsed();
             self.shared.latencies.record(Tier::Staged, took);

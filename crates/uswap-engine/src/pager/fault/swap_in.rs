@@ -50,7 +50,7 @@ fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
 
 /// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
 fn is_near<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
-    u64::from(refault_distance(space, address)) * NEAR < space.resident
+    u64::from(refault_distance(space, address)) * NEAR < space.counts.resident
 }
 
 impl<M: AddressSpace> Owner<M> {
@@ -77,8 +77,8 @@ impl<M: AddressSpace> Owner<M> {
     /// they are in the pool.
     fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let most = self.most_along(space, MAX_POOL.min(MAX_INSTALL as u32));
-        let passed = space.streams.passed(address, most);
-        let window = passed.unwrap_or_else(|| space.streams.window(address, most));
+        let passed = space.readahead.streams.passed(address, most);
+        let window = passed.unwrap_or_else(|| space.readahead.streams.window(address, most));
         let along = if window.is_run() { 0 } else { self.install_along(space, address, window) };
         let pages = if window.is_run() { self.load_run(space, address, window.pages) } else { 1 };
         self.shared.faults.pause(self.shared.faults.delay_install);
@@ -86,7 +86,7 @@ impl<M: AddressSpace> Owner<M> {
         if done > 0 {
             if passed.is_none() {
                 let next = address.wrapping_add_signed(window.stride * (done + along) as i64);
-                space.streams.advance(behind_held(space, next, window.stride));
+                space.readahead.streams.advance(behind_held(space, next, window.stride));
             }
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
@@ -172,7 +172,7 @@ impl<M: AddressSpace> Owner<M> {
             buffer.pages.push(PageLoad::new(page, object));
         }
         let next = buffer.pages.last().map_or(address, |last| last.address.wrapping_add_signed(window.stride));
-        space.streams.advance(behind_held(space, next, window.stride));
+        space.readahead.streams.advance(behind_held(space, next, window.stride));
         whole
     }
 
@@ -184,22 +184,23 @@ impl<M: AddressSpace> Owner<M> {
             State::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
             _ => false,
         };
-        space.locality.fault(address, distance, now, lies_there)
+        space.readahead.locality.fault(address, distance, now, lies_there)
     }
 
     fn window(&self, space: &mut Space<M>, address: u64) -> Window {
         if self.shared.faults.no_prefetch {
             return Window { pages: 1, stride: PAGE as i64 };
         }
-        space.streams.window(address, self.most_along(space, MAX_DEVICE))
+        space.readahead.streams.window(address, self.most_along(space, MAX_DEVICE))
     }
 
     /// Hands the page, and the neighbours that come with it, to the readers of its device.
     fn order_read(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let pages = space
+            .readahead
             .streams
             .forecast(address, self.most_along(space, MAX_DEVICE))
-            .max(self.most_along(space, FREE_NEIGHBOURS.max(space.locality.most(space.now()))));
+            .max(self.most_along(space, FREE_NEIGHBOURS.max(space.readahead.locality.most(space.now()))));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
         let whole = self.choose_reads(space, address, &mut buffer);
         if let Some(device) = self.send_read(space, buffer, since, Purpose::Fault) {
@@ -316,7 +317,7 @@ impl<M: AddressSpace> Owner<M> {
             Err(_) if purpose == Purpose::BringIn => self.could_not_bring(),
             Err(error) => {
                 self.lost_object(space, load.address, error);
-                space.waiters.remove(load.address);
+                space.waiting.waiters.remove(load.address);
             }
             Ok(()) => {}
         }
@@ -329,7 +330,7 @@ impl<M: AddressSpace> Owner<M> {
         space.record.waited(took);
         let mut awaited = false;
         for page in (start..start + done * PAGE).step_by(PAGE_SIZE) {
-            awaited |= space.waiters.remove(page);
+            awaited |= space.waiting.waiters.remove(page);
         }
         if awaited {
             space.expense.refault(took);
@@ -338,7 +339,7 @@ impl<M: AddressSpace> Owner<M> {
             self.shared.latencies.record(Tier::Device, took);
         }
         if served == Served::Done {
-            space.waiters.remove(start);
+            space.waiting.waiters.remove(start);
         }
     }
 
@@ -389,7 +390,7 @@ impl<M: AddressSpace> Owner<M> {
     pub fn keep_copy(&mut self, space: &mut Space<M>, address: u64, lonely: bool, active: bool) {
         let word = space.table.get(address);
         let State::Stored(object) = word.state() else { return };
-        space.stored = space.stored.saturating_sub(1);
+        space.counts.stored = space.counts.stored.saturating_sub(1);
         let id = ObjectId::from_bits(object);
         if !self.keeps_copy(id, lonely) {
             self.shared.store.release(id);

@@ -100,16 +100,16 @@ impl<M: AddressSpace> Owner<M> {
         let reserve = self.shared.readers.reserve();
         let mut lent = reserve.take(holder, pages, need);
         if lent.is_none() && need == Need::Fault {
-            let (since, new) = space.throttle.refuse(address);
+            let (since, new) = space.waiting.throttle.refuse(address);
             self.shared.counters.throttled.add(u64::from(new));
-            if since.elapsed() > HELD && space.throttle.is_system::<M>(address) {
+            if since.elapsed() > HELD && space.waiting.throttle.is_system::<M>(address) {
                 lent = reserve.take(holder, 1, Need::System);
             }
         }
         let mut buffer = lent?;
         buffer.pages.clear();
         if need == Need::Fault
-            && let Some(since) = space.throttle.granted(address)
+            && let Some(since) = space.waiting.throttle.granted(address)
         {
             self.shared.counters.throttled_us.add(since.elapsed().as_micros() as u64);
         }
@@ -126,7 +126,7 @@ impl<M: AddressSpace> Owner<M> {
             let budget = &self.shared.budget;
             return waited > if budget.usage() < budget.limit() { PATIENCE } else { LAST_PATIENCE };
         }
-        waited > PATIENCE_FAR || (waited > HELD && space.throttle.is_system::<M>(address))
+        waited > PATIENCE_FAR || (waited > HELD && space.waiting.throttle.is_system::<M>(address))
     }
 }
 

@@ -30,7 +30,8 @@ use crate::pager::context::{Message, Shared};
 use crate::pager::event_loop::Owner;
 use crate::pager::io::page_answer::{Answered, Header, MAX_BYTES, MAX_RECORDS, Named, Question};
 use crate::pager::reclaim::staging::Phase;
-use crate::pager::space::{Space, SpaceId};
+use crate::pager::space::Space;
+use crate::pager::space::id::SpaceId;
 use uswap_sys::process::thread::spawn;
 
 /// Connections served at the same time, at most.

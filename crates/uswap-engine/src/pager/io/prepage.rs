@@ -75,7 +75,7 @@ impl<M: AddressSpace> Owner<M> {
     /// The pages that went last, as many as the working set lacks; highest address first.
     fn lacking(&self, space: &Space<M>) -> Vec<u64> {
         let faults = &self.shared.faults;
-        let has = space.resident + space.trays.staged_pages();
+        let has = space.counts.resident + space.trays.staged_pages();
         let lacks = space.record.demand().saturating_sub(has);
         if lacks == 0 || faults.no_prefetch || faults.no_prepaging || self.shared.recorder.is_some() {
             return Vec::new();
@@ -135,7 +135,7 @@ impl<M: AddressSpace> Owner<M> {
     fn returned(&mut self, space: &mut Space<M>, page: u64, lonely: bool) {
         let word = space.table.get(page);
         let active = word.workingset();
-        space.waiters.remove(page);
+        space.waiting.waiters.remove(page);
         self.keep_copy(space, page, lonely, active);
     }
 }

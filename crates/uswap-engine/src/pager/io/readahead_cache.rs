@@ -63,9 +63,10 @@ impl<M: AddressSpace> Owner<M> {
     /// A read has come back. What nobody waits for yet waits for its fault.
     pub fn arrived(&mut self, space: &mut Space<M>, read: Read) {
         let failed = |load: &PageLoad| load.result.is_err();
-        let awaited = |load: &PageLoad| space.waiters.contains(load.address) || failed(load);
-        if read.purpose == Purpose::Ahead && space.ahead.has_room() && !read.buffer.pages.iter().any(awaited) {
-            during(Growth::Lists, || space.ahead.reads.push((read, Instant::now())));
+        let awaited = |load: &PageLoad| space.waiting.waiters.contains(load.address) || failed(load);
+        if read.purpose == Purpose::Ahead && space.readahead.cache.has_room() && !read.buffer.pages.iter().any(awaited)
+        {
+            during(Growth::Lists, || space.readahead.cache.reads.push((read, Instant::now())));
         } else {
             self.install_read(space, read);
         }
@@ -76,7 +77,7 @@ impl<M: AddressSpace> Owner<M> {
         let State::Stored(object) = space.table.get(address).state() else { return Served::Wait };
         let object = ObjectId::from_bits(object);
         let device = self.shared.store.spot_of(object).map(|spot| spot.device());
-        let arrived = space.ahead.take(address, object);
+        let arrived = space.readahead.cache.take(address, object);
         let is_there = arrived.is_some();
         if let Some(mut read) = arrived {
             // It waited for this fault, not the fault for it.
@@ -84,7 +85,7 @@ impl<M: AddressSpace> Owner<M> {
             self.shared.counters.swap_ra_hit.add(1);
             self.place_read(space, read);
             // Pages of it that the kernel put off are looked after soon, and not from here: one read would lead to the next.
-            if !space.waiters.is_empty() {
+            if !space.waiting.waiters.is_empty() {
                 self.retry_soon();
             }
         }
@@ -102,7 +103,7 @@ impl<M: AddressSpace> Owner<M> {
             return;
         }
         let most = self.shared.readers.most_ahead(device);
-        let Some(lead) = space.streams.reached(address, most) else { return };
+        let Some(lead) = space.readahead.streams.reached(address, most) else { return };
         let (mut from, stride) = (lead.from, lead.window.stride);
         let mut left = lead.window.pages;
         while left > 0 {
@@ -121,7 +122,7 @@ impl<M: AddressSpace> Owner<M> {
             self.shared.counters.swap_ra.add(u64::from(chosen));
             (from, left) = (from.wrapping_add_signed(stride * i64::from(passed)), left - passed.min(left));
         }
-        space.streams.advance_lead(lead, from);
+        space.readahead.streams.advance_lead(lead, from);
     }
 
     /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device, across those that are in
@@ -153,21 +154,21 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Drops what waited for its fault for too long: the stream has turned elsewhere.
     pub fn drop_untouched(&mut self, space: &mut Space<M>) {
-        let before = space.ahead.reads.len();
-        while space.ahead.reads.first().is_some_and(|(_, since)| since.elapsed() > PATIENCE) {
-            let (read, _) = space.ahead.reads.remove(0);
-            space.streams.missed(read.buffer.pages[0].address);
+        let before = space.readahead.cache.reads.len();
+        while space.readahead.cache.reads.first().is_some_and(|(_, since)| since.elapsed() > PATIENCE) {
+            let (read, _) = space.readahead.cache.reads.remove(0);
+            space.readahead.streams.missed(read.buffer.pages[0].address);
             self.shared.counters.swap_ra_miss.add(1);
             self.forgo(space, read);
         }
-        if space.ahead.reads.len() < before {
+        if space.readahead.cache.reads.len() < before {
             self.serve_waiters(space);
         }
     }
 
     /// Drops all of a space that ends.
     pub fn drop_ahead(&mut self, space: &mut Space<M>) {
-        for (read, _) in std::mem::take(&mut space.ahead.reads) {
+        for (read, _) in std::mem::take(&mut space.readahead.cache.reads) {
             self.forgo(space, read);
         }
     }

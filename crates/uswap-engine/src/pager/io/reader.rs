@@ -18,7 +18,7 @@ use uswap_sys::process::affinity::Processors;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};
 use crate::pager::io::bounded_queue::Jobs;
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 
 /// Devices in the life of a run.
 const MAX_LANES: usize = 255;

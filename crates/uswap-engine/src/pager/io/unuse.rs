@@ -238,8 +238,8 @@ impl<M: AddressSpace> Owner<M> {
         if !matches!(word.state(), State::Stored(_)) {
             return;
         }
-        let active = if space.waiters.contains(page) {
-            space.waiters.remove(page);
+        let active = if space.waiting.waiters.contains(page) {
+            space.waiting.waiters.remove(page);
             self.shared.touched(space.id, page);
             self.is_welcome(space, page, ample)
         } else {

@@ -157,18 +157,18 @@ struct Run {
 impl<M: AddressSpace> Owner<M> {
     /// The space was forked, or forks: its pages that were copied before are shared anew.
     pub fn copies_begin(&mut self, space: &mut Space<M>) {
-        if space.copies.watch != Watch::Never {
-            space.copies.watch = Watch::No;
+        if space.lineage.copies.watch != Watch::Never {
+            space.lineage.copies.watch = Watch::No;
             self.expect_copies(space);
         }
     }
 
     /// Watches the space if all that can be copied may not fit.
     pub fn expect_copies(&mut self, space: &mut Space<M>) {
-        if space.copies.watch != Watch::No || !space.kin.may_share() {
+        if space.lineage.copies.watch != Watch::No || !space.lineage.family.may_share() {
             return;
         }
-        let most = space.resident as i64 * i64::from(space.kin.relatives().max(1));
+        let most = space.counts.resident as i64 * i64::from(space.lineage.family.relatives().max(1));
         if self.is_worth_watching(space) && !self.has_free_room(space, most) {
             self.watch(space);
         }
@@ -176,12 +176,12 @@ impl<M: AddressSpace> Owner<M> {
 
     fn is_worth_watching(&self, space: &Space<M>) -> bool {
         let least = (self.shared.budget.limit() / MIN_PART).clamp(MIN_WATCHED.0, MIN_WATCHED.1);
-        space.active && space.resident as i64 >= least
+        space.active && space.counts.resident as i64 >= least
     }
 
     /// Memory is short: whoever may share pages is watched from now on.
     pub fn watch_relatives(&mut self) {
-        let is_due = |space: &Space<M>| space.copies.watch == Watch::No && space.kin.may_share();
+        let is_due = |space: &Space<M>| space.lineage.copies.watch == Watch::No && space.lineage.family.may_share();
         if self.spaces.values().any(|space| is_due(space) && self.is_worth_watching(space)) {
             self.for_each_id(|owner, id| {
                 let space = &owner.spaces[&id];
@@ -195,18 +195,18 @@ impl<M: AddressSpace> Owner<M> {
     /// Protects all pages of the space that are there.
     fn watch(&mut self, space: &mut Space<M>) {
         let control = during(Growth::Telling, || space.memory.never_protected());
-        let ranges = during(Growth::Lists, || without(&space.registered, &control));
+        let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
         for (start, end) in ranges {
             let refused = space.memory.protect(start, end - start).err().map(|error| error.kind());
             // A mapping that is gone has no pages to copy.
             if refused == Some(ErrorKind::WouldBlock) {
-                space.copies.watch = Watch::Soon;
+                space.lineage.copies.watch = Watch::Soon;
                 return self.retry_soon();
             }
         }
-        space.copies.watch = Watch::Yes;
-        space.copies.all_known = space.kin.relatives() > 0;
-        if space.copies.all_known {
+        space.lineage.copies.watch = Watch::Yes;
+        space.lineage.copies.all_known = space.lineage.family.relatives() > 0;
+        if space.lineage.copies.all_known {
             space.park_shared();
         }
     }
@@ -214,7 +214,7 @@ impl<M: AddressSpace> Owner<M> {
     /// A thread writes to a page that is protected.
     pub fn serve_copy(&mut self, space: &mut Space<M>, address: u64, since: Instant) {
         self.shared.counters.copy_faults.add(1);
-        if !space.kin.may_share() {
+        if !space.lineage.family.may_share() {
             self.watch_no_more(space);
         }
         let run = copy_run(space, address);
@@ -222,32 +222,32 @@ impl<M: AddressSpace> Owner<M> {
         if fits && self.let_copy(space, address, &run) {
             return;
         }
-        if !space.copies.waiting.iter().any(|(known, _)| *known == address) {
+        if !space.lineage.copies.waiting.iter().any(|(known, _)| *known == address) {
             self.shared.counters.throttled.add(1);
-            during(Growth::Lists, || space.copies.waiting.push((address, since)));
+            during(Growth::Lists, || space.lineage.copies.waiting.push((address, since)));
         }
         self.retry_soon();
     }
 
     /// Lets writers go on that waited, as far as there is room or patience has run out, and protects what is still to be.
     pub fn serve_copies(&mut self, space: &mut Space<M>) {
-        if space.copies.watch == Watch::Soon {
+        if space.lineage.copies.watch == Watch::Soon {
             self.watch(space);
         }
         let mut index = 0;
-        while let Some((address, since)) = space.copies.waiting.get(index).copied() {
+        while let Some((address, since)) = space.lineage.copies.waiting.get(index).copied() {
             let run = copy_run(space, address);
             let has_room = run.shared == 0 || self.has_room(space, run.shared as i64);
             let goes_on = has_room || self.is_too_late(space, address, since);
             if goes_on && self.let_copy(space, address, &run) {
                 self.shared.counters.over_limit.add(u64::from(!has_room));
                 self.shared.counters.throttled_us.add(since.elapsed().as_micros() as u64);
-                space.copies.waiting.remove(index);
+                space.lineage.copies.waiting.remove(index);
             } else {
                 index += 1;
             }
         }
-        if !space.copies.waiting.is_empty() {
+        if !space.lineage.copies.waiting.is_empty() {
             self.retry_soon();
         }
     }
@@ -265,7 +265,7 @@ impl<M: AddressSpace> Owner<M> {
             }
         }
         self.shared.counters.pages_copied.add(run.shared);
-        space.copies.made.add(run.shared);
+        space.lineage.copies.made.add(run.shared);
         self.charge(space, run.shared as i64);
         for page in (run.start..run.start + run.pages * PAGE).step_by(PAGE as usize) {
             if space.is_on_no_list(page) {
@@ -278,20 +278,20 @@ impl<M: AddressSpace> Owner<M> {
 
     /// It has no relatives any more.
     fn watch_no_more(&mut self, space: &mut Space<M>) {
-        for (start, end) in &space.registered {
+        for (start, end) in &space.coverage.registered {
             // What is refused is asked for again by the next write.
             let _ = space.memory.unprotect(*start, end - start);
         }
-        space.copies.watch = Watch::No;
+        space.lineage.copies.watch = Watch::No;
     }
 }
 
 /// What a write to this page lets go.
 fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
-    let copies = &mut space.copies;
+    let copies = &mut space.lineage.copies;
     let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
     let wanted = if goes_on { (copies.run * 2).clamp(MIN_RUN, MAX_RUN) } else { MIN_RUN };
-    let border = space.registered.range(..=address).next_back().map_or(0, |(_, end)| *end).max(address + PAGE);
+    let border = space.coverage.registered.range(..=address).next_back().map_or(0, |(_, end)| *end).max(address + PAGE);
     let most = (border - address) / PAGE;
     let (table, memory) = (&space.table, &mut space.memory);
     let mut is_shared = |page: u64| {

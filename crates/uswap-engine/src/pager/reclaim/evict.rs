@@ -39,11 +39,11 @@ pub const MAX_STORING: usize = 64;
 impl<M: AddressSpace> Owner<M> {
     /// Sets evictions under way so that `wanted` pages get free.
     pub fn reclaim(&mut self, space: &mut Space<M>, wanted: u64) {
-        if space.refaults > 0 {
-            let most = space.refaults.min(wanted).min(TRAY_PAGES.into());
+        if space.set_aside.refaults > 0 {
+            let most = space.set_aside.refaults.min(wanted).min(TRAY_PAGES.into());
             let pressed = self.reclaim_cow_shared(space, most as usize) as u64;
-            let left = (space.refaults - pressed).min(MAX_OWED);
-            space.refaults = if space.shared_parked.is_empty() { 0 } else { left };
+            let left = (space.set_aside.refaults - pressed).min(MAX_OWED);
+            space.set_aside.refaults = if space.set_aside.shared_parked.is_empty() { 0 } else { left };
         }
         let keep = staging_target(space);
         let (stored, staged) = self.store_staged(space, wanted, keep);
@@ -94,7 +94,7 @@ impl<M: AddressSpace> Owner<M> {
         self.shared.counters.pgscan.add(candidates.len() as u64);
         let tray = space.trays.get_mut(number);
         let mut runs = std::mem::take(&mut tray.runs);
-        group_runs(candidates, &space.shared_pages, &space.alone, &mut runs);
+        group_runs(candidates, &space.set_aside.shared_pages, &space.set_aside.alone, &mut runs);
         if self.shared.faults.audit {
             self.audit_runs(space, &runs);
         }
@@ -105,12 +105,12 @@ impl<M: AddressSpace> Owner<M> {
             for index in 0..run.pages {
                 let address = run.address + u64::from(index) * PAGE;
                 let copied = run.unshare && space.is_mapped_elsewhere(address);
-                space.copies.unshared(copied.into());
+                space.lineage.copies.unshared(copied.into());
                 space.trays.get_mut(number).addresses[(run.slot + index) as usize] = address;
                 let word = space.table.get(address);
                 space.table.set(address, word.set_in_flight(true).set_queued(false));
-                space.shared_pages.remove(&address);
-                space.alone.remove(&address);
+                space.set_aside.shared_pages.remove(&address);
+                space.set_aside.alone.remove(&address);
             }
         }
         let tray = space.trays.get_mut(number);
@@ -135,9 +135,9 @@ impl<M: AddressSpace> Owner<M> {
         while count < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
             let Some(address) = space.policy.next_victim(&mut space.table) else { break };
-            let is_known = space.copies.are_known() || space.shared_pages.contains(&address);
+            let is_known = space.lineage.copies.are_known() || space.set_aside.shared_pages.contains(&address);
             if !is_known && space.is_shared(address) {
-                during(Growth::Lists, || space.shared_parked.push_back(address));
+                during(Growth::Lists, || space.set_aside.shared_parked.push_back(address));
             } else {
                 self.shared.counters.pgdeactivate.add(u64::from(space.table.get(address).active()));
                 pages[count] = address;
@@ -149,29 +149,29 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Once a second the parked pages are tried again.
     fn unpark(&mut self, space: &mut Space<M>) {
-        let none = space.parked.is_empty() && space.shared_parked.is_empty();
-        if none || Instant::now() < space.unpark_at {
+        let none = space.set_aside.parked.is_empty() && space.set_aside.shared_parked.is_empty();
+        if none || Instant::now() < space.set_aside.unpark_at {
             return;
         }
         let begun = Instant::now();
         let own = space.take_unshared();
-        for address in std::mem::take(&mut space.parked).into_iter().chain(own) {
+        for address in std::mem::take(&mut space.set_aside.parked).into_iter().chain(own) {
             if space.is_on_no_list(address) {
                 let word = space.table.get(address);
                 space.policy.join(&mut space.table, address, word.set_active(false));
             }
         }
-        space.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
+        space.set_aside.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
     }
 
     /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
     pub fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {
-            let Some(address) = space.shared_parked.pop_front() else { break };
+            let Some(address) = space.set_aside.shared_parked.pop_front() else { break };
             if space.is_on_no_list(address) {
                 let word = space.table.get(address);
-                during(Growth::Lists, || space.shared_pages.insert(address));
+                during(Growth::Lists, || space.set_aside.shared_pages.insert(address));
                 space.policy.rejoin(&mut space.table, address, word);
                 pressed += 1;
             }
@@ -229,7 +229,7 @@ impl<M: AddressSpace> Owner<M> {
             let word = space.table.get(address);
             if word.state() == State::Resident && word.in_flight() {
                 space.table.set(address, word.staged((number * TRAY_PAGES + bit) as u16));
-                space.resident = space.resident.saturating_sub(1);
+                space.counts.resident = space.counts.resident.saturating_sub(1);
                 live |= 1 << bit;
             }
         }
@@ -296,15 +296,15 @@ impl<M: AddressSpace> Owner<M> {
                 space.suspect_sharing();
                 if space.is_shared(address) {
                     space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
-                    return during(Growth::Lists, || space.shared_parked.push_back(address));
+                    return during(Growth::Lists, || space.set_aside.shared_parked.push_back(address));
                 }
-                run.unshare || !during(Growth::Lists, || space.shared_pages.insert(address))
+                run.unshare || !during(Growth::Lists, || space.set_aside.shared_pages.insert(address))
             }
             RunResult::ThreadPage | RunResult::Refused => {
                 let counter =
                     if result == RunResult::Refused { &counters.move_refused } else { &counters.thread_pages };
                 counter.add(1);
-                run.pages == 1 || !during(Growth::Lists, || space.alone.insert(address))
+                run.pages == 1 || !during(Growth::Lists, || space.set_aside.alone.insert(address))
             }
             _ => {
                 let word = word.set_in_flight(false).set_active(false);
@@ -313,7 +313,7 @@ impl<M: AddressSpace> Owner<M> {
         };
         if park {
             space.table.set(address, word.set_in_flight(false).set_active(false).set_queued(false));
-            during(Growth::Lists, || space.parked.push(address));
+            during(Growth::Lists, || space.set_aside.parked.push(address));
         } else {
             space.policy.rejoin(&mut space.table, address, word.set_in_flight(false));
         }
@@ -365,7 +365,7 @@ impl<M: AddressSpace> Owner<M> {
             let word = space.table.get(address);
             space.table.set(address, word.without_copy());
         }
-        let forked = space.memory.is_copy() || space.forks > 0;
+        let forked = space.memory.is_copy() || space.lineage.forks > 0;
         Some(EvictJob { space: space_id, owner, tray: number, generation, reader, forked, pages: list })
     }
 
@@ -399,7 +399,7 @@ impl<M: AddressSpace> Owner<M> {
                 Stored::Object(object) => {
                     let word = space.table.get(address);
                     let word = word.stored(object.to_bits(), space.policy.evict(word));
-                    space.stored += 1;
+                    space.counts.stored += 1;
                     space.table.set(address, word);
                     together.add(address);
                     space.trays.get_mut(number).live &= !(1 << bit);
@@ -489,9 +489,9 @@ fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() {
         return 0;
     }
-    let Some(target) = space.policy.staging_target(space.resident) else { return 0 };
+    let Some(target) = space.policy.staging_target(space.counts.resident) else { return 0 };
     let least = if space.expense.is_high() { 0 } else { MIN_STAGED };
-    target.clamp(least, MAX_STAGED).min(space.resident / 4)
+    target.clamp(least, MAX_STAGED).min(space.counts.resident / 4)
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of

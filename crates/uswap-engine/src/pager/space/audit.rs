@@ -24,7 +24,7 @@ impl<M: AddressSpace> Owner<M> {
 impl<M: AddressSpace> Owner<M> {
     /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
     pub fn audit_fresh(&self, space: &Space<M>) {
-        self.audit_evicted(space, "memory just registered", |address| space.fresh.contains(address));
+        self.audit_evicted(space, "memory just registered", |address| space.coverage.unsettled.contains(address));
     }
 
     /// The same for memory that is about to be registered: its words are going to be forgotten.
@@ -67,7 +67,8 @@ impl<M: AddressSpace> Space<M> {
         let listed: HashSet<(u64, bool)> =
             lists.iter().map(|(entry, active)| (self.table.address(entry), active)).collect();
         let mut counted = [0; 2];
-        let aside: HashSet<u64> = self.parked.iter().copied().chain(self.shared_parked.iter()).collect();
+        let aside: HashSet<u64> =
+            self.set_aside.parked.iter().copied().chain(self.set_aside.shared_parked.iter()).collect();
         let (mut resident, mut stored, mut zeros, mut staged) = (0, 0, 0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {
@@ -92,18 +93,18 @@ impl<M: AddressSpace> Space<M> {
                 _ => {}
             }
         }
-        if stored != self.stored {
-            return Err(format!("{stored} pages are stored, {} are counted", self.stored));
+        if stored != self.counts.stored {
+            return Err(format!("{stored} pages are stored, {} are counted", self.counts.stored));
         }
-        if zeros != self.zeros {
-            return Err(format!("{zeros} pages are evicted zeros, {} are counted", self.zeros));
+        if zeros != self.counts.zeros {
+            return Err(format!("{zeros} pages are evicted zeros, {} are counted", self.counts.zeros));
         }
-        if self.under_way != self.trays.pages_under_way() as i64 {
+        if self.counts.under_way != self.trays.pages_under_way() as i64 {
             let counted = self.trays.pages_under_way();
-            return Err(format!("{counted} pages are under way, {} are charged", self.under_way));
+            return Err(format!("{counted} pages are under way, {} are charged", self.counts.under_way));
         }
-        if resident != self.resident {
-            return Err(format!("{resident} pages are resident, {} are counted", self.resident));
+        if resident != self.counts.resident {
+            return Err(format!("{resident} pages are resident, {} are counted", self.counts.resident));
         }
         let told = [lists.count(false), lists.count(true)];
         if counted != told {

@@ -95,7 +95,7 @@ impl LazyFreeRanges {
 impl<M: AddressSpace> Owner<M> {
     /// Searches the spaces that shall give pages for what may be left there.
     pub fn search_left(&mut self, is_one: impl Fn(&Space<M>) -> bool) {
-        let is_due = |space: &Space<M>| space.left.is_due() && space.can_evict() && is_one(space);
+        let is_due = |space: &Space<M>| space.coverage.lazyfree.is_due() && space.can_evict() && is_one(space);
         if self.spaces.values().any(|space| is_due(space)) {
             self.for_each_id(|owner, id| {
                 if is_due(&owner.spaces[&id]) {
@@ -106,17 +106,17 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     fn search_space(&mut self, space: &mut Space<M>) {
-        space.left.asked = Instant::now();
+        space.coverage.lazyfree.asked = Instant::now();
         // What we know of addresses can be old while changes wait.
         let unknown = if space.memory.is_changing() { None } else { unknown_pages(space) };
-        if !unknown.is_some_and(|unknown| space.left.is_worth_a_look(unknown)) {
+        if !unknown.is_some_and(|unknown| space.coverage.lazyfree.is_worth_a_look(unknown)) {
             return;
         }
         let end = self.take_left(space);
-        space.left.is_searched_until(end);
-        space.left.took = space.left.asked.elapsed();
-        if space.left.ranges.is_empty() {
-            space.left.unknown = unknown_pages(space).unwrap_or(0).max(0);
+        space.coverage.lazyfree.is_searched_until(end);
+        space.coverage.lazyfree.took = space.coverage.lazyfree.asked.elapsed();
+        if space.coverage.lazyfree.ranges.is_empty() {
+            space.coverage.lazyfree.unknown = unknown_pages(space).unwrap_or(0).max(0);
         }
     }
 
@@ -151,10 +151,16 @@ impl<M: AddressSpace> Owner<M> {
 
 /// The first stretch from `at` on that is registered and may hold pages.
 fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<Range> {
-    let left = space.left.ranges.iter().map(|(start, end)| (at.max(*start), *end)).filter(|(start, end)| start < end);
+    let left = space
+        .coverage
+        .lazyfree
+        .ranges
+        .iter()
+        .map(|(start, end)| (at.max(*start), *end))
+        .filter(|(start, end)| start < end);
     let registered = |(start, end): Range| {
-        let before = space.registered.range(..=start).next_back().filter(|(_, e)| **e > start);
-        let (s, e) = before.or_else(|| space.registered.range(start..end).next())?;
+        let before = space.coverage.registered.range(..=start).next_back().filter(|(_, e)| **e > start);
+        let (s, e) = before.or_else(|| space.coverage.registered.range(start..end).next())?;
         Some((start.max(*s), end.min(*e)))
     };
     left.filter_map(registered).next()
@@ -162,7 +168,7 @@ fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<Range> {
 
 /// Anonymous pages of the process that we know nothing of.
 fn unknown_pages<M: AddressSpace>(space: &Space<M>) -> Option<i64> {
-    Some(space.memory.pages_present()? - space.resident as i64 - space.trays.pages_held() as i64)
+    Some(space.memory.pages_present()? - space.counts.resident as i64 - space.trays.pages_held() as i64)
 }
 
 #[cfg(test)]

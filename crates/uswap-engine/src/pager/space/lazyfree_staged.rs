@@ -44,8 +44,8 @@ impl<M: AddressSpace> Owner<M> {
         let address = tray.addresses[bit as usize];
         let word = space.table.get(address);
         space.table.set(address, word.zero(space.policy.evict(word)));
-        space.zeros += 1;
-        space.first_touches.was_zeros();
+        space.counts.zeros += 1;
+        space.readahead.first_touches.was_zeros();
         self.shared.zero_pages.add(1);
         self.shared.counters.swpout_zero.add(1);
     }

@@ -3,9 +3,11 @@
 pub mod audit;
 pub mod fault_queue;
 pub mod fork_family;
+pub mod id;
 pub mod lazyfree_ranges;
 pub mod lazyfree_staged;
 pub mod page_queue;
+pub mod parts;
 pub mod unsettled;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,20 +31,19 @@ use crate::pager::fault::zero_fill::FirstTouches;
 use crate::pager::io::prepage::Returning;
 use crate::pager::io::readahead_cache::ReadaheadCache;
 use crate::pager::io::unuse::Search;
-use crate::pager::load_control::{HeldFault, Record};
+use crate::pager::load_control::Record;
 use crate::pager::reclaim::cow_copies::Copies;
 use crate::pager::reclaim::staging::Trays;
 use crate::pager::space::fault_queue::Waiters;
 use crate::pager::space::fork_family::ForkFamily;
+use crate::pager::space::id::SpaceId;
 use crate::pager::space::lazyfree_ranges::LazyFreeRanges;
 use crate::pager::space::page_queue::PageQueue;
+use crate::pager::space::parts::{Coverage, Lineage, PageCounts, ReadaheadState, SetAside, WaitingFaults};
 use crate::pager::space::unsettled::UnsettledRanges;
 
 /// Pages in a row that must not be shared until nobody looks any more.
 const SUSPICION: u32 = 4096;
-
-/// Number of a space, unique in a run.
-pub type SpaceId = u32;
 
 /// One managed address space. Only its owner's thread touches it.
 #[derive(Debug)]
@@ -55,42 +56,12 @@ pub struct Space<M> {
     pub failed_reads: u32,
     /// Memory is registered (or was inherited registered).
     pub active: bool,
-    /// Children it has forked while managed.
-    pub forks: u32,
-    /// The space it was forked from.
-    pub parent: Option<SpaceId>,
     /// Page words.
     pub table: PageTable,
     /// Which pages go next.
     pub policy: AnyPolicy,
-    /// Readahead streams of swap-ins.
-    pub streams: Streams,
-    /// Whether pages that come with others for nothing are wanted.
-    pub locality: Locality,
-    /// Streams of first touches.
-    pub first_touches: FirstTouches,
-    /// Streams of soft faults.
-    pub soft_faults: Streams,
-    /// Registered ranges as far as events tell.
-    pub registered: BTreeMap<u64, u64>,
-    /// What fork children to come may not have registered.
-    pub fresh: UnsettledRanges,
-    /// Where pages may be left that the program has said it drops.
-    pub left: LazyFreeRanges,
     /// The staging slots.
     pub trays: Trays,
-    /// Pages whose fault waits for something under way; the flag says write.
-    pub waiters: Waiters,
-    /// Pages that were read ahead of their faults, and arrived.
-    pub ahead: ReadaheadCache,
-    /// Faults that are held.
-    pub throttle: Throttle,
-    /// Pages whose fault waits for room, in order.
-    pub stalled: VecDeque<(u64, bool, Instant)>,
-    /// What writes after a fork copy.
-    pub copies: Copies,
-    /// Faults that wait for the turn of the process.
-    pub held: Vec<HeldFault>,
     /// What comes back to it because its turn has begun.
     pub returning: Returning,
     /// What its soft faults cost.
@@ -101,36 +72,20 @@ pub struct Space<M> {
     pub record: Arc<Record>,
     /// How often pages of it were installed or dropped.
     pub moves: Moves,
-    /// The spaces that it may share pages with.
-    pub kin: ForkFamily,
-    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
-    /// there is nothing else to take.
-    pub shared_pages: BTreeSet<u64>,
-    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies between them).
-    pub alone: BTreeSet<u64>,
-    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until they are tried
-    /// again.
-    pub parked: Vec<u64>,
-    /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
-    /// all have given them up.
-    pub shared_parked: PageQueue,
-    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again and again must give
-    /// up shared ones too.
-    pub refaults: u64,
-    /// How many pages are still to be looked at for sharing.
-    pub sharing: u32,
-    /// When the parked pages are tried again.
-    pub unpark_at: Instant,
-    /// Resident pages in the table (words in that state).
-    pub resident: u64,
-    /// Stored pages in the table.
-    pub stored: u64,
-    /// Evicted pages of zeros in the table.
-    pub zeros: u64,
     /// What its process is charged with, once there are groups.
     pub account: Option<Arc<Account>>,
-    /// Its pages on the way from order to drop.
-    pub under_way: i64,
+    /// What is known of its faults for readahead.
+    pub readahead: ReadaheadState,
+    /// Faults that wait.
+    pub waiting: WaitingFaults,
+    /// Resident pages that are on no list.
+    pub set_aside: SetAside,
+    /// Its pages, counted.
+    pub counts: PageCounts,
+    /// What of the memory is registered.
+    pub coverage: Coverage,
+    /// Where it was forked from, and what it shares since.
+    pub lineage: Lineage,
 }
 
 impl<M: AddressSpace> Space<M> {
@@ -141,48 +96,50 @@ impl<M: AddressSpace> Space<M> {
             memory,
             failed_reads: 0,
             active: false,
-            forks: 0,
-            parent: None,
             table: PageTable::default(),
             policy: AnyPolicy::default(),
-            streams: Streams::with_strides(),
-            locality: Locality::default(),
-            first_touches: FirstTouches::default(),
-            soft_faults: Streams::default(),
-            registered: BTreeMap::new(),
-            fresh: UnsettledRanges::default(),
-            left: LazyFreeRanges::default(),
+            coverage: Coverage {
+                registered: BTreeMap::new(),
+                unsettled: UnsettledRanges::default(),
+                lazyfree: LazyFreeRanges::default(),
+            },
             trays: Trays::default(),
-            waiters: Waiters::default(),
-            ahead: ReadaheadCache::default(),
-            throttle: Throttle::default(),
-            stalled: VecDeque::new(),
-            copies: Copies::default(),
-            held: Vec::new(),
+            readahead: ReadaheadState {
+                streams: Streams::with_strides(),
+                locality: Locality::default(),
+                first_touches: FirstTouches::default(),
+                soft_faults: Streams::default(),
+                cache: ReadaheadCache::default(),
+            },
+            lineage: Lineage { forks: 0, parent: None, family: ForkFamily::default(), copies: Copies::default() },
+            waiting: WaitingFaults {
+                waiters: Waiters::default(),
+                throttle: Throttle::default(),
+                stalled: VecDeque::new(),
+                held: Vec::new(),
+            },
             returning: Returning::default(),
             expense: SoftFaultCost::new(Instant::now()),
             search: Search::default(),
             record: Arc::default(),
             moves: Moves::default(),
-            kin: ForkFamily::default(),
-            shared_pages: BTreeSet::new(),
-            alone: BTreeSet::new(),
-            parked: Vec::new(),
-            shared_parked: PageQueue::default(),
-            refaults: 0,
-            sharing: 0,
-            unpark_at: Instant::now(),
-            resident: 0,
-            stored: 0,
-            zeros: 0,
+            set_aside: SetAside {
+                shared_pages: BTreeSet::new(),
+                alone: BTreeSet::new(),
+                parked: Vec::new(),
+                shared_parked: PageQueue::default(),
+                refaults: 0,
+                sharing: 0,
+                unpark_at: Instant::now(),
+            },
             account: None,
-            under_way: 0,
+            counts: PageCounts { resident: 0, stored: 0, zeros: 0, under_way: 0 },
         }
     }
 
     /// Whether the page is known to be registered.
     pub fn is_registered(&self, address: u64) -> bool {
-        self.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
+        self.coverage.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
     }
 
     /// Whether orders are under way that an agent is expected to complete.
@@ -192,33 +149,33 @@ impl<M: AddressSpace> Space<M> {
 
     /// Where it is in its life, for whoever counts in evictions.
     pub fn now(&self) -> Now {
-        Now { evictions: self.policy.evictions(), resident: self.resident }
+        Now { evictions: self.policy.evictions(), resident: self.counts.resident }
     }
 
     /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and
     /// not those that relatives share.
     pub fn weight(&self) -> u64 {
-        let set_aside = self.parked.len() + self.shared_parked.len();
-        (self.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
+        let set_aside = self.set_aside.parked.len() + self.set_aside.shared_parked.len();
+        (self.counts.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
     }
 
     /// Pages that can go in the end: of those that relatives share its part, since they go where all have given them up.
     pub fn can_go(&self) -> u64 {
-        self.weight() + self.shared_parked.len() as u64 / u64::from(self.kin.relatives() + 1)
+        self.weight() + self.set_aside.shared_parked.len() as u64 / u64::from(self.lineage.family.relatives() + 1)
     }
 
     /// From now on pages are looked at before they are taken: relatives by fork may map them too.
     pub fn suspect_sharing(&mut self) {
-        self.sharing = SUSPICION;
+        self.set_aside.sharing = SUSPICION;
     }
 
     /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
     pub fn is_shared(&mut self, address: u64) -> bool {
-        if !self.memory.knows_sharing() || self.sharing == 0 {
+        if !self.memory.knows_sharing() || self.set_aside.sharing == 0 {
             return false;
         }
         let shared = self.is_mapped_elsewhere(address);
-        self.sharing = if shared { SUSPICION } else { self.sharing - 1 };
+        self.set_aside.sharing = if shared { SUSPICION } else { self.set_aside.sharing - 1 };
         shared
     }
 
@@ -237,13 +194,13 @@ impl<M: AddressSpace> Space<M> {
     /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         during(Growth::Lists, || {
-            if !self.memory.knows_sharing() || !self.kin.may_share() {
-                return std::mem::take(&mut self.shared_parked).iter().collect();
+            if !self.memory.knows_sharing() || !self.lineage.family.may_share() {
+                return std::mem::take(&mut self.set_aside.shared_parked).iter().collect();
             }
-            let mut own: Vec<u64> = self.shared_parked.iter().collect();
+            let mut own: Vec<u64> = self.set_aside.shared_parked.iter().collect();
             own.sort_unstable();
             own.retain(|address| self.memory.is_exclusive(*address));
-            self.shared_parked.retain(|address| own.binary_search(&address).is_err());
+            self.set_aside.shared_parked.retain(|address| own.binary_search(&address).is_err());
             own
         })
     }
@@ -252,7 +209,7 @@ impl<M: AddressSpace> Space<M> {
     pub fn park_shared(&mut self) {
         during(Growth::Lists, || {
             while let Some(address) = self.policy.next_victim(&mut self.table) {
-                self.shared_parked.push_back(address);
+                self.set_aside.shared_parked.push_back(address);
             }
         });
     }

@@ -58,8 +58,8 @@ impl Owner {
     fn forget_agent(&mut self, space: &mut Space) {
         self.absorb(space);
         space.memory.agent = None;
-        space.memory.gate_pending = false;
-        space.memory.orphaned = Some(Instant::now());
+        space.memory.agent_state.gate_pending = false;
+        space.memory.agent_state.orphaned = Some(Instant::now());
         self.settle_orphans(space);
         self.lose_process(space);
     }
@@ -67,10 +67,10 @@ impl Owner {
     /// What a stopped agent was ordered to do is not under way: others must not wait for the room it would make.
     pub fn look_whether_stopped(&mut self, space: &mut Space) {
         let pending = !space.trays.filling.is_empty() || !space.trays.dropping.is_empty();
-        space.memory.stopped = space.memory.agent.is_some()
-            && (pending || space.memory.stopped)
+        space.memory.agent_state.stopped = space.memory.agent.is_some()
+            && (pending || space.memory.agent_state.stopped)
             && procfs::is_stopped(space.memory.reader);
-        if space.memory.stopped {
+        if space.memory.agent_state.stopped {
             let charged = space.trays.forgo_drops();
             self.under_way(space, -i64::from(charged));
         }

@@ -54,11 +54,11 @@ impl Owner {
             return self.refuse(&greeting, &format!("its userfaultfd is refused: {error}"));
         }
         let mut space = Space::new(self.new_id(), Remote::new(events));
-        space.copies.can_be_watched(protects);
+        space.lineage.copies.can_be_watched(protects);
         (space.memory.area, space.memory.attached) = (greeting.area, greeting.attached);
         space.policy = self.shared.faults.policy.build();
         if greeting.inherited || greeting.attached.is_some() {
-            space.kin.doubt();
+            space.lineage.family.doubt();
         }
         let eyes = eyes(&greeting);
         let mut fds = vec![self.shared.mailboxes[self.number].bell.as_fd()];
@@ -97,19 +97,19 @@ impl Owner {
             agent: space.memory.agent.is_some(),
             apart: space.memory.has_agent_apart(),
             active: space.active,
-            resident: space.resident,
+            resident: space.counts.resident,
             staged: space.trays.staged_pages(),
-            stored: space.stored,
+            stored: space.counts.stored,
             queues: [
                 space.policy.pages().lists().len(),
                 space.trays.filling.len(),
-                space.waiters.len() + space.stalled.len() + space.copies.waiting(),
+                space.waiting.waiters.len() + space.waiting.stalled.len() + space.lineage.copies.waiting(),
             ],
-            set_aside: [space.parked.len(), space.shared_parked.len()],
-            forked: space.parent.is_some(),
+            set_aside: [space.set_aside.parked.len(), space.set_aside.shared_parked.len()],
+            forked: space.lineage.parent.is_some(),
             moves: space.moves.clone(),
-            copied: space.copies.made(),
-            kin: space.kin.seen(),
+            copied: space.lineage.copies.made(),
+            kin: space.lineage.family.seen(),
         };
         self.shared.managed.insert(pid, process);
     }
@@ -118,40 +118,40 @@ impl Owner {
     /// are asked. A space whose agent is gone can belong to anybody in the tree (CLONE_VM). The answer comes by mail
     /// ([`crate::remote::identity::lookup`]).
     pub fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
-        let orphan = space.memory.orphaned.is_some();
-        space.memory.faulted = thread.or(space.memory.faulted);
-        let soon = thread.is_none() && space.memory.searched.is_some_and(|at| at.elapsed() < SEARCH);
-        if space.memory.pid.is_some() && !orphan || space.memory.matching || soon {
+        let orphan = space.memory.agent_state.orphaned.is_some();
+        space.memory.search.faulted = thread.or(space.memory.search.faulted);
+        let soon = thread.is_none() && space.memory.search.last.is_some_and(|at| at.elapsed() < SEARCH);
+        if space.memory.pid.is_some() && !orphan || space.memory.search.is_under_way || soon {
             return;
         }
-        let parent = space.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.memory.pid);
+        let parent = space.lineage.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.memory.pid);
         // An orphan is best read as before, if that still is its memory.
-        let known = space.memory.pid.or(space.memory.lost).map(|pid| (pid, space.memory.reader));
+        let known = space.memory.pid.or(space.memory.search.lost).map(|pid| (pid, space.memory.reader));
         let job = MatchJob {
             owner: self.number,
             space: space.id,
             events: space.memory.events.clone(),
             area: space.memory.area,
             believed: space.memory.nonce.is_some() && self.shared.faults.no_nonce,
-            last: space.memory.found,
+            last: space.memory.search.found,
             known,
-            thread: space.memory.faulted,
+            thread: space.memory.search.faulted,
             parent,
             orphan,
         };
-        space.memory.matching = self.shared.of_memory.matches.send(job).is_ok();
-        space.memory.searched = Some(Instant::now());
+        space.memory.search.is_under_way = self.shared.of_memory.matches.send(job).is_ok();
+        space.memory.search.last = Some(Instant::now());
     }
 
     /// The matcher's answer.
     pub fn matched(&mut self, space: &mut Space, found: Option<Found>) {
-        space.memory.matching = false;
+        space.memory.search.is_under_way = false;
         if found.map(|found| (found.pid, found.thread)) == space.memory.pid.map(|pid| (pid, space.memory.reader)) {
             return;
         }
         self.lose_process(space);
         let bound = found.is_some_and(|found| space.memory.bind(found.pid, found.thread) && found.is_current());
-        space.memory.found = found.filter(|_| bound);
+        space.memory.search.found = found.filter(|_| bound);
         if bound {
             self.publish(space);
             self.serve_waiters(space);
@@ -164,7 +164,7 @@ impl Owner {
     /// found that has its memory.
     pub fn lose_process(&mut self, space: &mut Space) {
         let Some(pid) = space.memory.pid.take() else { return };
-        space.memory.lost = Some(pid);
+        space.memory.search.lost = Some(pid);
         self.shared.managed.remove(pid, space.id, self.number);
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_sys::procfs::pagemap::Pagemap;
 
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 use crate::remote::Owner;
 use crate::remote::Space;
 use crate::remote::agent::handshake::{eyes, go, send};
@@ -56,7 +56,7 @@ impl Owner {
             }
             greeting.link.bind();
             space.memory.nonce = Some(greeting.link.nonce);
-            (space.memory.staging, space.memory.agent, space.memory.orphaned) =
+            (space.memory.staging, space.memory.agent, space.memory.agent_state.orphaned) =
                 (Some(greeting.staging), Some(greeting.link), None);
             owner.publish(space);
             owner.watch_agent(space);

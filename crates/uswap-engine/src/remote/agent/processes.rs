@@ -125,13 +125,13 @@ impl Owner {
         {
             agent.let_go();
             agent.socket.end_sending();
-            space.memory.dismissed = space.memory.dismissed.or_else(|| Some(Instant::now()));
+            space.memory.agent_state.dismissed = space.memory.agent_state.dismissed.or_else(|| Some(Instant::now()));
         }
     }
 
     /// An agent that was sent away and is still there after a while (stopped, or in a long system call) is killed.
     pub fn see_off(&self, space: &Space) {
-        if space.memory.dismissed.is_some_and(|at| at.elapsed() > PATIENCE)
+        if space.memory.agent_state.dismissed.is_some_and(|at| at.elapsed() > PATIENCE)
             && let Some(process) = space.memory.agent.as_ref().and_then(|agent| agent.process.as_ref())
         {
             process.kill();

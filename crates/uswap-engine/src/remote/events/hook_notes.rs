@@ -271,14 +271,14 @@ impl Owner {
     /// Reads the notes left since the last time.
     pub fn read_notes(&mut self, space: &mut Space) {
         if let Some(words) = header(space) {
-            space.memory.notes.read(&words, &space.registered);
+            space.memory.changes.notes.read(&words, &space.coverage.registered);
         }
     }
 
     /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every change that was read must have
     /// been applied.
     pub fn settle_notes(&mut self, space: &mut Space, fork: bool) {
-        if !space.memory.notes.is_in_doubt(&space.registered, fork) {
+        if !space.memory.changes.notes.is_in_doubt(&space.coverage.registered, fork) {
             return;
         }
         let Some(before) = header(space) else { return };
@@ -293,7 +293,7 @@ impl Owner {
         let overwritten = before[0].saturating_sub(NOTES as u64);
         let is_done =
             |number| number < overwritten || Note::decode(slot(&before, number), number).is_some_and(|(_, done)| done);
-        space.memory.notes.settle(&now, is_done, &space.registered);
+        space.memory.changes.notes.settle(&now, is_done, &space.coverage.registered);
     }
 
     /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied after the fork.
@@ -307,7 +307,7 @@ impl Owner {
         if last {
             self.settle_notes(parent, true);
         }
-        parent.memory.notes.excluded()
+        parent.memory.changes.notes.excluded()
     }
 }
 
@@ -316,7 +316,7 @@ impl Owner {
 fn advised(parent: &Space) -> Vec<Range> {
     let ranges = procfs::ranges_with_flags(parent.memory.reader, ["wf", "dc"]).unwrap_or_default();
     let all = ranges.into_iter().flatten();
-    all.flat_map(|range| parts(range, &parent.registered).collect::<Vec<_>>()).collect()
+    all.flat_map(|range| parts(range, &parent.coverage.registered).collect::<Vec<_>>()).collect()
 }
 
 /// Count and ring in the header page of a space.

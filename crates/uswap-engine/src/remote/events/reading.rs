@@ -15,7 +15,7 @@ impl Owner {
     pub fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         for _ in 0..QUIET_TRIES {
             while self.read_events(space, faults) {}
-            if space.memory.window.is_empty()
+            if space.memory.changes.window.is_empty()
                 || self.shared.faults.order_as_read
                 || space.memory.events.is_quiet(space.memory.area)
             {
@@ -34,7 +34,7 @@ impl Owner {
         let mut events = std::mem::take(&mut self.of_memory.events);
         let more = match space.memory.events.read_events(&mut events) {
             Ok(more) => {
-                space.memory.starved = None;
+                space.memory.changes.starved = None;
                 more
             }
             Err(error) => self.events_were_refused(space, &error),
@@ -46,7 +46,7 @@ impl Owner {
                 during(Growth::AddressSpaces, || {
                     self.find_process(space, Some(thread));
                     self.of_memory.placement.fault(thread, space.memory.pid.unwrap_or(0), agent);
-                    space.throttle.note(address & !(PAGE - 1), thread);
+                    space.waiting.throttle.note(address & !(PAGE - 1), thread);
                     faults.push(Fault { address: address & !(PAGE - 1), write, protected, thread });
                 });
             } else {
@@ -57,7 +57,7 @@ impl Owner {
                 if matches!(event, Event::Remove { start, .. } if start == space.memory.notice_page()) {
                     during(Growth::AddressSpaces, || self.read_notes(space));
                 }
-                during(Growth::AddressSpaces, || space.memory.note_change(event, &space.registered));
+                during(Growth::AddressSpaces, || space.memory.note_change(event, &space.coverage.registered));
             }
         }
         self.of_memory.events = events;

@@ -11,7 +11,7 @@ use std::sync::mpsc::Receiver;
 use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::Userfaultfd;
 
-use crate::pager::space::SpaceId;
+use crate::pager::space::id::SpaceId;
 use crate::remote::identity::probe::Answer;
 use crate::remote::shared::RemoteMessage;
 use crate::remote::{Message, Shared};
