@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uswap_device::nbd::{Decoder, Malformed, Progress, Table};
+use uswap_device::nbd::{Decoder, Malformed, ReplyProgress, CookieTable};
 
 /// Two reads and a write, under the cookies 0 to 2.
 #[derive(Default, PartialEq, Debug)]
 struct Requests {
-    progress: [Progress; 3],
+    progress: [ReplyProgress; 3],
     bytes: [Vec<u8>; 3],
     outcomes: [Option<u32>; 3],
 }
@@ -15,13 +15,13 @@ struct Requests {
 impl Requests {
     fn new() -> Self {
         let lengths = [4096u32, 8192, 0];
-        let progress = lengths.map(|length| Progress { offset: 4096, length, ..Progress::default() });
+        let progress = lengths.map(|length| ReplyProgress { offset: 4096, length, ..ReplyProgress::default() });
         Self { progress, bytes: lengths.map(|length| vec![0xee; length as usize]), outcomes: [None; 3] }
     }
 }
 
-impl Table for Requests {
-    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+impl CookieTable for Requests {
+    fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed> {
         let index = usize::try_from(cookie).ok().filter(|index| *index < 3);
         let index = index.ok_or(Malformed::UnknownCookie(cookie))?;
         match self.outcomes[index] {
@@ -29,10 +29,10 @@ impl Table for Requests {
             None => Ok((index, self.progress[index])),
         }
     }
-    fn progress(&self, index: usize) -> Progress {
+    fn progress(&self, index: usize) -> ReplyProgress {
         self.progress[index]
     }
-    fn note(&mut self, index: usize, progress: Progress) {
+    fn note(&mut self, index: usize, progress: ReplyProgress) {
         assert!(progress.got <= progress.length);
         self.progress[index] = progress;
     }

@@ -27,7 +27,7 @@ pub const AGENT_NAME: &core::ffi::CStr = c"uswap-agent";
 pub const WORDS: usize = 9;
 
 /// A message: `MAGIC`, then words whose meaning is given by the `*_AT` positions.
-pub type Message = [u64; WORDS];
+pub type AgentMessage = [u64; WORDS];
 
 /// Welcome: the low half of the nonce of this image.
 pub const WELCOME_NONCE_LO_AT: usize = 1;

@@ -92,13 +92,13 @@ impl RunResult {
     }
 }
 
-/// Set in [`Run::what`]: break fork sharing first (MADV_POPULATE_WRITE).
+/// Set in [`OrderRun::what`]: break fork sharing first (MADV_POPULATE_WRITE).
 pub const UNSHARE: u64 = 1 << 11;
 
 /// Pages that are neighbours in the program and go to neighbouring slots.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Run {
+pub struct OrderRun {
     /// Address (page aligned) | [`UNSHARE`] | pages (1 to 64, low bits).
     pub what: AtomicU64,
     /// First slot within the tray.
@@ -107,7 +107,7 @@ pub struct Run {
     pub result: AtomicU32,
 }
 
-impl Run {
+impl OrderRun {
     /// Packs address, page count and flag.
     pub fn pack(address: u64, pages: u32, unshare: bool) -> u64 {
         address | u64::from(pages) | if unshare { UNSHARE } else { 0 }
@@ -122,7 +122,7 @@ impl Run {
 /// 64 staging slots and the order that concerns them.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Tray {
+pub struct OrderTray {
     /// Runs in this order.
     pub run_count: AtomicU32,
     /// Runs whose result is published; the owner reads results below this.
@@ -140,7 +140,7 @@ pub struct Tray {
     pub leftovers: AtomicU32,
     padding: AtomicU32,
     /// The runs.
-    pub runs: [Run; TRAY_PAGES as usize],
+    pub runs: [OrderRun; TRAY_PAGES as usize],
 }
 
 /// The memory shared by one agent and the owner of its space.
@@ -186,7 +186,7 @@ pub struct Ring {
     /// Orders; the agent sleeps in its socket when there are none.
     orders: Queue<QUEUE>,
     /// The trays.
-    pub trays: [Tray; TRAYS as usize],
+    pub trays: [OrderTray; TRAYS as usize],
 }
 
 impl Ring {

@@ -26,13 +26,13 @@ struct Address {
 }
 
 #[repr(C)]
-struct Vector {
+struct IoVector {
     base: usize,
     length: usize,
 }
 
 #[repr(C)]
-struct Header {
+struct MessageHeader {
     name: usize,
     name_length: u32,
     vectors: usize,
@@ -43,7 +43,7 @@ struct Header {
 }
 
 #[repr(C)]
-struct Control {
+struct ControlMessage {
     length: usize,
     level: i32,
     kind: i32,
@@ -183,7 +183,7 @@ fn call_engine() -> Option<(i32, Option<i32>)> {
     Some((near, Some(far)))
 }
 
-fn hello(area: u64, identity: u64, failure: isize, blind: bool, is_process: bool) -> Message {
+fn hello(area: u64, identity: u64, failure: isize, blind: bool, is_process: bool) -> AgentMessage {
     let mut hello = [0; WORDS];
     hello[HELLO_BLIND_AT] = u64::from(blind);
     hello[0] = MAGIC;
@@ -246,7 +246,7 @@ fn keep_staging_from_children(area: u64) {
     }
 }
 
-fn write_nonce(area: u64, welcome: &Message) {
+fn write_nonce(area: u64, welcome: &AgentMessage) {
     // SAFETY: the nonce page is ours and never managed.
     unsafe {
         let page = (area + NONCE) as *mut u64;
@@ -301,23 +301,23 @@ fn drop_capabilities() {
     unsafe { call(syscall::CAPSET, [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
-fn receive(socket: i32) -> Option<(Message, [i32; MAX_FDS])> {
+fn receive(socket: i32) -> Option<(AgentMessage, [i32; MAX_FDS])> {
     let mut message = [0u64; WORDS];
-    let mut control = Control { length: 0, level: 0, kind: 0, fds: [-1; MAX_FDS] };
-    let vector = Vector { base: message.as_mut_ptr() as usize, length: size_of::<Message>() };
-    let mut header = Header {
+    let mut control = ControlMessage { length: 0, level: 0, kind: 0, fds: [-1; MAX_FDS] };
+    let vector = IoVector { base: message.as_mut_ptr() as usize, length: size_of::<AgentMessage>() };
+    let mut header = MessageHeader {
         name: 0,
         name_length: 0,
         vectors: &raw const vector as usize,
         vector_count: 1,
         control: &raw mut control as usize,
-        control_length: size_of::<Control>(),
+        control_length: size_of::<ControlMessage>(),
         flags: 0,
     };
     // MSG_CMSG_CLOEXEC
     // SAFETY: all buffers live on this stack and are as long as said.
     let n = unsafe { call(syscall::RECVMSG, [socket as usize, &raw mut header as usize, 0x4000_0000, 0, 0, 0]) };
-    if n != size_of::<Message>() as isize || message[0] != MAGIC {
+    if n != size_of::<AgentMessage>() as isize || message[0] != MAGIC {
         return None;
     }
     let received = control.length.saturating_sub(16) / 4;
@@ -327,13 +327,13 @@ fn receive(socket: i32) -> Option<(Message, [i32; MAX_FDS])> {
     Some((message, control.fds))
 }
 
-fn send(socket: i32, message: &Message, sent: [i32; 3]) -> Option<()> {
+fn send(socket: i32, message: &AgentMessage, sent: [i32; 3]) -> Option<()> {
     let mut fds = [-1; MAX_FDS];
     let there = sent.into_iter().filter(|fd| *fd >= 0);
     let count = fds.iter_mut().zip(there).map(|(place, fd)| *place = fd).count();
-    let control = Control { length: 16 + 4 * count, level: 1, kind: 1, fds };
-    let vector = Vector { base: message.as_ptr() as usize, length: size_of::<Message>() };
-    let header = Header {
+    let control = ControlMessage { length: 16 + 4 * count, level: 1, kind: 1, fds };
+    let vector = IoVector { base: message.as_ptr() as usize, length: size_of::<AgentMessage>() };
+    let header = MessageHeader {
         name: 0,
         name_length: 0,
         vectors: &raw const vector as usize,
@@ -345,5 +345,5 @@ fn send(socket: i32, message: &Message, sent: [i32; 3]) -> Option<()> {
     // MSG_NOSIGNAL
     // SAFETY: all buffers live during the call.
     let n = unsafe { call(syscall::SENDMSG, [socket as usize, &raw const header as usize, 0x4000, 0, 0, 0]) };
-    (n == size_of::<Message>() as isize).then_some(())
+    (n == size_of::<AgentMessage>() as isize).then_some(())
 }

@@ -81,7 +81,7 @@ fn each_mapping(area: u64, mut tell: impl FnMut(u64, u64)) -> Option<()> {
     if fd < 0 {
         return None;
     }
-    let mut line = Line::default();
+    let mut line = MapsLine::default();
     let mut buffer = [0u8; 2048];
     loop {
         let length = syscall::read(fd as i32, &mut buffer);
@@ -105,12 +105,12 @@ fn each_mapping(area: u64, mut tell: impl FnMut(u64, u64)) -> Option<()> {
 
 /// Reads lines like `7f00-8f00 rw-p ...`, byte by byte.
 #[derive(Default)]
-struct Line {
+struct MapsLine {
     numbers: [u64; 2],
     which: usize,
 }
 
-impl Line {
+impl MapsLine {
     /// A line's range, when its last byte comes.
     fn next(&mut self, byte: u8) -> Option<(u64, u64)> {
         match (byte, self.which) {

@@ -3,7 +3,7 @@
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
 use crate::link::ProcFds;
-use crate::ring::{Operation, Ring, Run, RunResult, Tray};
+use crate::ring::{Operation, OrderRun, OrderTray, Ring, RunResult};
 use crate::syscall::{self, call};
 use crate::threads::ThreadPages;
 
@@ -34,7 +34,7 @@ struct Move {
 }
 
 #[repr(C)]
-struct Protect {
+struct ProtectOrder {
     start: u64,
     length: u64,
     mode: u64,
@@ -42,7 +42,7 @@ struct Protect {
 
 #[repr(C)]
 #[derive(Default)]
-struct Region {
+struct StagedRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -164,7 +164,7 @@ impl Agent {
         unsafe { call(syscall::WRITE, [self.completion as usize, &raw const one as usize, 8, 0, 0, 0]) };
     }
 
-    fn fill(&mut self, tray: &Tray, number: u32) {
+    fn fill(&mut self, tray: &OrderTray, number: u32) {
         let runs = tray.run_count.load(Acquire).min(TRAY_PAGES);
         if tray.leftovers.load(Relaxed) != 0 {
             self.drop_tray(tray, number, true);
@@ -174,7 +174,7 @@ impl Agent {
             return (0..runs as usize).for_each(|index| publish_answer(tray, index, RunResult::Gone, -errno));
         }
         for (index, run) in tray.runs.iter().enumerate().take(runs as usize) {
-            let (address, pages, unshare) = Run::unpack(run.what.load(Relaxed));
+            let (address, pages, unshare) = OrderRun::unpack(run.what.load(Relaxed));
             let slot = run.slot.load(Relaxed).min(TRAY_PAGES - pages);
             if self.thread_pages.overlap(address, pages) {
                 publish(tray, index, RunResult::ThreadPage);
@@ -205,13 +205,13 @@ impl Agent {
         if self.ring.protects.load(Relaxed) == 0 {
             return true;
         }
-        let mut argument = Protect { start: address, length: u64::from(pages) * PAGE, mode: 0 };
+        let mut argument = ProtectOrder { start: address, length: u64::from(pages) * PAGE, mode: 0 };
         // SAFETY: struct uffdio_writeprotect; changes no page.
         unsafe { syscall::ioctl(self.events, UFFDIO_WRITEPROTECT, &mut argument) != -syscall::EAGAIN }
     }
 
     /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
-    fn move_run(&self, tray: &Tray, number: u32, index: usize, run: (u64, u32, u32, bool)) {
+    fn move_run(&self, tray: &OrderTray, number: u32, index: usize, run: (u64, u32, u32, bool)) {
         let (address, slot, pages, unshared) = run;
         let base = self.area + SA + u64::from(number * TRAY_PAGES) * PAGE;
         let (mut next, mut tries, mut worst) = (0, 0, RunResult::Moved);
@@ -310,7 +310,7 @@ impl Agent {
         if self.ring.blind.load(Relaxed) != 0 {
             return None;
         }
-        let mut regions: [Region; TRAY_PAGES as usize] = core::array::from_fn(|_| Region::default());
+        let mut regions: [StagedRegion; TRAY_PAGES as usize] = core::array::from_fn(|_| StagedRegion::default());
         let mut scan = ScanArgument {
             size: size_of::<ScanArgument>() as u64,
             start: address,
@@ -332,7 +332,7 @@ impl Agent {
 
     /// From SA to SB. A fork in between leaves the pages shared with the child: they are written once, then go. What may
     /// have stayed in SA is told as stuck: the engine looks where such a page lies.
-    fn transfer(&self, tray: &Tray, number: u32) {
+    fn transfer(&self, tray: &OrderTray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
         let mut left = tray.hand_over.filled();
@@ -367,7 +367,7 @@ impl Agent {
     /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it clean, and the kernel
     /// takes it when it likes. So each is written to in SB, where a page that was taken already raises an error and no
     /// fault; which these are is told.
-    fn make_dirty(&self, tray: &Tray, number: u32) {
+    fn make_dirty(&self, tray: &OrderTray, number: u32) {
         syscall::sleep(self.ring.dirty_delay.load(Relaxed));
         let base = self.area + SB + u64::from(number * TRAY_PAGES) * PAGE;
         let stuck = tray.stuck.load(Relaxed);
@@ -384,7 +384,7 @@ impl Agent {
     }
 
     /// Memory that stays because the call is refused is remembered: the next pages in this tray would be taken for it.
-    fn drop_tray(&self, tray: &Tray, number: u32, inherited: bool) {
+    fn drop_tray(&self, tray: &OrderTray, number: u32, inherited: bool) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let length = u64::from(TRAY_PAGES) * PAGE;
         let halves = [self.area + SB + offset, self.area + SA + offset];
@@ -398,11 +398,11 @@ impl Agent {
     }
 }
 
-fn publish(tray: &Tray, index: usize, result: RunResult) {
+fn publish(tray: &OrderTray, index: usize, result: RunResult) {
     publish_answer(tray, index, result, 0);
 }
 
-fn publish_answer(tray: &Tray, index: usize, result: RunResult, answer: isize) {
+fn publish_answer(tray: &OrderTray, index: usize, result: RunResult, answer: isize) {
     tray.runs[index].result.store(result.with_answer(answer as i32), Relaxed);
     tray.runs_done.store(index as u32 + 1, Release);
 }

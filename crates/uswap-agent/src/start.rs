@@ -9,14 +9,14 @@ use crate::syscall::{self, call};
 
 /// Address of this process's area; [`NO_AREA`] until there is one. Not zero, so that it lies in the file-backed data
 /// of the agent and not in anonymous memory that could grow together with the program's.
-static AREA: Area =
-    Area { marker: *b"uswap:area:uswap", address: AtomicU64::new(NO_AREA), brought: AtomicU64::new(NO_AREA) };
+static AREA: AgentArea =
+    AgentArea { marker: *b"uswap:area:uswap", address: AtomicU64::new(NO_AREA), brought: AtomicU64::new(NO_AREA) };
 const NO_AREA: u64 = 1;
 const MADV_DONTDUMP: usize = 16;
 
 /// The engine finds it by its marker.
 #[repr(C)]
-struct Area {
+struct AgentArea {
     marker: [u8; 16],
     address: AtomicU64,
     /// The same, where the engine has brought the agent: nobody starts another one in fork children.

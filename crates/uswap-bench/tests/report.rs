@@ -3,8 +3,8 @@
 //! After a wanted change of shape: `USWAP_BENCH_GOLDEN=write cargo test -p uswap-bench --test report`.
 
 use serde_json::json;
-use uswap_bench::measure::machine::Machine;
-use uswap_bench::report::results::{Figure, Outcome, Results, Sample, WorkloadInfo};
+use uswap_bench::measure::machine::MachineInfo;
+use uswap_bench::report::results::{CellOutcome, CellSample, Figure, Results, WorkloadInfo};
 use uswap_bench::report::{self, plots};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/report.md");
@@ -14,12 +14,12 @@ fn histogram(p50_us: u64) -> serde_json::Value {
 }
 
 /// A good sample: everything follows from the seconds.
-fn good(workload: &str, system: &str, fraction: u32, repetition: u32, seconds: f64) -> Sample {
+fn good(workload: &str, system: &str, fraction: u32, repetition: u32, seconds: f64) -> CellSample {
     let limited = fraction > 0;
     let pages = if limited { (seconds * 1000.0) as u64 } else { 0 };
     let staged =
         json!({ "count": 10_000, "mean_ns": seconds * 1000.0, "p50_ns": 8000, "p99_ns": 90_000, "p999_ns": 900_000 });
-    Sample {
+    CellSample {
         seconds,
         wall_seconds: seconds * 2.0,
         user_seconds: seconds,
@@ -38,11 +38,11 @@ fn good(workload: &str, system: &str, fraction: u32, repetition: u32, seconds: f
             "faults_per_second": 1e6 / seconds, "faults_per_processor_second": 2e6 / seconds,
         }),
         fault_latency: if system == "uswap" { json!({ "pool": histogram(9), "staged": staged }) } else { json!(null) },
-        ..Sample::of(workload, system, fraction, repetition, Outcome::Ok)
+        ..CellSample::of(workload, system, fraction, repetition, CellOutcome::Ok)
     }
 }
 
-fn samples() -> Vec<Sample> {
+fn samples() -> Vec<CellSample> {
     let mut samples = Vec::new();
     for repetition in 1..=3 {
         let shift = f64::from(repetition) / 10.0;
@@ -59,14 +59,14 @@ fn samples() -> Vec<Sample> {
         samples.push(good(name, "uswap", 400, 1, 4.4 / f64::from(threads)));
     }
     for (system, outcome) in [
-        ("uswap", Outcome::OomKilled("killed by signal 9".into())),
-        ("kernel-swapfile", Outcome::TimedOut("more than 20 s".into())),
-        ("kernel-zram:lz4", Outcome::Wrong("\"41\" instead of \"42\"".into())),
+        ("uswap", CellOutcome::OomKilled("killed by signal 9".into())),
+        ("kernel-swapfile", CellOutcome::TimedOut("more than 20 s".into())),
+        ("kernel-zram:lz4", CellOutcome::Wrong("\"41\" instead of \"42\"".into())),
     ] {
-        samples.push(Sample::of("sort", system, 25, 1, outcome));
+        samples.push(CellSample::of("sort", system, 25, 1, outcome));
     }
-    samples.push(Sample::of("java", "none", 0, 1, Outcome::Skipped("not installed: java".into())));
-    samples.push(Sample::of("seq", "none", 0, 1, Outcome::Cut("the 25 minutes were over".into())));
+    samples.push(CellSample::of("java", "none", 0, 1, CellOutcome::Skipped("not installed: java".into())));
+    samples.push(CellSample::of("seq", "none", 0, 1, CellOutcome::Cut("the 25 minutes were over".into())));
     samples
 }
 
@@ -82,11 +82,11 @@ fn results() -> Results {
         detail: "detail".into(),
     };
     Results {
-        machine: Machine {
+        machine: MachineInfo {
             processor: "Example CPU".into(),
             processors: 2,
             memory_bytes: 8 << 30,
-            ..Machine::default()
+            ..MachineInfo::default()
         },
         command: vec!["uswap-bench".into()],
         systems: ["none", "uswap", "kernel-swapfile", "kernel-zram:lz4"].map(String::from).to_vec(),

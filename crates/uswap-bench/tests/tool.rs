@@ -241,13 +241,13 @@ fn wrong_usage_is_2_and_help_and_lists_are_0() {
 /// Guards, not the way out: a panic puts back too.
 #[test]
 fn a_panic_puts_back() {
-    use uswap_bench::system::kernel::{KernelSwap, Plan};
+    use uswap_bench::system::kernel::{KernelSwap, SwapPlan};
     let Some(place) = Place::new("panic") else { return };
     let areas =
         || -> Vec<String> { uswap_bench::measure::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
     let mut during: Vec<String> = Vec::new();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        match KernelSwap::new(&Plan::SwapFile, &place.folder, 16 << 20) {
+        match KernelSwap::new(&SwapPlan::BenchSwapFile, &place.folder, 16 << 20) {
             Ok(_swap) => {
                 during = areas().into_iter().filter(|name| name.starts_with(place.folder.to_str().unwrap())).collect();
                 panic!("as intended");

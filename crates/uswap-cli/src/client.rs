@@ -21,7 +21,7 @@ const LONGEST_ANSWER: usize = 32 << 20;
 
 /// Where a run can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct RunningRun {
     /// Its name.
     pub name: String,
     /// Whose it is.
@@ -29,34 +29,34 @@ pub struct Run {
 }
 
 /// The runs we may ask: our own, as root everybody's.
-pub fn runs() -> Vec<Run> {
+pub fn runs() -> Vec<RunningRun> {
     let me = user();
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     runs_in(&text).into_iter().filter(|run| me == 0 || run.user == me).collect()
 }
 
 /// The runs in the text of /proc/net/unix. A socket's name ends the line: `@uswap/UID/NAME`.
-fn runs_in(text: &str) -> Vec<Run> {
-    let mut found: Vec<Run> = text.lines().filter_map(run_in).collect();
+fn runs_in(text: &str) -> Vec<RunningRun> {
+    let mut found: Vec<RunningRun> = text.lines().filter_map(run_in).collect();
     found.sort();
     found.dedup();
     found
 }
 
-fn run_in(line: &str) -> Option<Run> {
+fn run_in(line: &str) -> Option<RunningRun> {
     let (user, name) = line.split_once(" @uswap/")?.1.split_once('/')?;
     control::check_name(name).ok()?;
-    Some(Run { name: name.into(), user: user.parse().ok()? })
+    Some(RunningRun { name: name.into(), user: user.parse().ok()? })
 }
 
 /// The run of this name: our own before others'.
 ///
 /// # Errors
 /// For the user: there is none.
-pub fn find(name: &str) -> Result<Run, String> {
+pub fn find(name: &str) -> Result<RunningRun, String> {
     let me = user();
     let all = runs();
-    let mut named: Vec<&Run> = all.iter().filter(|run| run.name == name).collect();
+    let mut named: Vec<&RunningRun> = all.iter().filter(|run| run.name == name).collect();
     named.sort_by_key(|run| run.user != me);
     if let Some(run) = named.first() {
         return Ok((*run).clone());
@@ -72,7 +72,7 @@ pub fn find(name: &str) -> Result<Run, String> {
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn status(run: &Run) -> Result<RunStatus, String> {
+pub fn status(run: &RunningRun) -> Result<RunStatus, String> {
     ask_for(run, &Request::Status {})
 }
 
@@ -80,7 +80,7 @@ pub fn status(run: &Run) -> Result<RunStatus, String> {
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn status_as_told(run: &Run) -> Result<Value, String> {
+pub fn status_as_told(run: &RunningRun) -> Result<Value, String> {
     ask_for(run, &Request::Status {})
 }
 
@@ -88,11 +88,11 @@ pub fn status_as_told(run: &Run) -> Result<Value, String> {
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn ask_for<A: DeserializeOwned>(run: &Run, request: &Request) -> Result<A, String> {
+pub fn ask_for<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> Result<A, String> {
     told(run, ask(run, request))
 }
 
-fn told<A>(run: &Run, answer: io::Result<Result<A, String>>) -> Result<A, String> {
+fn told<A>(run: &RunningRun, answer: io::Result<Result<A, String>>) -> Result<A, String> {
     let answer = answer.map_err(|error| format!("run {:?} does not answer: {error}", run.name))?;
     answer.map_err(|refusal| format!("run {:?}: {refusal}", run.name))
 }
@@ -102,7 +102,7 @@ fn told<A>(run: &Run, answer: io::Result<Result<A, String>>) -> Result<A, String
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.
-pub fn converse(run: &Run, request: impl FnOnce(u32) -> Result<Request, String>) -> Result<UnixStream, String> {
+pub fn converse(run: &RunningRun, request: impl FnOnce(u32) -> Result<Request, String>) -> Result<UnixStream, String> {
     let silent = |error: io::Error| format!("run {:?} does not answer: {error}", run.name);
     let (stream, engine) = connect(run).map_err(silent)?;
     let request = request(engine).map_err(|error| format!("run {:?}: {error}", run.name))?;
@@ -110,14 +110,14 @@ pub fn converse(run: &Run, request: impl FnOnce(u32) -> Result<Request, String>)
     Ok(stream)
 }
 
-fn ask<A: DeserializeOwned>(run: &Run, request: &Request) -> io::Result<Result<A, String>> {
+fn ask<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> io::Result<Result<A, String>> {
     // A server on the network is met before the answer comes.
     let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { PATIENCE };
     exchange(&connect(run)?.0, request, patience)
 }
 
 /// The connection, and the process that listens there.
-fn connect(run: &Run) -> io::Result<(UnixStream, u32)> {
+fn connect(run: &RunningRun) -> io::Result<(UnixStream, u32)> {
     let stream = UnixStream::connect_addr(&control::address(run.user, &run.name)?)?;
     // Anybody can take an abstract name: only the run's owner and root are believed.
     let owner = peer_credentials(&stream)?;
@@ -153,13 +153,13 @@ mod tests {
             0: 00000002 00000000 00010000 0001 01 46 @uswap/0/\n\
             0: 00000002 00000000 00010000 0001 01 47 /run/uswap/0/c\n\
             0: 00000002 00000000 00010000 0001 01 48\n";
-        let run = |user, name: &str| Run { name: name.into(), user };
+        let run = |user, name: &str| RunningRun { name: name.into(), user };
         assert_eq!(runs_in(text), [run(0, "a: b"), run(1000, "build")]);
     }
 
     #[test]
     fn a_run_that_is_not_there_is_an_error() {
         assert!(find("no-run-has-this-name").is_err());
-        assert!(status(&Run { name: "no-run-has-this-name".into(), user: 0 }).is_err());
+        assert!(status(&RunningRun { name: "no-run-has-this-name".into(), user: 0 }).is_err());
     }
 }

@@ -10,10 +10,10 @@ mod slots;
 pub mod util;
 
 pub use page::bytes::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
-pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, Piece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
+pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, PoolPiece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
 pub use slots::blocks::Blocks;
 pub use slots::living::Living;
-pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, Run, Slots, worker_number};
+pub use slots::{BATCH_SLOTS, CLUSTER_SLOTS, Locking, SlotRun, Slots, worker_number};
 pub use util::histogram::{Histogram, HistogramSnapshot};
 pub use util::rank::{LockWaits, RankedGuard, RankedMutex, ranks};
 #[cfg(not(all(test, loom)))]

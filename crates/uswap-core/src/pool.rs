@@ -12,7 +12,7 @@ mod whole;
 mod zbud;
 
 pub use slabs::{SLAB_SIZE, Slabs};
-pub use supply::{Piece, Supply};
+pub use supply::{PoolPiece, Supply};
 pub use whole::OneLock;
 pub use zbud::Zbud;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use uswap_core::load_control::{LINGER, LoadControl, MAX_TURN, Machine, Sample, Tuning};
+use uswap_core::load_control::{LINGER, LoadControl, LoadMachine, LoadSample, LoadTuning, MAX_TURN};
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -70,7 +70,7 @@ impl World {
         for (key, slot) in self.programs.iter_mut().enumerate() {
             let Some(program) = slot else { continue };
             self.wanting.extend(wants(program).then_some(key as u64));
-            let mut sample = Sample { key: key as u64, parent: program.parent, ..Sample::default() };
+            let mut sample = LoadSample { key: key as u64, parent: program.parent, ..LoadSample::default() };
             if program.polls {
                 sample.ran = TICK / 50;
             } else if control.is_held(key as u64) {
@@ -92,7 +92,7 @@ impl World {
             samples.push(sample);
         }
         let swap_in = Duration::from_micros(10);
-        let machine = Machine { capacity: self.capacity, swap_in, processors: 2, ..Machine::default() };
+        let machine = LoadMachine { capacity: self.capacity, swap_in, processors: 2, ..LoadMachine::default() };
         self.control.tick(TICK * self.ticks, machine, &samples);
         self.note();
     }
@@ -214,7 +214,7 @@ fn it_ends_when_all_fit_again() {
 #[test]
 fn forced_it_lets_one_run_at_a_time_and_nobody_is_forgotten() {
     let mut world = World::new(1 << 30, &[sweep(10, 300), sweep(10, 300), sweep(10, 300)]);
-    world.control = LoadControl::tuned(Tuning { forced: Some(Duration::from_millis(20)), ..Tuning::default() });
+    world.control = LoadControl::tuned(LoadTuning { forced: Some(Duration::from_millis(20)), ..LoadTuning::default() });
     (0..20).for_each(|_| world.tick());
     assert_eq!(world.held(), 2);
     assert!(world.finish(5000) < 5000 && world.longest <= 12, "{}", world.longest);
@@ -247,9 +247,9 @@ proptest! {
 }
 
 /// One of many in a tick, as it thrashes.
-fn thrashing(key: u64, program: u64, pages: u64, stored: u64) -> Sample {
+fn thrashing(key: u64, program: u64, pages: u64, stored: u64) -> LoadSample {
     let (ran, waited) = (TICK / 10, TICK);
-    Sample {
+    LoadSample {
         key,
         program,
         pages,
@@ -259,14 +259,14 @@ fn thrashing(key: u64, program: u64, pages: u64, stored: u64) -> Sample {
         ran,
         waited,
         runnable: true,
-        ..Sample::default()
+        ..LoadSample::default()
     }
 }
 
 /// Of two large ones that thrash one ends; which of two small newcomers of this program are held beside the other one?
 fn newcomers_held(program: u64) -> [bool; 2] {
     let mut control = LoadControl::default();
-    let machine = Machine { capacity: 10_000, processors: 2, idle: 1.0, ..Machine::default() };
+    let machine = LoadMachine { capacity: 10_000, processors: 2, idle: 1.0, ..LoadMachine::default() };
     let large = [1, 2].map(|key| thrashing(key, 7, 5000, 3000));
     (1..60).for_each(|tick| control.tick(TICK * tick, machine, &large));
     assert!(control.is_on());
@@ -286,14 +286,14 @@ fn newcomers_are_expected_to_become_as_large_as_others_of_their_program() {
 /// this program is held that has used 8 ms and holds less than a hundredth of memory.
 fn is_held_while_small(program: u64) -> bool {
     let mut control = LoadControl::default();
-    let machine = Machine { capacity: 10_000, processors: 2, ..Machine::default() };
+    let machine = LoadMachine { capacity: 10_000, processors: 2, ..LoadMachine::default() };
     let large = [1, 2, 3].map(|key| thrashing(key, 7, 5000, 3000));
     (1..60).for_each(|tick| control.tick(TICK * tick, machine, &large));
     assert!(control.is_on());
-    let short = Sample { key: 4, program: 9, pages: 90, ran: TICK * 3, runnable: true, ..Sample::default() };
+    let short = LoadSample { key: 4, program: 9, pages: 90, ran: TICK * 3, runnable: true, ..LoadSample::default() };
     control.tick(TICK * 60, machine, &[large[0], large[1], large[2], short]);
     let held: Vec<_> = large.into_iter().filter(|sample| control.is_held(sample.key)).collect();
-    let young = Sample { key: 5, program, pages: 90, ran: TICK * 2 / 5, runnable: true, ..Sample::default() };
+    let young = LoadSample { key: 5, program, pages: 90, ran: TICK * 2 / 5, runnable: true, ..LoadSample::default() };
     control.tick(TICK * 61, machine, &[held[0], held[1]]);
     (62..64).for_each(|tick| control.tick(TICK * tick, machine, &[held[0], held[1], young]));
     control.is_held(5)
@@ -309,11 +309,11 @@ fn newcomers_of_a_kind_that_goes_on_for_long_are_held_while_they_are_small() {
 /// So many programs begin at once and grow side by side by 30 pages a tick, without any waiting: pages in use when the first is held.
 fn used_when_held(count: u64, idle: f64) -> Option<u64> {
     let mut control = LoadControl::default();
-    let machine = Machine { capacity: 60_000, processors: 2, idle, ..Machine::default() };
+    let machine = LoadMachine { capacity: 60_000, processors: 2, idle, ..LoadMachine::default() };
     let ran = TICK * 2 / count as u32;
     (1..2000 / count as u32).find_map(|tick| {
         let pages = u64::from(tick) * 30;
-        let sample = |key| Sample { key, pages, ran, runnable: true, ..Sample::default() };
+        let sample = |key| LoadSample { key, pages, ran, runnable: true, ..LoadSample::default() };
         control.tick(TICK * tick, machine, &(0..count).map(sample).collect::<Vec<_>>());
         (0..count).any(|key| control.is_held(key)).then_some(pages * count)
     })
@@ -332,8 +332,8 @@ fn no_more_are_in_than_keep_the_processors_busy() {
     let in_turn = |idle: f64| {
         let mut control = LoadControl::default();
         let begin = |key| thrashing(key, 0, 2000, 3000);
-        let run = |key| Sample { key, pages: 100, ran: TICK / 8, runnable: true, ..Sample::default() };
-        let machine = Machine { capacity: 10_000, processors: 2, idle, ..Machine::default() };
+        let run = |key| LoadSample { key, pages: 100, ran: TICK / 8, runnable: true, ..LoadSample::default() };
+        let machine = LoadMachine { capacity: 10_000, processors: 2, idle, ..LoadMachine::default() };
         (1..40).for_each(|tick| control.tick(TICK * tick, machine, &(0..16).map(begin).collect::<Vec<_>>()));
         assert!(control.is_on());
         (40..60).for_each(|tick| control.tick(TICK * tick, machine, &(0..16).map(run).collect::<Vec<_>>()));
@@ -345,10 +345,11 @@ fn no_more_are_in_than_keep_the_processors_busy() {
 
 #[test]
 fn who_answers_others_is_never_held() {
-    let mut control = LoadControl::tuned(Tuning { forced: Some(Duration::from_millis(200)), ..Tuning::default() });
-    let samples = [1, 2, 3].map(|key| Sample { serves: key > 1, ..thrashing(key, 0, 5000, 3000) });
+    let mut control =
+        LoadControl::tuned(LoadTuning { forced: Some(Duration::from_millis(200)), ..LoadTuning::default() });
+    let samples = [1, 2, 3].map(|key| LoadSample { serves: key > 1, ..thrashing(key, 0, 5000, 3000) });
     for tick in 1..100 {
-        control.tick(TICK * tick, Machine { capacity: 10_000, processors: 2, ..Machine::default() }, &samples);
+        control.tick(TICK * tick, LoadMachine { capacity: 10_000, processors: 2, ..LoadMachine::default() }, &samples);
         assert!(!control.is_held(2) && !control.is_held(3));
     }
 }
@@ -365,18 +366,18 @@ fn who_just_had_a_turn_does_not_come_before_one_who_waits_and_nods() {
 #[test]
 fn who_is_stopped_has_no_turn_and_is_not_waited_for() {
     let mut control = LoadControl::default();
-    let machine = Machine { capacity: 10_000, processors: 2, idle: 1.0, ..Machine::default() };
+    let machine = LoadMachine { capacity: 10_000, processors: 2, idle: 1.0, ..LoadMachine::default() };
     let all = [1, 2, 3].map(|key| thrashing(key, 7, 3000, 3000));
     (1..60).for_each(|tick| control.tick(TICK * tick, machine, &all));
     let inside = (1..=3).find(|key| control.has_turn(*key)).expect("somebody has a turn");
     let stopped =
-        all.map(|sample| Sample { stopped: sample.key == inside, blocked: control.is_held(sample.key), ..sample });
+        all.map(|sample| LoadSample { stopped: sample.key == inside, blocked: control.is_held(sample.key), ..sample });
     control.tick(TICK * 60, machine, &stopped);
     assert!(!control.has_turn(inside) && !control.is_held(inside));
     let others = || (1..=3).filter(|key| *key != inside);
     assert_eq!(others().filter(|key| control.has_turn(*key)).count(), 1, "the next comes in at once");
     // The two others would fit beside each other, were it not for what the stopped one has.
-    let small = stopped.map(|sample| Sample { stored: 500, distance: 500, ..sample });
+    let small = stopped.map(|sample| LoadSample { stored: 500, distance: 500, ..sample });
     (61..300).for_each(|tick| control.tick(TICK * tick, machine, &small));
     assert!(others().any(|key| control.is_held(key)), "7000 pages are left, and each of two wants 3500");
 }

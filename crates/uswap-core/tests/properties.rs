@@ -1,13 +1,13 @@
 //! The packed page word behaves as the plain structure it stands for, and sizes survive being written and read.
 
 use proptest::prelude::*;
-use uswap_core::page::word::{PageWord, SHADOW_SPAN, State};
+use uswap_core::page::word::{PageState, PageWord, SHADOW_SPAN};
 use uswap_core::util::size::{Size, human};
 
 /// What the bits of a word mean, unpacked.
 #[derive(Clone, Debug)]
 struct Plain {
-    state: State,
+    state: PageState,
     in_flight: bool,
     active: bool,
     queued: bool,
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 const UNTOUCHED: Plain = Plain {
-    state: State::Untouched,
+    state: PageState::Untouched,
     in_flight: false,
     active: false,
     queued: false,
@@ -58,14 +58,14 @@ const UNTOUCHED: Plain = Plain {
 impl Plain {
     fn take(&mut self, step: Step) {
         match step {
-            Step::Resident => (self.state, self.in_flight) = (State::Resident, false),
+            Step::Resident => (self.state, self.in_flight) = (PageState::Resident, false),
             Step::ResidentWithCopy(object) => {
-                (self.state, self.in_flight, self.kept) = (State::Resident, false, Some(object));
+                (self.state, self.in_flight, self.kept) = (PageState::Resident, false, Some(object));
             }
-            Step::Staged(slot) => (self.state, self.in_flight, self.queued) = (State::Staged(slot), false, false),
-            Step::Stored(object, clock) => self.evict(State::Stored(object), clock),
-            Step::Zero(clock) => self.evict(State::Zero, clock),
-            Step::Poisoned => *self = Self { state: State::Poisoned, ..UNTOUCHED },
+            Step::Staged(slot) => (self.state, self.in_flight, self.queued) = (PageState::Staged(slot), false, false),
+            Step::Stored(object, clock) => self.evict(PageState::Stored(object), clock),
+            Step::Zero(clock) => self.evict(PageState::Zero, clock),
+            Step::Poisoned => *self = Self { state: PageState::Poisoned, ..UNTOUCHED },
             Step::WithoutCopy => self.kept = None,
             Step::InFlight(on) => self.in_flight = on,
             Step::Active(on) => self.active = on,
@@ -73,7 +73,7 @@ impl Plain {
         }
     }
 
-    fn evict(&mut self, state: State, clock: u32) {
+    fn evict(&mut self, state: PageState, clock: u32) {
         *self = Self { state, workingset: self.active, clock, ..UNTOUCHED };
     }
 }
@@ -99,7 +99,7 @@ proptest! {
         let (mut word, mut plain) = (PageWord::UNTOUCHED, UNTOUCHED);
         for step in steps {
             // The object of a stored page is the page: there is no copy to forget.
-            if matches!((step, plain.state), (Step::WithoutCopy, State::Stored(_))) {
+            if matches!((step, plain.state), (Step::WithoutCopy, PageState::Stored(_))) {
                 continue;
             }
             word = apply(word, step);
@@ -108,7 +108,7 @@ proptest! {
             let flags = (word.in_flight(), word.active(), word.queued(), word.workingset());
             prop_assert_eq!(flags, (plain.in_flight, plain.active, plain.queued, plain.workingset));
             prop_assert_eq!(word.kept_copy(), plain.kept);
-            if matches!(plain.state, State::Stored(_) | State::Zero) {
+            if matches!(plain.state, PageState::Stored(_) | PageState::Zero) {
                 let distance = now.wrapping_sub(plain.clock) % SHADOW_SPAN;
                 prop_assert_eq!(word.refault_distance(now), distance);
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::util::growth::{Growth, during};
-use uswap_sys::{AlignedBuf, Ring, RingOp, direct_alignment, punch_hole};
+use uswap_sys::{AlignedBuf, IoRing, RingOp, direct_alignment, punch_hole};
 
 use crate::device::{Device, DeviceClass, Errno, ReadRequest, check_part, check_range};
 use crate::file_queue::FileQueue;
@@ -40,7 +40,7 @@ pub struct FileDevice {
     block: bool,
     named: bool,
     /// Idle rings, as many as there were threads at once; `None` = positioned transfers.
-    rings: Option<Mutex<Vec<Ring>>>,
+    rings: Option<Mutex<Vec<IoRing>>>,
     can_discard: AtomicBool,
 }
 
@@ -95,12 +95,12 @@ impl FileDevice {
     }
 
     /// An idle ring, or a new one when all are in use.
-    fn take_ring(&self) -> Option<Ring> {
+    fn take_ring(&self) -> Option<IoRing> {
         let idle = self.rings.as_ref()?.lock().expect("no panic under this lock").pop();
-        idle.or_else(|| during(Growth::Devices, || Ring::new(RING_DEPTH).ok()))
+        idle.or_else(|| during(Growth::Devices, || IoRing::new(RING_DEPTH).ok()))
     }
 
-    fn put_ring(&self, ring: Ring) {
+    fn put_ring(&self, ring: IoRing) {
         if let Some(rings) = &self.rings {
             let mut rings = rings.lock().expect("no panic under this lock");
             during(Growth::Devices, || rings.push(ring));
@@ -118,7 +118,7 @@ impl FileDevice {
         }
     }
 
-    fn read_with(&self, mut ring: Ring, requests: &mut [ReadRequest<'_>]) {
+    fn read_with(&self, mut ring: IoRing, requests: &mut [ReadRequest<'_>]) {
         for batch in requests.chunks_mut(RING_DEPTH as usize) {
             let mut results = [0; RING_DEPTH as usize];
             let mut ops: [RingOp<'_>; RING_DEPTH as usize] = std::array::from_fn(|_| RingOp::read(0, &mut []));
@@ -231,8 +231,8 @@ fn sector_of(file: &File, direct: bool) -> usize {
 }
 
 /// A ring that has proven itself on `file` with a read: being made does not mean that it may be used.
-fn try_ring(file: &File) -> io::Result<Ring> {
-    let mut ring = Ring::new(RING_DEPTH)?;
+fn try_ring(file: &File) -> io::Result<IoRing> {
+    let mut ring = IoRing::new(RING_DEPTH)?;
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);
     let mut op = [RingOp::read(0, &mut page)];
     ring.run(file.as_fd(), &mut op);

@@ -26,7 +26,7 @@ impl Drop for Scratch {
 
 fn backends() -> Vec<IoBackend> {
     let mut all = vec![IoBackend::Auto, IoBackend::Positioned];
-    if Ring::new(1).is_ok() {
+    if IoRing::new(1).is_ok() {
         all.push(IoBackend::Uring);
     }
     all

@@ -27,11 +27,11 @@ pub struct Mirror {
     faster: usize,
     /// [`BOTH`], or the number of the one that is left.
     left: AtomicU8,
-    told: Mutex<Told>,
+    told: Mutex<MirrorTold>,
 }
 
 #[derive(Default)]
-struct Told {
+struct MirrorTold {
     note: Option<String>,
     news: Option<News>,
 }

@@ -11,7 +11,7 @@ use crate::compact;
 
 /// What the accesses follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum TracePattern {
     /// Independent draws; the page of rank `r` is drawn with a weight of `r` to the power of minus the exponent.
     Zipf,
     /// All pages in order, round and round.
@@ -25,7 +25,7 @@ pub enum Pattern {
     Chase,
 }
 
-impl Pattern {
+impl TracePattern {
     /// All of them with their names and what they are.
     pub const ALL: [(Self, &'static str, &'static str); 5] = [
         (Self::Zipf, "zipf", "independent draws, few pages often and many seldom"),
@@ -38,9 +38,9 @@ impl Pattern {
 
 /// What is to be made.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Recipe {
+pub struct TraceRecipe {
     /// What the accesses follow.
-    pub pattern: Pattern,
+    pub pattern: TracePattern,
     /// Pages at most, numbered from 0.
     pub pages: u32,
     /// Accesses.
@@ -51,7 +51,7 @@ pub struct Recipe {
     pub exponent: f64,
 }
 
-impl Recipe {
+impl TraceRecipe {
     /// Hands over one page after the other.
     ///
     /// # Errors
@@ -70,19 +70,19 @@ impl Recipe {
 
     /// The page of the access with a given index; to be asked for in order.
     fn next_page(&self) -> Box<dyn FnMut(u64) -> u32> {
-        let mut random = Random(self.seed);
+        let mut random = TraceRandom(self.seed);
         match self.pattern {
-            Pattern::Loop => {
+            TracePattern::Loop => {
                 let pages = u64::from(self.pages);
                 Box::new(move |at| (at % pages) as u32)
             }
-            Pattern::Zipf => {
+            TracePattern::Zipf => {
                 let zipf = Zipf::new(self.pages, self.exponent, &mut random);
                 Box::new(move |_| zipf.draw(&mut random))
             }
-            Pattern::Scan => self.scans(random),
-            Pattern::Phases => self.phases(random),
-            Pattern::Chase => {
+            TracePattern::Scan => self.scans(random),
+            TracePattern::Phases => self.phases(random),
+            TracePattern::Chase => {
                 let successors = cycle(self.pages, &mut random);
                 let mut page = 0;
                 Box::new(move |_| {
@@ -95,7 +95,7 @@ impl Recipe {
     }
 
     /// As many draws as the scan has pages, then the scan, and again.
-    fn scans(&self, mut random: Random) -> Box<dyn FnMut(u64) -> u32> {
+    fn scans(&self, mut random: TraceRandom) -> Box<dyn FnMut(u64) -> u32> {
         let hot = (self.pages / 10).max(1);
         let scanned = u64::from(self.pages - hot);
         let zipf = Zipf::new(hot, self.exponent, &mut random);
@@ -105,7 +105,7 @@ impl Recipe {
         })
     }
 
-    fn phases(&self, mut random: Random) -> Box<dyn FnMut(u64) -> u32> {
+    fn phases(&self, mut random: TraceRandom) -> Box<dyn FnMut(u64) -> u32> {
         let (pages, length) = (self.pages, self.length);
         let set = (pages / 8).max(1);
         let zipf = Zipf::new(set, self.exponent, &mut random);
@@ -119,9 +119,9 @@ impl Recipe {
 
 /// SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014).
 #[derive(Clone, Debug)]
-struct Random(u64);
+struct TraceRandom(u64);
 
-impl Random {
+impl TraceRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;
@@ -155,7 +155,7 @@ struct Zipf {
 }
 
 impl Zipf {
-    fn new(pages: u32, exponent: f64, random: &mut Random) -> Self {
+    fn new(pages: u32, exponent: f64, random: &mut TraceRandom) -> Self {
         let mut sum = 0.0;
         let weigh = |rank: u32| {
             sum += f64::from(rank).powf(-exponent);
@@ -167,7 +167,7 @@ impl Zipf {
         Self { sums, by_rank }
     }
 
-    fn draw(&self, random: &mut Random) -> u32 {
+    fn draw(&self, random: &mut TraceRandom) -> u32 {
         let point = random.fraction() * self.sums.last().expect("a page");
         let rank = self.sums.partition_point(|sum| *sum <= point).min(self.sums.len() - 1);
         self.by_rank[rank]
@@ -175,7 +175,7 @@ impl Zipf {
 }
 
 /// Of each page the next one, in a single cycle.
-fn cycle(pages: u32, random: &mut Random) -> Vec<u32> {
+fn cycle(pages: u32, random: &mut TraceRandom) -> Vec<u32> {
     let mut order: Vec<u32> = (0..pages).collect();
     random.shuffle(&mut order);
     let mut successors = vec![0; pages as usize];
@@ -187,7 +187,7 @@ fn cycle(pages: u32, random: &mut Random) -> Vec<u32> {
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum TraceFormat {
     /// A page a line.
     Text,
     /// See `compact.rs`.
@@ -198,7 +198,7 @@ pub enum Format {
 ///
 /// # Errors
 /// The recipe is unsound, the file is there already, or cannot be written.
-pub fn write_file(recipe: &Recipe, format: Format, path: &Path) -> io::Result<()> {
+pub fn write_file(recipe: &TraceRecipe, format: TraceFormat, path: &Path) -> io::Result<()> {
     let file = File::create_new(path)?;
     let written = if path.extension().is_some_and(|extension| extension == "gz") {
         write(recipe, format, GzEncoder::new(file, Compression::default())).and_then(GzEncoder::finish)
@@ -215,9 +215,9 @@ pub fn write_file(recipe: &Recipe, format: Format, path: &Path) -> io::Result<()
 ///
 /// # Errors
 /// The recipe is unsound, or the output fails.
-pub fn write<W: Write>(recipe: &Recipe, format: Format, output: W) -> io::Result<W> {
+pub fn write<W: Write>(recipe: &TraceRecipe, format: TraceFormat, output: W) -> io::Result<W> {
     let mut output = BufWriter::with_capacity(1 << 16, output);
-    if format == Format::Compact {
+    if format == TraceFormat::Compact {
         let mut writer = compact::Writer::new(output)?;
         recipe.generate(|page| writer.push(page))?;
         output = writer.into_inner();
@@ -231,7 +231,7 @@ pub fn write<W: Write>(recipe: &Recipe, format: Format, output: W) -> io::Result
 mod tests {
     use super::*;
 
-    fn pages(recipe: Recipe) -> Vec<u64> {
+    fn pages(recipe: TraceRecipe) -> Vec<u64> {
         let mut pages = Vec::new();
         recipe
             .generate(|page| {
@@ -242,8 +242,8 @@ mod tests {
         pages
     }
 
-    fn recipe(pattern: Pattern) -> Recipe {
-        Recipe { pattern, pages: 200, length: 20_000, seed: 1, exponent: 1.0 }
+    fn recipe(pattern: TracePattern) -> TraceRecipe {
+        TraceRecipe { pattern, pages: 200, length: 20_000, seed: 1, exponent: 1.0 }
     }
 
     fn counts(pages: &[u64]) -> Vec<usize> {
@@ -254,20 +254,20 @@ mod tests {
 
     #[test]
     fn a_seed_gives_one_trace_and_another_seed_another() {
-        for (pattern, name, _) in Pattern::ALL {
+        for (pattern, name, _) in TracePattern::ALL {
             let once = pages(recipe(pattern));
             assert_eq!(once.len(), 20_000, "{name}");
             assert_eq!(once, pages(recipe(pattern)), "{name}");
-            let other = pages(Recipe { seed: 2, ..recipe(pattern) });
-            assert_eq!(once == other, pattern == Pattern::Loop, "{name}");
+            let other = pages(TraceRecipe { seed: 2, ..recipe(pattern) });
+            assert_eq!(once == other, pattern == TracePattern::Loop, "{name}");
         }
     }
 
     #[test]
     fn every_size_and_length_is_served() {
-        for (pattern, ..) in Pattern::ALL {
+        for (pattern, ..) in TracePattern::ALL {
             for (size, length) in [(1, 0), (1, 5), (2, 9), (7, 1), (11, 40), (13, 100)] {
-                let made = pages(Recipe { pages: size, length, ..recipe(pattern) });
+                let made = pages(TraceRecipe { pages: size, length, ..recipe(pattern) });
                 assert!(made.len() as u64 == length && made.iter().all(|page| *page < u64::from(size)));
             }
         }
@@ -275,18 +275,18 @@ mod tests {
 
     #[test]
     fn zipf_draws_by_rank() {
-        let mut counts = counts(&pages(recipe(Pattern::Zipf)));
+        let mut counts = counts(&pages(recipe(TracePattern::Zipf)));
         counts.sort_unstable();
         counts.reverse();
         // The sum of the weights of 200 ranks is 5.878: the first is drawn 3402 times, the tenth 340 times.
         assert!((3100..3700).contains(&counts[0]) && (280..400).contains(&counts[9]), "{counts:?}");
-        let uniform = self::counts(&pages(Recipe { exponent: 0.0, ..recipe(Pattern::Zipf) }));
+        let uniform = self::counts(&pages(TraceRecipe { exponent: 0.0, ..recipe(TracePattern::Zipf) }));
         assert!(uniform.iter().all(|count| (50..160).contains(count)), "{uniform:?}");
     }
 
     #[test]
     fn a_chase_visits_each_page_once_a_round() {
-        let made = pages(recipe(Pattern::Chase));
+        let made = pages(recipe(TracePattern::Chase));
         let round = counts(&made[..200]);
         assert!(round.iter().all(|count| *count == 1) && made[..200] == made[200..400]);
         assert!(made.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count() < 1000);
@@ -294,20 +294,21 @@ mod tests {
 
     #[test]
     fn scans_take_half_and_phases_change() {
-        let made = pages(recipe(Pattern::Scan));
+        let made = pages(recipe(TracePattern::Scan));
         let scanned = made.iter().filter(|page| **page >= 20).count();
         assert!((9_500..10_500).contains(&scanned), "{scanned}");
         assert_eq!(made[180..360], (20..200).collect::<Vec<_>>());
-        let made = pages(recipe(Pattern::Phases));
+        let made = pages(recipe(TracePattern::Phases));
         assert!(made[..2000].iter().all(|page| *page < 25));
         assert!(made[2000..4000].iter().all(|page| (25..50).contains(page)));
     }
 
     #[test]
     fn unsound_recipes_are_refused() {
-        for unsound in
-            [Recipe { pages: 0, ..recipe(Pattern::Loop) }, Recipe { exponent: f64::NAN, ..recipe(Pattern::Zipf) }]
-        {
+        for unsound in [
+            TraceRecipe { pages: 0, ..recipe(TracePattern::Loop) },
+            TraceRecipe { exponent: f64::NAN, ..recipe(TracePattern::Zipf) },
+        ] {
             assert!(unsound.generate(|_| panic!("an access")).is_err());
         }
     }

@@ -29,5 +29,5 @@ pub mod size;
 pub mod trace;
 
 pub use policies::Kind;
-pub use policy::{Counts, Outcome, Policy};
-pub use size::Ram;
+pub use policy::{AccessOutcome, Policy, PolicyCounts};
+pub use size::MemoryShareOf;

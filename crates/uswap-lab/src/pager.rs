@@ -3,10 +3,10 @@
 //! A page is *mapped* (touches cost nothing and are seen by nobody), *staged* (out of the program, still in RAM: a touch is
 //! a soft fault) or *out*. The table changes when the policy says so and when a fault is served; a hit ends in this file.
 
-use crate::policy::{Outcome, Policy};
+use crate::policy::{AccessOutcome, Policy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SimulatedPlace {
     Out,
     Mapped,
     Staged,
@@ -14,14 +14,14 @@ enum Place {
 
 /// Where each page is, and how many are where.
 #[derive(Clone, Debug)]
-pub struct Pages {
-    places: Vec<Place>,
+pub struct SimulatedPages {
+    places: Vec<SimulatedPlace>,
     mapped: usize,
     staged: usize,
     capacity: usize,
 }
 
-impl Pages {
+impl SimulatedPages {
     /// Pages that the memory holds at most.
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -48,8 +48,8 @@ impl Pages {
     /// If the page is not mapped.
     pub fn stage(&mut self, page: u32) {
         let place = &mut self.places[page as usize];
-        assert_eq!(*place, Place::Mapped, "only a mapped page can be staged");
-        *place = Place::Staged;
+        assert_eq!(*place, SimulatedPlace::Mapped, "only a mapped page can be staged");
+        *place = SimulatedPlace::Staged;
         self.mapped -= 1;
         self.staged += 1;
     }
@@ -60,24 +60,24 @@ impl Pages {
     /// If the page is not staged.
     pub fn evict(&mut self, page: u32) {
         let place = &mut self.places[page as usize];
-        assert_eq!(*place, Place::Staged, "only a staged page can be evicted");
-        *place = Place::Out;
+        assert_eq!(*place, SimulatedPlace::Staged, "only a staged page can be evicted");
+        *place = SimulatedPlace::Out;
         self.staged -= 1;
     }
 
     /// Whether the page is staged now.
     pub fn is_staged(&self, page: u32) -> bool {
-        self.places[page as usize] == Place::Staged
+        self.places[page as usize] == SimulatedPlace::Staged
     }
 }
 
 /// An eviction policy as a pager can have one.
 pub trait FaultPolicy {
     /// The page is out and was touched. After this there must be room for one more; then the page is mapped.
-    fn fault(&mut self, page: u32, pages: &mut Pages);
+    fn fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
     /// The page was staged and was touched; it is mapped now.
-    fn soft_fault(&mut self, page: u32, pages: &mut Pages);
+    fn soft_fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
     /// Whether the hardware notes a touch of a staged page, which stays mapped then: nobody waits for it.
     fn notes_touches(&self) -> bool {
@@ -91,35 +91,35 @@ pub trait FaultPolicy {
 /// A policy with the pages that it manages.
 #[derive(Clone, Debug)]
 pub struct Pager<P> {
-    pages: Pages,
+    pages: SimulatedPages,
     policy: P,
 }
 
 impl<P: FaultPolicy> Pager<P> {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(policy: P, distinct: usize, capacity: usize) -> Self {
-        let pages = Pages { places: vec![Place::Out; distinct], mapped: 0, staged: 0, capacity };
+        let pages = SimulatedPages { places: vec![SimulatedPlace::Out; distinct], mapped: 0, staged: 0, capacity };
         Self { pages, policy }
     }
 }
 
 impl<P: FaultPolicy> Policy for Pager<P> {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         match self.pages.places[page as usize] {
-            Place::Mapped => Outcome::Hit,
-            Place::Staged => {
-                self.pages.places[page as usize] = Place::Mapped;
+            SimulatedPlace::Mapped => AccessOutcome::Hit,
+            SimulatedPlace::Staged => {
+                self.pages.places[page as usize] = SimulatedPlace::Mapped;
                 self.pages.staged -= 1;
                 self.pages.mapped += 1;
                 self.policy.soft_fault(page, &mut self.pages);
-                if self.policy.notes_touches() { Outcome::Hit } else { Outcome::Soft }
+                if self.policy.notes_touches() { AccessOutcome::Hit } else { AccessOutcome::Soft }
             }
-            Place::Out => {
+            SimulatedPlace::Out => {
                 self.policy.fault(page, &mut self.pages);
                 assert!(!self.pages.is_full(), "the policy made no room");
-                self.pages.places[page as usize] = Place::Mapped;
+                self.pages.places[page as usize] = SimulatedPlace::Mapped;
                 self.pages.mapped += 1;
-                Outcome::Miss
+                AccessOutcome::Miss
             }
         }
     }
@@ -129,7 +129,7 @@ impl<P: FaultPolicy> Policy for Pager<P> {
     }
 
     fn holds(&self, page: u32) -> bool {
-        self.pages.places[page as usize] != Place::Out
+        self.pages.places[page as usize] != SimulatedPlace::Out
     }
 
     fn activations(&self) -> u64 {
@@ -144,13 +144,13 @@ mod tests {
     /// First in, first out with one staged page; writes down what it is told.
     #[derive(Default)]
     struct Diary {
-        told: Vec<(u32, Outcome)>,
+        told: Vec<(u32, AccessOutcome)>,
         queue: std::collections::VecDeque<u32>,
     }
 
     impl FaultPolicy for Diary {
-        fn fault(&mut self, page: u32, pages: &mut Pages) {
-            self.told.push((page, Outcome::Miss));
+        fn fault(&mut self, page: u32, pages: &mut SimulatedPages) {
+            self.told.push((page, AccessOutcome::Miss));
             self.queue.push_back(page);
             if pages.is_full() {
                 let staged = self.queue.iter().position(|page| pages.is_staged(*page));
@@ -163,9 +163,9 @@ mod tests {
             }
         }
 
-        fn soft_fault(&mut self, page: u32, pages: &mut Pages) {
+        fn soft_fault(&mut self, page: u32, pages: &mut SimulatedPages) {
             assert!(!pages.is_staged(page), "it is mapped by now");
-            self.told.push((page, Outcome::Soft));
+            self.told.push((page, AccessOutcome::Soft));
         }
 
         fn activations(&self) -> u64 {
@@ -178,16 +178,20 @@ mod tests {
         let mut pager = Pager::new(Diary::default(), 8, 3);
         let pages = [0, 1, 0, 0, 2, 1, 3, 1, 1, 2, 4, 4, 3, 0, 7, 7, 2];
         let met: Vec<_> = pages.iter().map(|page| (*page, pager.access(*page))).collect();
-        assert!([Outcome::Hit, Outcome::Soft, Outcome::Miss].iter().all(|kind| met.iter().any(|(_, met)| met == kind)));
-        let not_hit: Vec<_> = met.into_iter().filter(|(_, outcome)| *outcome != Outcome::Hit).collect();
+        assert!(
+            [AccessOutcome::Hit, AccessOutcome::Soft, AccessOutcome::Miss]
+                .iter()
+                .all(|kind| met.iter().any(|(_, met)| met == kind))
+        );
+        let not_hit: Vec<_> = met.into_iter().filter(|(_, outcome)| *outcome != AccessOutcome::Hit).collect();
         assert_eq!(pager.policy.told, not_hit);
     }
 
     struct Idle;
 
     impl FaultPolicy for Idle {
-        fn fault(&mut self, _page: u32, _pages: &mut Pages) {}
-        fn soft_fault(&mut self, _page: u32, _pages: &mut Pages) {}
+        fn fault(&mut self, _page: u32, _pages: &mut SimulatedPages) {}
+        fn soft_fault(&mut self, _page: u32, _pages: &mut SimulatedPages) {}
         fn activations(&self) -> u64 {
             0
         }

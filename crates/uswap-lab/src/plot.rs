@@ -6,7 +6,7 @@ use plotters::prelude::*;
 
 use crate::policies::Kind;
 use crate::report::Report;
-use crate::size::Ram;
+use crate::size::MemoryShareOf;
 
 const SIZE: (u32, u32) = (800, 480);
 /// Colours that can be told apart by the colour-blind: those of Okabe and Ito, then of Tol.
@@ -38,8 +38,8 @@ pub fn write(report: &Report, path: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// A sentence: some is given so and some so, and the curve has one axis.
-pub fn in_percent(sizes: &[Ram]) -> Result<bool, String> {
-    let percents = sizes.iter().filter(|ram| matches!(ram, Ram::Percent(_))).count();
+pub fn in_percent(sizes: &[MemoryShareOf]) -> Result<bool, String> {
+    let percents = sizes.iter().filter(|ram| matches!(ram, MemoryShareOf::Percent(_))).count();
     if percents != 0 && percents != sizes.len() {
         return Err("a curve needs all sizes in percent or all in pages".into());
     }
@@ -48,9 +48,9 @@ pub fn in_percent(sizes: &[Ram]) -> Result<bool, String> {
 
 /// The line of a policy: memory and miss ratio in percent, by rising memory.
 fn line(report: &Report, policy: Kind) -> Vec<(f64, f64)> {
-    let place = |ram: Ram| match ram {
-        Ram::Percent(percent) => percent,
-        Ram::Pages(pages) => pages as f64,
+    let place = |ram: MemoryShareOf| match ram {
+        MemoryShareOf::Percent(percent) => percent,
+        MemoryShareOf::Pages(pages) => pages as f64,
     };
     let mut points: Vec<(f64, f64)> =
         report.sizes.iter().map(|ram| (place(*ram), 100.0 * report.mean(policy, Some(*ram)))).collect();

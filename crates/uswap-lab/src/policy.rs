@@ -2,7 +2,7 @@
 
 /// What an access met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AccessOutcome {
     /// The page was mapped: costs nothing.
     Hit,
     /// The page was staged, unmapped but in RAM: costs a fault and no transfer.
@@ -14,7 +14,7 @@ pub enum Outcome {
 /// An eviction policy together with the memory that it manages. Pages are numbered densely from zero.
 pub trait Policy {
     /// The program touches the page. Afterwards the page is held.
-    fn access(&mut self, page: u32) -> Outcome;
+    fn access(&mut self, page: u32) -> AccessOutcome;
 
     /// Pages that take up memory now, staged ones included.
     fn held(&self) -> usize;
@@ -29,12 +29,12 @@ pub trait Policy {
     }
 
     /// Accesses all pages in order and counts. Compiled for each policy, so that a call in the inner loop is direct.
-    fn replay(&mut self, pages: &[u32], counts: &mut Counts) {
+    fn replay(&mut self, pages: &[u32], counts: &mut PolicyCounts) {
         for &page in pages {
             match self.access(page) {
-                Outcome::Hit => {}
-                Outcome::Soft => counts.soft_faults += 1,
-                Outcome::Miss => counts.misses += 1,
+                AccessOutcome::Hit => {}
+                AccessOutcome::Soft => counts.soft_faults += 1,
+                AccessOutcome::Miss => counts.misses += 1,
             }
         }
         counts.accesses += pages.len() as u64;
@@ -44,7 +44,7 @@ pub trait Policy {
 
 /// What came of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PolicyCounts {
     /// Touches of pages.
     pub accesses: u64,
     /// Touches of pages that were not held; the first touch of a page is one.
@@ -55,7 +55,7 @@ pub struct Counts {
     pub activations: u64,
 }
 
-impl Counts {
+impl PolicyCounts {
     /// Misses among the accesses, 0 to 1; 0 of none.
     pub fn miss_ratio(&self) -> f64 {
         if self.accesses == 0 { 0.0 } else { self.misses as f64 / self.accesses as f64 }

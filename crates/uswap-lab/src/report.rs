@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::policies::Kind;
 use crate::replay::Replayed;
-use crate::size::Ram;
+use crate::size::MemoryShareOf;
 
 /// Replays of one or more traces under the same policies and sizes.
 #[derive(Clone, Debug)]
@@ -15,14 +15,14 @@ pub struct Report {
     /// In the order of the command line.
     pub policies: Vec<Kind>,
     /// In the order of the command line.
-    pub sizes: Vec<Ram>,
+    pub sizes: Vec<MemoryShareOf>,
     /// A trace each.
     pub traces: Vec<Replayed>,
 }
 
 impl Report {
     /// The mean miss ratio over the traces: each counts the same, however long. Of one size, or over all.
-    pub fn mean(&self, policy: Kind, ram: Option<Ram>) -> f64 {
+    pub fn mean(&self, policy: Kind, ram: Option<MemoryShareOf>) -> f64 {
         let cells = self.traces.iter().flat_map(|trace| &trace.cells);
         let ratios = cells
             .filter(|cell| cell.policy == policy && ram.is_none_or(|ram| cell.ram == ram))
@@ -32,7 +32,7 @@ impl Report {
     }
 
     /// Policy and size of each mean; no size for the one over all sizes.
-    fn means(&self) -> impl Iterator<Item = (Kind, Option<Ram>)> + '_ {
+    fn means(&self) -> impl Iterator<Item = (Kind, Option<MemoryShareOf>)> + '_ {
         let sizes = || self.sizes.iter().map(|ram| Some(*ram)).chain([None]);
         self.policies.iter().flat_map(move |policy| sizes().map(|ram| (*policy, ram)))
     }
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-fn size_name(ram: Option<Ram>) -> String {
+fn size_name(ram: Option<MemoryShareOf>) -> String {
     ram.map_or_else(|| "all".into(), |ram| ram.to_string())
 }
 
@@ -99,15 +99,15 @@ fn csv_field(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Counts;
-    use crate::replay::Cell;
+    use crate::policy::PolicyCounts;
+    use crate::replay::ReplayCell;
 
     fn report() -> Report {
-        let sizes = vec![Ram::Percent(10.0), Ram::Pages(7)];
+        let sizes = vec![MemoryShareOf::Percent(10.0), MemoryShareOf::Pages(7)];
         let trace = |path: &str, misses: [u64; 2]| {
             let cells = sizes.iter().zip(misses).map(|(ram, misses)| {
-                let counts = Counts { accesses: 10, misses, soft_faults: 1, activations: 2 };
-                Cell { policy: Kind::Lru, ram: *ram, pages: 7, counts }
+                let counts = PolicyCounts { accesses: 10, misses, soft_faults: 1, activations: 2 };
+                ReplayCell { policy: Kind::Lru, ram: *ram, pages: 7, counts }
             });
             Replayed { path: path.into(), accesses: 10, distinct: 70, cells: cells.collect() }
         };

@@ -8,14 +8,14 @@ const MAX: u64 = u32::MAX as u64;
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ram {
+pub enum MemoryShareOf {
     /// Percent of the trace's distinct pages, above 0 and up to 100.
     Percent(f64),
     /// Pages.
     Pages(u64),
 }
 
-impl Ram {
+impl MemoryShareOf {
     /// Pages of a trace with so many distinct ones: rounded, at least one.
     pub fn of(self, distinct: usize) -> usize {
         match self {
@@ -25,7 +25,7 @@ impl Ram {
     }
 }
 
-impl FromStr for Ram {
+impl FromStr for MemoryShareOf {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -46,7 +46,7 @@ impl FromStr for Ram {
     }
 }
 
-impl fmt::Display for Ram {
+impl fmt::Display for MemoryShareOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Percent(percent) => write!(f, "{percent}%"),
@@ -62,17 +62,17 @@ mod tests {
     #[test]
     fn amounts_are_read_and_written() {
         for text in ["10%", "0.5%", "100%", "1", "5000"] {
-            assert_eq!(text.parse::<Ram>().map(|ram| ram.to_string()).as_deref(), Ok(text));
+            assert_eq!(text.parse::<MemoryShareOf>().map(|ram| ram.to_string()).as_deref(), Ok(text));
         }
-        assert_eq!("25%".parse::<Ram>().unwrap().of(1011), 253);
-        assert_eq!("1%".parse::<Ram>().unwrap().of(3), 1);
-        assert_eq!("7".parse::<Ram>().unwrap().of(3), 7);
+        assert_eq!("25%".parse::<MemoryShareOf>().unwrap().of(1011), 253);
+        assert_eq!("1%".parse::<MemoryShareOf>().unwrap().of(3), 1);
+        assert_eq!("7".parse::<MemoryShareOf>().unwrap().of(3), 7);
     }
 
     #[test]
     fn nonsense_is_refused() {
         for text in ["", "%", "0", "0%", "101%", "-1", "NaN%", "inf%", "1.5", "10 %", "4294967296", "64M"] {
-            let error = text.parse::<Ram>().unwrap_err();
+            let error = text.parse::<MemoryShareOf>().unwrap_err();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
     }

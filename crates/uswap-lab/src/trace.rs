@@ -145,9 +145,9 @@ fn next_in_text(input: &mut impl BufRead, line: &mut u64, text: &mut Vec<u8>) ->
             return Err(format!("is longer than {LONGEST_LINE} bytes: this is no trace"));
         }
         match parse_line(text) {
-            Line::Page(page) => return Ok(Some(page)),
-            Line::Nothing => {}
-            Line::Malformed => {
+            TraceLine::Page(page) => return Ok(Some(page)),
+            TraceLine::Nothing => {}
+            TraceLine::Malformed => {
                 return Err(format!("{:?} is not a page number", String::from_utf8_lossy(text.trim_ascii())));
             }
         }
@@ -155,22 +155,22 @@ fn next_in_text(input: &mut impl BufRead, line: &mut u64, text: &mut Vec<u8>) ->
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum TraceLine {
     Page(u64),
     Nothing,
     Malformed,
 }
 
-fn parse_line(line: &[u8]) -> Line {
+fn parse_line(line: &[u8]) -> TraceLine {
     let text = line.trim_ascii();
     if text.first().is_none_or(|first| *first == b'#') || text.iter().all(|byte| *byte == b'*') {
-        return Line::Nothing;
+        return TraceLine::Nothing;
     }
     let (digits, radix) = match text {
         [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
         digits => (digits, 10),
     };
-    parse_digits(digits, radix).map_or(Line::Malformed, Line::Page)
+    parse_digits(digits, radix).map_or(TraceLine::Malformed, TraceLine::Page)
 }
 
 /// Digits only, at least one, and a number that fits.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use uswap_lab::compact::{MAGIC, VERSION, Writer};
-use uswap_lab::generate::{Format, Pattern, Recipe, write_file};
+use uswap_lab::generate::{TraceFormat, TracePattern, TraceRecipe, write_file};
 use uswap_lab::numbering::{Numbering, next_uses};
 use uswap_lab::policies::NEVER;
 use uswap_lab::replay::replay;
 use uswap_lab::trace::{Trace, TraceError};
-use uswap_lab::{Kind, Ram};
+use uswap_lab::{Kind, MemoryShareOf};
 
 fn read(bytes: Vec<u8>) -> Result<Vec<u64>, TraceError> {
     let mut trace = Trace::new(Path::new("trace"), Cursor::new(bytes))?;
@@ -107,14 +107,14 @@ fn heads_that_are_not_known_are_refused() {
 #[test]
 fn generated_files_replay_alike_in_all_formats() {
     let scratch = Scratch::new("formats");
-    let recipe = Recipe { pattern: Pattern::Zipf, pages: 500, length: 20_000, seed: 7, exponent: 0.9 };
-    let sizes = [Ram::Percent(25.0), Ram::Pages(50)];
+    let recipe = TraceRecipe { pattern: TracePattern::Zipf, pages: 500, length: 20_000, seed: 7, exponent: 0.9 };
+    let sizes = [MemoryShareOf::Percent(25.0), MemoryShareOf::Pages(50)];
     let mut all = Vec::new();
     for (name, format) in [
-        ("a.txt", Format::Text),
-        ("a.txt.gz", Format::Text),
-        ("a.trace", Format::Compact),
-        ("a.trace.gz", Format::Compact),
+        ("a.txt", TraceFormat::Text),
+        ("a.txt.gz", TraceFormat::Text),
+        ("a.trace", TraceFormat::Compact),
+        ("a.trace.gz", TraceFormat::Compact),
     ] {
         let path = scratch.0.join(name);
         write_file(&recipe, format, &path).expect("a trace");
@@ -134,7 +134,7 @@ fn generated_files_replay_alike_in_all_formats() {
 #[test]
 fn what_cannot_be_replayed_is_named() {
     let scratch = Scratch::new("refused");
-    let refused = |path: &Path| replay(path, &[Kind::Lru], &[Ram::Pages(1)]).unwrap_err().to_string();
+    let refused = |path: &Path| replay(path, &[Kind::Lru], &[MemoryShareOf::Pages(1)]).unwrap_err().to_string();
     assert!(refused(&scratch.0.join("missing")).contains("missing"));
     assert!(refused(&scratch.0).contains("not a regular file"));
     assert!(refused(&scratch.file("empty", b"")).contains("no page number"));

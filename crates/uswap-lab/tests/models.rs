@@ -341,6 +341,6 @@ proptest! {
 
     #[test]
     fn kernel_is_its_plain_model(pages in trace(40, 300), capacity in 1usize..24) {
-        agree(Kind::Kernel, &pages, capacity, Kernel { capacity, ..Kernel::default() })?;
+        agree(Kind::KernelLists, &pages, capacity, Kernel { capacity, ..Kernel::default() })?;
     }
 }

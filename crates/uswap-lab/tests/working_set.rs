@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use uswap_core::reclaim::PolicyKind;
 use uswap_lab::policies::Knowledge;
-use uswap_lab::{Kind, Outcome, Policy};
+use uswap_lab::{AccessOutcome, Kind, Policy};
 
 /// Pages of memory.
 const MEMORY: usize = 4000;
@@ -15,7 +15,7 @@ type Simulator = Box<dyn Policy>;
 
 /// Sweeps over pages in order; how many misses.
 fn sweep(simulator: &mut Simulator, pages: std::ops::Range<u32>) -> usize {
-    pages.filter(|page| simulator.access(*page) == Outcome::Miss).count()
+    pages.filter(|page| simulator.access(*page) == AccessOutcome::Miss).count()
 }
 
 fn held(simulator: &Simulator, pages: std::ops::Range<u32>) -> usize {

@@ -40,7 +40,7 @@ mod path;
 mod stats;
 mod store;
 
-pub use background::drain::{Drain, DrainRefusal, DrainReport, Room};
+pub use background::drain::{Drain, DrainRefusal, DrainReport, DrainRoom};
 pub use background::repack::RepackReport;
 pub use background::writeback::{WritebackReport, WritebackScratch};
 pub use codec::Compression;

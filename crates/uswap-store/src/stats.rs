@@ -119,7 +119,7 @@ pub struct DeviceStatus {
 
 /// The counters as they are counted. Each is documented at [`StoreStats`].
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct StoreCounters {
     pub same_filled_pages: AtomicU64,
     pub stored_incompressible_pages: AtomicU64,
     pub reject_compress_poor: AtomicU64,
@@ -149,7 +149,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Relaxed);
 }
 
-impl Counters {
+impl StoreCounters {
     /// The counters; gauges that live elsewhere are left at 0.
     pub fn snapshot(&self) -> StoreStats {
         let get = |c: &AtomicU64| c.load(Relaxed);

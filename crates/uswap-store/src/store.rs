@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use uswap_core::util::growth::{Growth, during};
 use uswap_core::{
-    Allocator, Handle, OneLock, PAGE_SIZE, PageHasher, Piece, RankedMutex, SLAB_SIZE, Slabs, Supply, Zbud, ranks,
+    Allocator, Handle, OneLock, PAGE_SIZE, PageHasher, PoolPiece, RankedMutex, SLAB_SIZE, Slabs, Supply, Zbud, ranks,
 };
 use uswap_sys::Reservation;
 
 use crate::background::repack::Repacker;
 use crate::codec::{Compression, TAG};
 use crate::config::{AllocatorKind, GROUP, ObjectId, StoreConfig, StoreError};
-use crate::device::Devices;
+use crate::device::SwapDevices;
 use crate::device::extent::Extent;
 use crate::faults::StoreFaults;
-use crate::object::table::{List, Place, Shard};
-use crate::stats::{Counters, StoreStats, add};
+use crate::object::table::{EntryList, ObjectPlace, Shard};
+use crate::stats::{StoreCounters, StoreStats, add};
 
 /// Copies given up for each lock of a shard.
 const FREED_AT_ONCE: usize = 16;
@@ -26,7 +26,7 @@ const FREED_AT_ONCE: usize = 16;
 /// A piece of the reserved range below the pool.
 pub struct PoolMemory(pub Reservation);
 
-impl Piece for PoolMemory {
+impl PoolPiece for PoolMemory {
     fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
@@ -78,8 +78,8 @@ pub struct Store {
     pub(crate) hasher: PageHasher,
     pub(crate) shards: Box<[RankedMutex<Shard>]>,
     pub(crate) pool: Box<dyn Allocator>,
-    pub(crate) devices: Devices,
-    pub(crate) counters: Counters,
+    pub(crate) devices: SwapDevices,
+    pub(crate) counters: StoreCounters,
     /// Fault points for tests.
     pub faults: StoreFaults,
     /// The bits of a [`Compression`].
@@ -169,7 +169,7 @@ impl Store {
     /// [`StoreError::Reserve`] when the address space is not to be had, [`StoreError::Compressor`] without memory for it.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
         let pool = make_pool(&config)?;
-        let devices = Devices::new(config.concurrency.slots);
+        let devices = SwapDevices::new(config.concurrency.slots);
         for (device, priority) in config.devices {
             devices.add(device, priority).ok_or(StoreError::TooManyDevices)?;
         }
@@ -183,7 +183,7 @@ impl Store {
             faults: StoreFaults::default(),
             compression: AtomicU16::new(config.tier.compression.to_bits()),
             devices,
-            counters: Counters::default(),
+            counters: StoreCounters::default(),
             writing_back: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             squeezer: Mutex::new(Some(Repacker::new())),
@@ -270,17 +270,17 @@ impl Store {
     }
 
     /// Frees a copy that no entry names any more.
-    pub(crate) fn free_copy(&self, copy: Option<Place>) {
+    pub(crate) fn free_copy(&self, copy: Option<ObjectPlace>) {
         match copy {
-            None | Some(Place::Gone | Place::Vacant) => {}
-            Some(Place::Filled(_)) => {
+            None | Some(ObjectPlace::Gone | ObjectPlace::Vacant) => {}
+            Some(ObjectPlace::Filled(_)) => {
                 self.counters.same_filled_pages.fetch_sub(1, Relaxed);
             }
-            Some(Place::Pool { handle, .. }) => {
+            Some(ObjectPlace::Pool { handle, .. }) => {
                 self.free_in_pool(handle);
                 self.unstall();
             }
-            Some(Place::Device(extent)) => {
+            Some(ObjectPlace::Device(extent)) => {
                 if extent.is_page() {
                     self.counters.stored_incompressible_pages.fetch_sub(1, Relaxed);
                 }
@@ -313,7 +313,7 @@ impl Store {
     }
 
     /// Gives up to `count` copies up whose references are all cached; returns how many went. `list` says which tier.
-    pub(crate) fn give_up_cached(&self, list: List, count: u32) -> u32 {
+    pub(crate) fn give_up_cached(&self, list: EntryList, count: u32) -> u32 {
         let mut given = 0;
         for shard in self.shards_in_turn(1) {
             while given < count {
@@ -329,15 +329,15 @@ impl Store {
     }
 
     /// The same for some of one shard, whose lock is free again when their memory goes back.
-    fn give_up_some(&self, shard: usize, list: List, count: u32) -> u32 {
-        let mut copies = [Place::Gone; FREED_AT_ONCE];
+    fn give_up_some(&self, shard: usize, list: EntryList, count: u32) -> u32 {
+        let mut copies = [ObjectPlace::Gone; FREED_AT_ONCE];
         let mut shard = self.shards[shard].lock();
         let mut taken = 0;
         while taken < FREED_AT_ONCE.min(count as usize)
             && let Some(index) = shard.tail(list)
         {
             copies[taken] = shard.entry(index).place;
-            shard.set_place(index, Place::Gone);
+            shard.set_place(index, ObjectPlace::Gone);
             taken += 1;
         }
         drop(shard);

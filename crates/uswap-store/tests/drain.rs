@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use common::{Random, SLAB, check, hard, hasher, page, put, soft, store};
 use uswap_core::PAGE_SIZE;
 use uswap_device::{Corrupt, Device, Errno, Fail, RamDevice, When};
-use uswap_store::{Drain, DrainRefusal, DrainReport, Load, LoadError, Room, Scratch, Store, WritebackScratch};
+use uswap_store::{Drain, DrainRefusal, DrainReport, DrainRoom, Load, LoadError, Scratch, Store, WritebackScratch};
 
 fn ram(name: &str, slots: u32) -> Box<dyn Device> {
     Box::new(RamDevice::new(name, slots))
@@ -112,12 +112,12 @@ fn what_there_is_room_for_in_memory_is_counted_in_its_own_pages() {
     let DrainRefusal::NoRoom { slots, pages: 199, room } = store.begin_drain("disk", 198).err().unwrap() else {
         panic!("100 pages, of which all but one are had twice")
     };
-    assert!(slots < 40 && room == Room { pool: 0, devices: 0, memory: 198 }, "{slots} slots, {room:?}");
+    assert!(slots < 40 && room == DrainRoom { pool: 0, devices: 0, memory: 198 }, "{slots} slots, {room:?}");
     store.cancel_drain(&store.begin_drain("disk", 199).unwrap());
     store.set_pool_limit(slots / 2 * PAGE_SIZE as u64);
     let half = store.begin_drain("disk", 0).err().unwrap();
     let DrainRefusal::NoRoom { room, .. } = half else { panic!("{half:?}") };
-    assert_eq!(room, Room { pool: slots / 2, devices: 0, memory: 0 });
+    assert_eq!(room, DrainRoom { pool: slots / 2, devices: 0, memory: 0 });
     store.cancel_drain(&store.begin_drain("disk", slots / 2 + 120).unwrap());
     store.set_pool_limit(64 * SLAB);
     let whole: Vec<_> = (200..300).map(|seed| put(&store, &hard(seed), &mut scratch).unwrap()).collect();

@@ -13,7 +13,7 @@ pub use alloc::reservation::Reservation;
 pub use io::aligned::AlignedBuf;
 pub use io::file::{can_be_executed, direct_alignment, free_bytes, is_memory_file_system, punch_hole};
 pub use io::read_ring::{FinishedRead, ReadRing};
-pub use io::ring::{Ring, RingOp};
+pub use io::ring::{IoRing, RingOp};
 
 use std::io::{Error, Result};
 

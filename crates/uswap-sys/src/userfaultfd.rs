@@ -117,13 +117,13 @@ struct Register {
 }
 
 #[repr(C)]
-struct Range {
+struct UffdRange {
     start: u64,
     length: u64,
 }
 
 #[repr(C)]
-struct Protect {
+struct UffdProtect {
     start: u64,
     length: u64,
     mode: u64,
@@ -149,7 +149,7 @@ struct Zero {
 /// struct uffd_msg: kind at byte 0, three words from byte 8.
 #[repr(C, packed)]
 #[derive(Clone, Copy, Default)]
-struct Message {
+struct UffdMessage {
     kind: u8,
     reserved: [u8; 7],
     words: [u64; 3],
@@ -229,7 +229,7 @@ impl Userfaultfd {
     /// # Errors
     /// EAGAIN: an event is pending; ENOENT: not registered for it (any more); ESRCH: the address space is gone.
     pub fn protect(&self, start: u64, length: u64) -> io::Result<()> {
-        self.ioctl(UFFDIO_WRITEPROTECT, &mut Protect { start, length, mode: WRITE_PROTECT })
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdProtect { start, length, mode: WRITE_PROTECT })
     }
 
     /// Takes the protection of a range back, and wakes who waits there.
@@ -237,7 +237,7 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Userfaultfd::protect`].
     pub fn unprotect(&self, start: u64, length: u64) -> io::Result<()> {
-        self.ioctl(UFFDIO_WRITEPROTECT, &mut Protect { start, length, mode: 0 })
+        self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdProtect { start, length, mode: 0 })
     }
 
     /// Takes the registration back and wakes who waits.
@@ -245,7 +245,7 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Userfaultfd::register`].
     pub fn unregister(&self, start: u64, length: u64) -> io::Result<()> {
-        self.ioctl(UFFDIO_UNREGISTER, &mut Range { start, length })
+        self.ioctl(UFFDIO_UNREGISTER, &mut UffdRange { start, length })
     }
 
     /// UFFDIO_COPY of `pages` (whole pages of this process) to `destination`.
@@ -282,7 +282,7 @@ impl Userfaultfd {
     /// UFFDIO_WAKE: needed after EEXIST, which wakes nobody.
     pub fn wake(&self, start: u64, length: u64) {
         // A range that is gone has no waiters.
-        let _ = self.ioctl(UFFDIO_WAKE, &mut Range { start, length });
+        let _ = self.ioctl(UFFDIO_WAKE, &mut UffdRange { start, length });
     }
 
     /// Whether the address space still exists: an attempt to install a page at `unregistered`, a page address that is
@@ -327,7 +327,7 @@ impl Userfaultfd {
     /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it can be read again
     /// (`userfaultfd_ctx_read` in fs/userfaultfd.c).
     pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
-        let mut messages = [Message::default(); MAX_MESSAGES];
+        let mut messages = [UffdMessage::default(); MAX_MESSAGES];
         let length = size_of_val(&messages);
         // SAFETY: the buffer is as long as said.
         let n = unsafe { libc::read(self.0.as_raw_fd(), messages.as_mut_ptr().cast(), length) };
@@ -336,7 +336,7 @@ impl Userfaultfd {
             let none = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
             return if none { Ok(false) } else { Err(error) };
         }
-        let count = n as usize / size_of::<Message>();
+        let count = n as usize / size_of::<UffdMessage>();
         events.extend(messages[..count].iter().map(|message| decode(*message)));
         Ok(count == MAX_MESSAGES)
     }
@@ -374,7 +374,7 @@ const NOWHERE: u64 = 4096;
 /// Messages taken by one read.
 const MAX_MESSAGES: usize = 16;
 
-fn decode(message: Message) -> Event {
+fn decode(message: UffdMessage) -> Event {
     let [a, b, c] = message.words;
     match message.kind {
         0x12 => Event::Fault {
@@ -451,12 +451,12 @@ mod tests {
 
     #[test]
     fn ioctl_structures_have_the_kernels_sizes() {
-        assert_eq!(size_of::<Message>(), 32);
+        assert_eq!(size_of::<UffdMessage>(), 32);
         for (request, size) in [
             (UFFDIO_API, size_of::<Api>()),
             (UFFDIO_REGISTER, size_of::<Register>()),
-            (UFFDIO_WAKE, size_of::<Range>()),
-            (UFFDIO_WRITEPROTECT, size_of::<Protect>()),
+            (UFFDIO_WAKE, size_of::<UffdRange>()),
+            (UFFDIO_WRITEPROTECT, size_of::<UffdProtect>()),
             (UFFDIO_COPY, size_of::<Copy>()),
             (UFFDIO_ZEROPAGE, size_of::<Zero>()),
         ] {

@@ -12,14 +12,14 @@ use clap::{Args, Parser, Subcommand};
 use crate::matrix::cell::Bench;
 use crate::matrix::{self, figures};
 use crate::measure::cgroup::{Hierarchy, Version};
-use crate::measure::launch::Scratch;
-use crate::measure::machine::Machine;
-use crate::report::results::{Outcome, Results};
+use crate::measure::launch::ScratchFolder;
+use crate::measure::machine::MachineInfo;
+use crate::report::results::{CellOutcome, Results};
 use crate::report::{self, plots};
 use crate::studies::{compare, fault_latency, locks, packing, zswap};
 use crate::system::System;
 use crate::workload::real;
-use crate::workload::{Family, Place, Workload, all, select};
+use crate::workload::{WorkFolder, Workload, WorkloadFamily, all, select};
 use page_commands::{CodecsArguments, OwnMemoryArguments, SampleArguments, UnitsArguments};
 
 /// Exit statuses.
@@ -51,13 +51,13 @@ Exit status: 0 every row that was run is fine; 1 a row failed; 2 wrong usage; 12
 )]
 pub struct CommandLine {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BenchCommand>,
     #[command(flatten)]
     matrix: MatrixArguments,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
+enum BenchCommand {
     /// Name all workloads
     List,
     /// Measure the figures that have a requirement (about two minutes)
@@ -215,7 +215,7 @@ struct FaultsArguments {
 
 /// What questions of their own share.
 #[derive(Args, Debug)]
-struct Question {
+struct BenchQuestion {
     #[command(flatten)]
     common: Common,
     /// How often everything is run
@@ -238,7 +238,7 @@ struct Question {
 #[derive(Args, Debug)]
 struct PackingArguments {
     #[command(flatten)]
-    question: Question,
+    question: BenchQuestion,
     /// Workloads, as in a run of the matrix
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     workload: Vec<String>,
@@ -257,7 +257,7 @@ struct PackingArguments {
 #[derive(Args, Debug)]
 struct ZswapArguments {
     #[command(flatten)]
-    question: Question,
+    question: BenchQuestion,
     /// Numbers of jobs
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 12, 16, 20, 24])]
     jobs: Vec<usize>,
@@ -272,13 +272,13 @@ const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
 const SYSTEMS: [&str; 5] = ["none", "uswap", "kernel-swapfile", "kernel-zswap", "kernel-zram"];
 
 /// A refusal: what to say and which status to exit with.
-pub(crate) type Refusal = (String, i32);
+pub(crate) type BenchRefusal = (String, i32);
 
-fn usage(text: String) -> Refusal {
+fn usage(text: String) -> BenchRefusal {
     (text, exit::USAGE)
 }
 
-pub(crate) fn refused(text: String) -> Refusal {
+pub(crate) fn refused(text: String) -> BenchRefusal {
     (text, exit::REFUSED)
 }
 
@@ -286,18 +286,18 @@ pub(crate) fn refused(text: String) -> Refusal {
 pub fn run(line: &CommandLine) -> i32 {
     let outcome = match &line.command {
         _ if line.matrix.list => list(),
-        Some(Command::List) => list(),
-        Some(Command::Figures { common }) => only_figures(common),
-        Some(Command::Compare(arguments)) => comparison(arguments),
-        Some(Command::Locks(arguments)) => only_locks(arguments),
-        Some(Command::Faults(arguments)) => only_faults(arguments),
-        Some(Command::Packing(arguments)) => only_packing(arguments),
-        Some(Command::Zswap(arguments)) => only_zswap(arguments),
-        Some(Command::Sample(arguments)) => page_commands::sample_pages(arguments),
-        Some(Command::Codecs(arguments)) => page_commands::only_codecs(arguments),
-        Some(Command::Units(arguments)) => page_commands::only_units(arguments),
-        Some(Command::OwnMemory(arguments)) => page_commands::own_memory(arguments),
-        Some(Command::Report { folder }) => again(folder),
+        Some(BenchCommand::List) => list(),
+        Some(BenchCommand::Figures { common }) => only_figures(common),
+        Some(BenchCommand::Compare(arguments)) => comparison(arguments),
+        Some(BenchCommand::Locks(arguments)) => only_locks(arguments),
+        Some(BenchCommand::Faults(arguments)) => only_faults(arguments),
+        Some(BenchCommand::Packing(arguments)) => only_packing(arguments),
+        Some(BenchCommand::Zswap(arguments)) => only_zswap(arguments),
+        Some(BenchCommand::Sample(arguments)) => page_commands::sample_pages(arguments),
+        Some(BenchCommand::Codecs(arguments)) => page_commands::only_codecs(arguments),
+        Some(BenchCommand::Units(arguments)) => page_commands::only_units(arguments),
+        Some(BenchCommand::OwnMemory(arguments)) => page_commands::own_memory(arguments),
+        Some(BenchCommand::Report { folder }) => again(folder),
         None => whole(&line.matrix),
     };
     outcome.unwrap_or_else(|(text, status)| {
@@ -306,8 +306,8 @@ pub fn run(line: &CommandLine) -> i32 {
     })
 }
 
-fn list() -> Result<i32, Refusal> {
-    for workload in all().iter().filter(|workload| workload.family != Family::Test) {
+fn list() -> Result<i32, BenchRefusal> {
+    for workload in all().iter().filter(|workload| workload.family != WorkloadFamily::Test) {
         println!("{:16} {}", workload.name, workload.about);
     }
     Ok(0)
@@ -316,17 +316,17 @@ fn list() -> Result<i32, Refusal> {
 /// What every measurement needs: the lock, the scratch folder, the programs.
 struct Setting {
     bench: Bench,
-    place: Place,
-    _scratch: Scratch,
+    place: WorkFolder,
+    _scratch: ScratchFolder,
     _lock: File,
 }
 
 impl Setting {
-    fn new(common: &Common, mib: u32, seconds: f64) -> Result<Self, Refusal> {
+    fn new(common: &Common, mib: u32, seconds: f64) -> Result<Self, BenchRefusal> {
         check_seconds(seconds)?;
         let lock = lock()?;
         uswap_sys::process::interrupt::remember_requests_to_end().map_err(|error| refused(error.to_string()))?;
-        let scratch = Scratch::new(&common.work).map_err(refused)?;
+        let scratch = ScratchFolder::new(&common.work).map_err(refused)?;
         let beside = std::env::current_exe().map_err(|error| refused(error.to_string()))?;
         let beside = beside.parent().unwrap_or(Path::new("/")).to_path_buf();
         let workloads = beside.join("uswap-workload");
@@ -335,21 +335,21 @@ impl Setting {
         }
         let folder = scratch.path().to_path_buf();
         let bench = Bench { hierarchy: hierarchy(), uswap: find_uswap(common, &beside)?, folder: folder.clone() };
-        let place = Place { folder, workloads, mib: mib as usize, seconds };
+        let place = WorkFolder { folder, workloads, mib: mib as usize, seconds };
         Ok(Self { bench, place, _scratch: scratch, _lock: lock })
     }
 
-    fn machine(&self) -> Machine {
+    fn machine(&self) -> MachineInfo {
         let version = match &self.bench.hierarchy {
             Ok(hierarchy) if hierarchy.version() == Version::V1 => "version 1".into(),
             Ok(_) => "version 2".into(),
             Err(why) => format!("not at all ({why})"),
         };
-        Machine::here(&self.place.folder, &version)
+        MachineInfo::here(&self.place.folder, &version)
     }
 }
 
-fn check_seconds(seconds: f64) -> Result<(), Refusal> {
+fn check_seconds(seconds: f64) -> Result<(), BenchRefusal> {
     match seconds > 0.0 && seconds < 3600.0 {
         true => Ok(()),
         false => Err(usage(format!("--seconds {seconds}: more than 0 and less than an hour"))),
@@ -363,7 +363,7 @@ fn hierarchy() -> Result<Hierarchy, String> {
     Hierarchy::find()
 }
 
-fn find_uswap(common: &Common, beside: &Path) -> Result<Result<PathBuf, String>, Refusal> {
+fn find_uswap(common: &Common, beside: &Path) -> Result<Result<PathBuf, String>, BenchRefusal> {
     match &common.uswap {
         Some(given) => Ok(Ok(executable(given)?)),
         None => {
@@ -375,13 +375,13 @@ fn find_uswap(common: &Common, beside: &Path) -> Result<Result<PathBuf, String>,
 }
 
 /// The path of a program that is there, from the root.
-fn executable(path: &Path) -> Result<PathBuf, Refusal> {
+fn executable(path: &Path) -> Result<PathBuf, BenchRefusal> {
     let found = fs::canonicalize(path).map_err(|error| usage(format!("{}: {error}", path.display())))?;
     if found.is_file() { Ok(found) } else { Err(usage(format!("{}: not a program", path.display()))) }
 }
 
 /// zswap and the measurements of two runs at a time would disturb each other.
-fn lock() -> Result<File, Refusal> {
+fn lock() -> Result<File, BenchRefusal> {
     let path = std::env::temp_dir().join("uswap-bench.lock");
     let failed = |error: std::io::Error| refused(format!("{}: {error}", path.display()));
     let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
@@ -393,7 +393,7 @@ fn lock() -> Result<File, Refusal> {
 }
 
 impl MatrixArguments {
-    fn workloads(&self) -> Result<Vec<Workload>, Refusal> {
+    fn workloads(&self) -> Result<Vec<Workload>, BenchRefusal> {
         let names = match (self.workload.is_empty(), self.quick) {
             (false, _) => self.workload.clone(),
             (true, true) => QUICK.map(String::from).to_vec(),
@@ -403,7 +403,7 @@ impl MatrixArguments {
     }
 
     /// The systems, with `none` first, each once.
-    fn systems(&self) -> Result<Vec<System>, Refusal> {
+    fn systems(&self) -> Result<Vec<System>, BenchRefusal> {
         let default: Vec<String> = match self.quick {
             true => vec!["uswap".into(), "kernel-zram".into()],
             false => SYSTEMS.map(String::from).to_vec(),
@@ -433,10 +433,10 @@ impl MatrixArguments {
         !(self.quick || self.no_figures)
     }
 
-    fn plan(&self, place: &Place) -> Result<matrix::Plan, Refusal> {
+    fn plan(&self, place: &WorkFolder) -> Result<matrix::MatrixPlan, BenchRefusal> {
         let minutes = self.budget.unwrap_or(if self.quick { 1 } else { 25 });
         let figures = if self.wants_figures() { figures::TAKES } else { Duration::ZERO };
-        Ok(matrix::Plan {
+        Ok(matrix::MatrixPlan {
             systems: self.systems()?,
             workloads: self.workloads()?,
             fractions: self.fractions(),
@@ -448,7 +448,7 @@ impl MatrixArguments {
     }
 }
 
-fn whole(arguments: &MatrixArguments) -> Result<i32, Refusal> {
+fn whole(arguments: &MatrixArguments) -> Result<i32, BenchRefusal> {
     if arguments.install
         && let Err(why) = real::install()
     {
@@ -505,7 +505,7 @@ fn status_of(results: &Results) -> i32 {
     if failed { exit::FAILED } else { 0 }
 }
 
-fn write_results(folder: &Path, results: &Results) -> Result<(), Refusal> {
+fn write_results(folder: &Path, results: &Results) -> Result<(), BenchRefusal> {
     let failed = |path: &Path, error: std::io::Error| (format!("{}: {error}", path.display()), exit::FAILED);
     fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
     let write = |name: &str, text: &str| {
@@ -516,12 +516,12 @@ fn write_results(folder: &Path, results: &Results) -> Result<(), Refusal> {
     write("results.json", &(json + "\n"))?;
     let plots = plots::write(results, folder).map_err(|why| (why, exit::FAILED))?;
     write("report.md", &report::write(results, &plots))?;
-    let not_ok = results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok).count();
+    let not_ok = results.samples.iter().filter(|sample| sample.outcome != CellOutcome::Ok).count();
     println!("{}: {} samples, {not_ok} without a time", folder.join("report.md").display(), results.samples.len());
     Ok(())
 }
 
-fn only_figures(common: &Common) -> Result<i32, Refusal> {
+fn only_figures(common: &Common) -> Result<i32, BenchRefusal> {
     let setting = Setting::new(common, 384, 1.5)?;
     match figures::measure(&setting.bench, &setting.place) {
         Ok(_) => Ok(0),
@@ -529,13 +529,14 @@ fn only_figures(common: &Common) -> Result<i32, Refusal> {
     }
 }
 
-fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
+fn only_locks(arguments: &LocksArguments) -> Result<i32, BenchRefusal> {
     check_seconds(arguments.seconds)?;
     let _lock = lock()?;
     // What cannot be written is told before minutes of measuring.
     let file = create(arguments.out.as_deref())?;
-    let machine = Machine::here(Path::new("/"), "");
-    let plan = locks::Plan { threads: arguments.threads.clone(), rounds: arguments.rounds, seconds: arguments.seconds };
+    let machine = MachineInfo::here(Path::new("/"), "");
+    let plan =
+        locks::LocksPlan { threads: arguments.threads.clone(), rounds: arguments.rounds, seconds: arguments.seconds };
     let text = format!(
         "# Locks of the swap core\n{}; `{}`: medians of {} alternating rounds of {} s.\n\n{}",
         machine.heading(),
@@ -548,11 +549,11 @@ fn only_locks(arguments: &LocksArguments) -> Result<i32, Refusal> {
     Ok(0)
 }
 
-fn only_faults(arguments: &FaultsArguments) -> Result<i32, Refusal> {
+fn only_faults(arguments: &FaultsArguments) -> Result<i32, BenchRefusal> {
     let file = create(arguments.out.as_deref())?;
     let setting = Setting::new(&arguments.common, 2 * arguments.mib, arguments.seconds)?;
     setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
-    let plan = fault_latency::Plan {
+    let plan = fault_latency::LatencyPlan {
         threads: arguments.threads,
         contents: arguments.content.clone(),
         limit: u64::from(arguments.mib) << 20,
@@ -579,8 +580,8 @@ fn only_faults(arguments: &FaultsArguments) -> Result<i32, Refusal> {
     Ok(if fault_latency::any_failure(&rows) { exit::FAILED } else { 0 })
 }
 
-impl Question {
-    fn budget(&self) -> Result<Duration, Refusal> {
+impl BenchQuestion {
+    fn budget(&self) -> Result<Duration, BenchRefusal> {
         match self.budget > 0.0 && self.budget < 10_000.0 {
             true => Ok(Duration::from_secs_f64(self.budget * 60.0)),
             false => Err(usage(format!("--budget {}: more than 0 minutes", self.budget))),
@@ -588,25 +589,25 @@ impl Question {
     }
 
     /// The file for the tables, opened before minutes of measuring.
-    fn file(&self) -> Result<Option<File>, Refusal> {
+    fn file(&self) -> Result<Option<File>, BenchRefusal> {
         create(self.out.as_deref())
     }
 }
 
-fn create(path: Option<&Path>) -> Result<Option<File>, Refusal> {
+fn create(path: Option<&Path>) -> Result<Option<File>, BenchRefusal> {
     path.map(|path| File::create(path).map_err(|error| failed(path, &error))).transpose()
 }
 
 /// Prints the document, and writes it where it was asked for. To be done before the scratch folder goes, which takes seconds
 /// when a kernel tree lies in it.
-fn tell(text: &str, file: Option<File>) -> Result<(), Refusal> {
+fn tell(text: &str, file: Option<File>) -> Result<(), BenchRefusal> {
     print!("{text}");
     file.map_or(Ok(()), |mut file| file.write_all(text.as_bytes())).map_err(|error| (error.to_string(), exit::FAILED))
 }
 
 /// What was run, with what it was run on.
 fn results_of(
-    machine: Machine,
+    machine: MachineInfo,
     done: matrix::Done,
     systems: Vec<String>,
     fractions: Vec<u32>,
@@ -625,7 +626,7 @@ fn results_of(
     }
 }
 
-fn only_packing(arguments: &PackingArguments) -> Result<i32, Refusal> {
+fn only_packing(arguments: &PackingArguments) -> Result<i32, BenchRefusal> {
     let question = &arguments.question;
     let names = if arguments.workload.is_empty() {
         packing::WORKLOADS.map(String::from).to_vec()
@@ -639,7 +640,7 @@ fn only_packing(arguments: &PackingArguments) -> Result<i32, Refusal> {
     let names = packing::systems(arguments.pool);
     let parse = |name: &String| System::parse(name).map_err(usage).map(|mut systems| systems.remove(0));
     let systems: Vec<System> = names.iter().map(parse).collect::<Result<_, _>>()?;
-    let plan = matrix::Plan {
+    let plan = matrix::MatrixPlan {
         systems: std::iter::once(System::none()).chain(systems).collect(),
         workloads,
         fractions: arguments.fraction.clone(),
@@ -655,12 +656,12 @@ fn only_packing(arguments: &PackingArguments) -> Result<i32, Refusal> {
     Ok(interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
 }
 
-fn only_zswap(arguments: &ZswapArguments) -> Result<i32, Refusal> {
+fn only_zswap(arguments: &ZswapArguments) -> Result<i32, BenchRefusal> {
     let question = &arguments.question;
     if let Some(odd) = arguments.jobs.iter().find(|jobs| !crate::workload::JOBS.contains(jobs)) {
         return Err(usage(format!("--jobs {odd}: there are 8, 12, 16, 20 and 24")));
     }
-    let request = zswap::Request {
+    let request = zswap::BuildRequest {
         jobs: arguments.jobs.clone(),
         fraction: arguments.fraction,
         repetitions: question.repetitions,
@@ -682,18 +683,18 @@ fn only_zswap(arguments: &ZswapArguments) -> Result<i32, Refusal> {
     Ok(interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
 }
 
-pub(crate) fn failed(path: &Path, error: &std::io::Error) -> Refusal {
+pub(crate) fn failed(path: &Path, error: &std::io::Error) -> BenchRefusal {
     (format!("{}: {error}", path.display()), exit::FAILED)
 }
 
-fn comparison(arguments: &CompareArguments) -> Result<i32, Refusal> {
+fn comparison(arguments: &CompareArguments) -> Result<i32, BenchRefusal> {
     let names =
         if arguments.workload.is_empty() { QUICK.map(String::from).to_vec() } else { arguments.workload.clone() };
     let workloads = select(&names).map_err(usage)?;
     let (base, new) = (executable(&arguments.base)?, executable(&arguments.new)?);
     let setting = Setting::new(&arguments.common, arguments.mib, arguments.seconds)?;
     setting.bench.hierarchy.as_ref().map_err(|why| refused(why.clone()))?;
-    let plan = compare::Plan {
+    let plan = compare::ComparePlan {
         base: &base,
         new: &new,
         workloads: &workloads,
@@ -704,14 +705,14 @@ fn comparison(arguments: &CompareArguments) -> Result<i32, Refusal> {
     match compare::run(&setting.bench, &plan) {
         Ok(verdicts) => {
             print!("{}", compare::in_words(&verdicts));
-            let failed = verdicts.iter().any(|(_, verdict)| matches!(verdict, compare::Verdict::None(_)));
+            let failed = verdicts.iter().any(|(_, verdict)| matches!(verdict, compare::ComparedVerdict::None(_)));
             Ok(if failed { exit::FAILED } else { 0 })
         }
         Err(signal) => Ok(128 + signal),
     }
 }
 
-fn again(folder: &Path) -> Result<i32, Refusal> {
+fn again(folder: &Path) -> Result<i32, BenchRefusal> {
     let path = folder.join("results.json");
     let text = fs::read_to_string(&path).map_err(|error| usage(format!("{}: {error}", path.display())))?;
     let results: Results =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use uswap_core::{PAGE_SIZE, PageBuf};
 
-use crate::command_line::{Refusal, failed, refused};
+use crate::command_line::{BenchRefusal, failed, refused};
 use crate::measure::sample;
 use crate::studies::{codecs, own_memory, units};
 
@@ -60,12 +60,12 @@ pub struct OwnMemoryArguments {
     pages: Vec<u64>,
 }
 
-pub(crate) fn own_memory(arguments: &OwnMemoryArguments) -> Result<i32, Refusal> {
+pub(crate) fn own_memory(arguments: &OwnMemoryArguments) -> Result<i32, BenchRefusal> {
     print!("{}", own_memory::tables(&arguments.pages));
     Ok(0)
 }
 
-pub(crate) fn sample_pages(arguments: &SampleArguments) -> Result<i32, Refusal> {
+pub(crate) fn sample_pages(arguments: &SampleArguments) -> Result<i32, BenchRefusal> {
     let mut file = File::create(&arguments.out).map_err(|error| failed(&arguments.out, &error))?;
     let here = std::env::current_dir().map_err(|error| failed(Path::new("."), &error))?;
     let most = arguments.pages as usize;
@@ -77,7 +77,7 @@ pub(crate) fn sample_pages(arguments: &SampleArguments) -> Result<i32, Refusal> 
 }
 
 /// What `see` makes of the pages of each file, with the file's name.
-fn each(files: &[PathBuf], mut see: impl FnMut(&str, &[PageBuf]) -> String) -> Result<String, Refusal> {
+fn each(files: &[PathBuf], mut see: impl FnMut(&str, &[PageBuf]) -> String) -> Result<String, BenchRefusal> {
     let mut text = String::new();
     for path in files {
         let bytes = fs::read(path).map_err(|error| failed(path, &error))?;
@@ -91,7 +91,7 @@ fn each(files: &[PathBuf], mut see: impl FnMut(&str, &[PageBuf]) -> String) -> R
     Ok(text)
 }
 
-pub(crate) fn only_codecs(arguments: &CodecsArguments) -> Result<i32, Refusal> {
+pub(crate) fn only_codecs(arguments: &CodecsArguments) -> Result<i32, BenchRefusal> {
     let text = each(&arguments.files, |name, pages| {
         if let Some(compression) = arguments.sizes {
             return codecs::distribution(pages, compression);
@@ -111,7 +111,7 @@ pub(crate) fn only_codecs(arguments: &CodecsArguments) -> Result<i32, Refusal> {
     Ok(0)
 }
 
-pub(crate) fn only_units(arguments: &UnitsArguments) -> Result<i32, Refusal> {
+pub(crate) fn only_units(arguments: &UnitsArguments) -> Result<i32, BenchRefusal> {
     print!("{}", each(&arguments.files, units::table)?);
     Ok(0)
 }

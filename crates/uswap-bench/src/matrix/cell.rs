@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::measure::cgroup::{Group, Hierarchy, Limits};
-use crate::measure::launch::{Ended, Launch, Stopped, last_line, run};
+use crate::measure::cgroup::{BenchCgroup, Hierarchy, Limits};
+use crate::measure::launch::{Ended, Launch, StoppedGroup, last_line, run};
 use crate::measure::proc_text::{Traffic, ZramUse, zswap_use};
-use crate::report::results::{Outcome, Sample};
+use crate::report::results::{CellOutcome, CellSample};
 use crate::system::kernel::KernelSwap;
-use crate::system::{Kind, System, fault_points, uswap_words};
+use crate::system::{System, SystemKind, fault_points, uswap_words};
 use crate::workload::Prepared;
 
 /// What all cells share.
@@ -31,7 +31,7 @@ pub struct Bench {
 
 /// One run of a cell.
 #[derive(Debug)]
-pub struct Cell<'a> {
+pub struct MatrixCell<'a> {
     /// The workload's name.
     pub workload: &'a str,
     /// Its command.
@@ -55,7 +55,7 @@ pub const MIN_LIMIT: u64 = 24 << 20;
 
 /// What was seen while a cell ran.
 #[derive(Debug, Default)]
-struct Seen {
+struct CellSeen {
     ticks: u32,
     working_set: u64,
     swap_used: u64,
@@ -64,14 +64,14 @@ struct Seen {
     after_compression: u64,
 }
 
-impl Seen {
+impl CellSeen {
     fn compressed(&mut self, before: u64, after: u64) {
         if before > self.before_compression {
             (self.before_compression, self.after_compression) = (before, after);
         }
     }
 
-    fn look(&mut self, group: Option<&Group>, swap: Option<&KernelSwap>, run: Option<(&Path, &str)>) {
+    fn look(&mut self, group: Option<&BenchCgroup>, swap: Option<&KernelSwap>, run: Option<(&Path, &str)>) {
         self.ticks += 1;
         if let Some(group) = group {
             self.working_set = self.working_set.max(group.working_set());
@@ -114,27 +114,28 @@ impl Bench {
     ///
     /// # Errors
     /// The signal that asked this tool to end.
-    pub fn run(&self, cell: &Cell<'_>) -> Result<Sample, i32> {
-        let sample = |outcome| Sample::of(cell.workload, &cell.system.name, cell.fraction, cell.repetition, outcome);
+    pub fn run(&self, cell: &MatrixCell<'_>) -> Result<CellSample, i32> {
+        let sample =
+            |outcome| CellSample::of(cell.workload, &cell.system.name, cell.fraction, cell.repetition, outcome);
         match self.try_run(cell) {
             Ok(sample) => Ok(sample),
-            Err(Unrun::Skipped(why)) => Ok(sample(Outcome::Skipped(why))),
-            Err(Unrun::Stopped(Stopped::Unstartable(why))) => Ok(sample(Outcome::Failed(why))),
-            Err(Unrun::Stopped(Stopped::Interrupted(signal))) => Err(signal),
+            Err(Unrun::Skipped(why)) => Ok(sample(CellOutcome::Skipped(why))),
+            Err(Unrun::StoppedGroup(StoppedGroup::Unstartable(why))) => Ok(sample(CellOutcome::Failed(why))),
+            Err(Unrun::StoppedGroup(StoppedGroup::Interrupted(signal))) => Err(signal),
         }
     }
 
-    fn try_run(&self, cell: &Cell<'_>) -> Result<Sample, Unrun> {
+    fn try_run(&self, cell: &MatrixCell<'_>) -> Result<CellSample, Unrun> {
         let limit = self.limit(cell)?;
         let room = 2 * cell.peak + (256 << 20);
         let swap = match &cell.system.kind {
-            Kind::Kernel(plan) => Some(KernelSwap::new(plan, &self.folder, room).map_err(Unrun::Skipped)?),
+            SystemKind::Kernel(plan) => Some(KernelSwap::new(plan, &self.folder, room).map_err(Unrun::Skipped)?),
             _ => None,
         };
         let kernel_swap = swap.is_some();
         let ram = limit.filter(|_| !cell.system.swaps_in_memory());
         let group = match &self.hierarchy {
-            Ok(hierarchy) => Some(Group::new(hierarchy, Limits { ram, kernel_swap }).map_err(Unrun::Skipped)?),
+            Ok(hierarchy) => Some(BenchCgroup::new(hierarchy, Limits { ram, kernel_swap }).map_err(Unrun::Skipped)?),
             Err(_) => None,
         };
         let folder = self.fresh_folder()?;
@@ -145,23 +146,24 @@ impl Bench {
             ("TMPDIR".into(), folder.clone().into_os_string()),
             ("USWAP_BENCH_SYSTEM".into(), (&cell.system.name).into()),
         ];
-        if let Kind::Uswap { options, .. } = &cell.system.kind {
+        if let SystemKind::Uswap { options, .. } = &cell.system.kind {
             environment.push(("USWAP_FAULT_POINTS".into(), fault_points(options).0.into()));
         }
         let launch = Launch { words, environment, folder: &folder, group: group.as_ref(), timeout: cell.timeout };
-        let mut seen = Seen::default();
+        let mut seen = CellSeen::default();
         let before = Traffic::now();
         let run_to_ask = binary.as_deref().map(|binary| (binary, name.as_str()));
-        let ended = run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::Stopped)?;
+        let ended =
+            run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::StoppedGroup)?;
         let traffic = Traffic::now().since(before);
         let stats = fs::read_to_string(folder.join("stats.json")).unwrap_or_default();
         let stats = serde_json::from_str(&stats).unwrap_or(Value::Null);
         Ok(cell.sample(&ended, limit, &seen, traffic, group.as_ref(), &stats))
     }
 
-    fn limit(&self, cell: &Cell<'_>) -> Result<Option<u64>, Unrun> {
+    fn limit(&self, cell: &MatrixCell<'_>) -> Result<Option<u64>, Unrun> {
         match (&cell.system.kind, &self.hierarchy) {
-            (Kind::None, _) => Ok(None),
+            (SystemKind::None, _) => Ok(None),
             (_, Ok(_)) if cell.peak == 0 => Err(Unrun::Skipped("its peak is not known".into())),
             (_, Ok(_)) => {
                 let limit = cell.peak * u64::from(cell.fraction) / 100;
@@ -175,7 +177,7 @@ impl Bench {
     fn fresh_folder(&self) -> Result<PathBuf, Unrun> {
         let folder = self.folder.join("cell");
         let _ = fs::remove_dir_all(&folder);
-        let failed = |error| Unrun::Stopped(Stopped::Unstartable(format!("{}: {error}", folder.display())));
+        let failed = |error| Unrun::StoppedGroup(StoppedGroup::Unstartable(format!("{}: {error}", folder.display())));
         fs::create_dir_all(&folder).map_err(failed)?;
         Ok(folder)
     }
@@ -183,13 +185,13 @@ impl Bench {
     /// The words that stand before the command, and the binary to ask about the run.
     fn words(
         &self,
-        cell: &Cell<'_>,
+        cell: &MatrixCell<'_>,
         limit: Option<u64>,
         folder: &Path,
         name: &str,
         room: u64,
     ) -> Result<(Vec<OsString>, Option<PathBuf>), Unrun> {
-        let Kind::Uswap { binary, options, fixed } = &cell.system.kind else { return Ok((Vec::new(), None)) };
+        let SystemKind::Uswap { binary, options, fixed } = &cell.system.kind else { return Ok((Vec::new(), None)) };
         let binary = match binary {
             Some(binary) => binary.clone(),
             None => self.uswap.clone().map_err(Unrun::Skipped)?,
@@ -206,7 +208,7 @@ impl Bench {
 #[derive(Debug)]
 enum Unrun {
     Skipped(String),
-    Stopped(Stopped),
+    StoppedGroup(StoppedGroup),
 }
 
 /// The last line of a workload's output: JSON, or text after `answer`.
@@ -218,21 +220,23 @@ fn told(stdout: &str) -> Value {
     }
 }
 
-impl Cell<'_> {
-    fn outcome(&self, ended: &Ended, told: &Value, oom_kills: u64) -> Outcome {
+impl MatrixCell<'_> {
+    fn outcome(&self, ended: &Ended, told: &Value, oom_kills: u64) -> CellOutcome {
         if ended.timed_out {
-            return Outcome::TimedOut(format!("more than {} s", self.timeout.as_secs()));
+            return CellOutcome::TimedOut(format!("more than {} s", self.timeout.as_secs()));
         }
         match ended.code() {
             0 => {}
-            _ if oom_kills > 0 => return Outcome::OomKilled(ended.in_words()),
-            1 if ended.complaint.starts_with("uswap-workload:") => return Outcome::Wrong(ended.complaint.clone()),
-            _ => return Outcome::Failed(ended.in_words()),
+            _ if oom_kills > 0 => return CellOutcome::OomKilled(ended.in_words()),
+            1 if ended.complaint.starts_with("uswap-workload:") => return CellOutcome::Wrong(ended.complaint.clone()),
+            _ => return CellOutcome::Failed(ended.in_words()),
         }
         match (told.get("answer").and_then(Value::as_str), self.answer) {
-            (None, _) => Outcome::Wrong(format!("no answer, but {:?}", last_line(&ended.stdout))),
-            (Some(found), Some(right)) if found != right => Outcome::Wrong(format!("{found:?} instead of {right:?}")),
-            _ => Outcome::Ok,
+            (None, _) => CellOutcome::Wrong(format!("no answer, but {:?}", last_line(&ended.stdout))),
+            (Some(found), Some(right)) if found != right => {
+                CellOutcome::Wrong(format!("{found:?} instead of {right:?}"))
+            }
+            _ => CellOutcome::Ok,
         }
     }
 
@@ -240,42 +244,42 @@ impl Cell<'_> {
         &self,
         ended: &Ended,
         limit: Option<u64>,
-        seen: &Seen,
+        seen: &CellSeen,
         traffic: Traffic,
-        group: Option<&Group>,
+        group: Option<&BenchCgroup>,
         stats: &Value,
-    ) -> Sample {
+    ) -> CellSample {
         let told = told(&ended.stdout);
-        let oom_kills = group.map_or(0, Group::oom_kills);
+        let oom_kills = group.map_or(0, BenchCgroup::oom_kills);
         let outcome = self.outcome(ended, &told, oom_kills);
         let wall_seconds = ended.elapsed.as_secs_f64();
         let planned = told.get("seconds").and_then(Value::as_f64).unwrap_or(wall_seconds);
-        let (user_seconds, system_seconds) = group.and_then(Group::processor_seconds).unwrap_or_default();
+        let (user_seconds, system_seconds) = group.and_then(BenchCgroup::processor_seconds).unwrap_or_default();
         let stat = |name: &str, or: u64| stats.get(name).and_then(Value::as_u64).unwrap_or(or);
         let ratio = seen.before_compression as f64 / seen.after_compression.max(1) as f64;
-        Sample {
-            seconds: if outcome == Outcome::Ok { planned } else { 0.0 },
+        CellSample {
+            seconds: if outcome == CellOutcome::Ok { planned } else { 0.0 },
             wall_seconds,
             user_seconds,
             system_seconds,
             limit_bytes: limit.unwrap_or(0),
-            peak_bytes: group.map_or(0, Group::peak),
+            peak_bytes: group.map_or(0, BenchCgroup::peak),
             // What ended before it was looked at is small: then all that was charged will do.
-            working_set_bytes: if seen.working_set > 0 { seen.working_set } else { group.map_or(0, Group::peak) },
+            working_set_bytes: if seen.working_set > 0 { seen.working_set } else { group.map_or(0, BenchCgroup::peak) },
             outside_bytes: seen.zram.memory_peak,
             swap_used_bytes: seen.swap_used,
             pswpin: stat("pswpin", traffic.pswpin),
             pswpout: stat("pswpout", traffic.pswpout),
             zswpin: stat("zswpin", traffic.zswpin),
             zswpout: stat("zswpout", traffic.zswpout),
-            major_faults: stat("pgmajfault", 0) + group.map_or(0, Group::major_faults),
+            major_faults: stat("pgmajfault", 0) + group.map_or(0, BenchCgroup::major_faults),
             read_bytes: of_devices(stats, "read_bytes").unwrap_or(traffic.read_bytes),
             written_bytes: of_devices(stats, "written_bytes").unwrap_or(traffic.written_bytes),
             compression_ratio: if seen.after_compression > 0 { ratio } else { 0.0 },
             oom_kills,
             told,
             fault_latency: stats.get("fault_latency").cloned().unwrap_or(Value::Null),
-            ..Sample::of(self.workload, &self.system.name, self.fraction, self.repetition, outcome)
+            ..CellSample::of(self.workload, &self.system.name, self.fraction, self.repetition, outcome)
         }
     }
 }
@@ -295,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_compression_ratio_is_that_of_the_largest_use() {
-        let mut seen = Seen::default();
+        let mut seen = CellSeen::default();
         seen.compressed(100, 50);
         seen.compressed(400, 100);
         seen.compressed(10, 10);

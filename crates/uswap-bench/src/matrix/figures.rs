@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::matrix::cell::{Bench, Cell};
-use crate::measure::cgroup::{Group, Limits};
-use crate::measure::launch::{Launch, Stopped, run};
+use crate::matrix::cell::{Bench, MatrixCell};
+use crate::measure::cgroup::{BenchCgroup, Limits};
+use crate::measure::launch::{Launch, StoppedGroup, run};
 use crate::measure::statistics::{Ratio, Summary};
-use crate::report::results::{Figure, Outcome};
+use crate::report::results::{CellOutcome, Figure};
 use crate::system::System;
-use crate::workload::{Place, Prepared};
+use crate::workload::{Prepared, WorkFolder};
 
 /// Why a figure has no value.
 enum Missing {
@@ -39,7 +39,7 @@ const LIMIT: u64 = 256 << 20;
 
 struct Meter<'a> {
     bench: &'a Bench,
-    place: &'a Place,
+    place: &'a WorkFolder,
 }
 
 /// About what measuring all figures takes.
@@ -49,7 +49,7 @@ pub const TAKES: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// The signal that asked this tool to end.
-pub fn measure(bench: &Bench, place: &Place) -> Result<Vec<Figure>, i32> {
+pub fn measure(bench: &Bench, place: &WorkFolder) -> Result<Vec<Figure>, i32> {
     let meter = Meter { bench, place };
     type Part = fn(&Meter<'_>) -> Measured;
     let parts: [(&str, &str, f64, Part); 6] = [
@@ -90,11 +90,12 @@ impl Meter<'_> {
         all.extend(words.iter().map(OsString::from));
         let environment = vec![("TMPDIR".into(), folder.clone().into_os_string())];
         let unlimited = Limits { ram: None, kernel_swap: false };
-        let group = self.bench.hierarchy.as_ref().ok().map(|hierarchy| Group::new(hierarchy, unlimited)).transpose()?;
+        let group =
+            self.bench.hierarchy.as_ref().ok().map(|hierarchy| BenchCgroup::new(hierarchy, unlimited)).transpose()?;
         let launch = Launch { words: all, environment, folder: &folder, group: group.as_ref(), timeout: PATIENCE };
         let ended = run(&launch, || ()).map_err(|stopped| match stopped {
-            Stopped::Interrupted(signal) => Missing::Interrupted(signal),
-            Stopped::Unstartable(why) => Missing::Because(why),
+            StoppedGroup::Interrupted(signal) => Missing::Interrupted(signal),
+            StoppedGroup::Unstartable(why) => Missing::Because(why),
         })?;
         if ended.code() != 0 || ended.timed_out {
             return Err(Missing::Because(format!("{}: {}", words[0], ended.in_words())));
@@ -175,7 +176,7 @@ impl Meter<'_> {
         let words = [&own, "memory", "--mib", &mib, "--pattern", pattern, "--operations", &pages, "--seconds", "60"];
         let prepared = Prepared::command(words);
         let system = System::parse(system)?.remove(0);
-        let cell = Cell {
+        let cell = MatrixCell {
             workload: "fill-twice",
             prepared: &prepared,
             answer: None,
@@ -187,7 +188,7 @@ impl Meter<'_> {
         };
         let sample = self.bench.run(&cell).map_err(Missing::Interrupted)?;
         match sample.outcome {
-            Outcome::Ok => Ok(sample.seconds),
+            CellOutcome::Ok => Ok(sample.seconds),
             outcome => Err(Missing::Because(format!("{}: {}", system.name, outcome.in_words()))),
         }
     }

@@ -11,14 +11,14 @@ pub mod figures;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::matrix::cell::{Bench, Cell};
-use crate::report::results::{Outcome, Sample, WorkloadInfo};
+use crate::matrix::cell::{Bench, MatrixCell};
+use crate::report::results::{CellOutcome, CellSample, WorkloadInfo};
 use crate::system::System;
-use crate::workload::{Family, Place, Prepared, Rank, Workload};
+use crate::workload::{Prepared, Rank, WorkFolder, Workload, WorkloadFamily};
 
 /// What to run.
 #[derive(Debug)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// The systems; the first is `none`.
     pub systems: Vec<System>,
     /// The workloads.
@@ -32,14 +32,14 @@ pub struct Plan {
     /// The end of patience for one run, where it is given.
     pub timeout: Option<Duration>,
     /// Where and how large.
-    pub place: Place,
+    pub place: WorkFolder,
 }
 
 /// What came out.
 #[derive(Debug, Default)]
 pub struct Done {
     /// All samples, in order.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CellSample>,
     /// The workloads with their peaks.
     pub workloads: Vec<WorkloadInfo>,
     /// Remarks for the report.
@@ -50,7 +50,7 @@ pub struct Done {
 
 /// A workload that was prepared and looked at once without a limit.
 #[derive(Debug)]
-struct Known {
+struct KnownAnswers {
     prepared: Prepared,
     answer: Option<String>,
     peak: u64,
@@ -67,9 +67,9 @@ struct Unit {
 
 struct Matrix<'a> {
     bench: &'a Bench,
-    plan: &'a Plan,
+    plan: &'a MatrixPlan,
     start: Instant,
-    known: BTreeMap<usize, Result<Known, Outcome>>,
+    known: BTreeMap<usize, Result<KnownAnswers, CellOutcome>>,
     /// Peaks of workloads that share a limit.
     scales: BTreeMap<&'static str, u64>,
     /// How long a unit of this workload took last.
@@ -79,7 +79,7 @@ struct Matrix<'a> {
 }
 
 /// Runs the plan. An interruption is no error: what there is so far comes back.
-pub fn run(bench: &Bench, plan: &Plan) -> Done {
+pub fn run(bench: &Bench, plan: &MatrixPlan) -> Done {
     let mut matrix = Matrix {
         bench,
         plan,
@@ -100,7 +100,7 @@ pub fn run(bench: &Bench, plan: &Plan) -> Done {
 }
 
 /// All units in their order.
-fn units(plan: &Plan) -> Vec<Unit> {
+fn units(plan: &MatrixPlan) -> Vec<Unit> {
     let mut order = plan.fractions.clone();
     order.sort_unstable_by_key(|fraction| (fraction.abs_diff(50), *fraction));
     order.dedup();
@@ -122,7 +122,7 @@ fn units(plan: &Plan) -> Vec<Unit> {
 fn first_guess(workload: &Workload) -> Duration {
     Duration::from_secs(match (workload.family, workload.scale) {
         (_, Some(_)) => 120,
-        (Family::Real, None) => 45,
+        (WorkloadFamily::Real, None) => 45,
         _ => 20,
     })
 }
@@ -165,17 +165,17 @@ impl Matrix<'_> {
     }
 
     /// Prepares a workload and runs it once without a limit: its peak, its answer, its duration.
-    fn first_look(&mut self, unit: &Unit) -> Result<Result<Known, Outcome>, i32> {
+    fn first_look(&mut self, unit: &Unit) -> Result<Result<KnownAnswers, CellOutcome>, i32> {
         let workload = &self.plan.workloads[unit.workload];
         let prepared = match workload.prepare(&self.plan.place) {
             Ok(prepared) => prepared,
             Err(_) if uswap_sys::process::interrupt::arrived().is_some() => {
                 return Err(uswap_sys::process::interrupt::arrived().unwrap_or(2));
             }
-            Err(why) => return Ok(Err(Outcome::Skipped(why))),
+            Err(why) => return Ok(Err(CellOutcome::Skipped(why))),
         };
         let timeout = self.plan.timeout.unwrap_or(Duration::from_secs(180));
-        let look = self.bench.run(&Cell {
+        let look = self.bench.run(&MatrixCell {
             workload: &workload.name,
             prepared: &prepared,
             answer: prepared.answer.as_deref(),
@@ -187,38 +187,38 @@ impl Matrix<'_> {
         })?;
         let peak = look.working_set_bytes >> 20;
         eprintln!("{}: without a limit {}, working set {peak} MiB", workload.name, look.outcome.short());
-        if look.outcome != Outcome::Ok {
+        if look.outcome != CellOutcome::Ok {
             return Ok(Err(look.outcome));
         }
         let answer = look.told["answer"].as_str().map(String::from);
         let patience = Duration::from_secs_f64((look.wall_seconds * 12.0).clamp(20.0, 90.0));
         let own = look.working_set_bytes;
         let peak = workload.scale.map_or(own, |scale| *self.scales.entry(scale).or_insert(own));
-        Ok(Ok(Known { prepared, answer, peak, timeout: self.plan.timeout.unwrap_or(patience) }))
+        Ok(Ok(KnownAnswers { prepared, answer, peak, timeout: self.plan.timeout.unwrap_or(patience) }))
     }
 
-    fn cell(&self, unit: &Unit, system: &System) -> Result<Sample, i32> {
+    fn cell(&self, unit: &Unit, system: &System) -> Result<CellSample, i32> {
         let workload = &self.plan.workloads[unit.workload];
         let none = system.name == "none";
         let fraction = if none { 0 } else { unit.fraction };
-        let without = |outcome| Sample::of(&workload.name, &system.name, fraction, unit.repetition, outcome);
+        let without = |outcome| CellSample::of(&workload.name, &system.name, fraction, unit.repetition, outcome);
         let known = match &self.known[&unit.workload] {
             Ok(known) => known,
-            Err(Outcome::Skipped(why)) => return Ok(without(Outcome::Skipped(why.clone()))),
+            Err(CellOutcome::Skipped(why)) => return Ok(without(CellOutcome::Skipped(why.clone()))),
             Err(outcome) if none => return Ok(without(outcome.clone())),
             Err(outcome) => {
-                return Ok(without(Outcome::Skipped(format!("without a limit: {}", outcome.in_words()))));
+                return Ok(without(CellOutcome::Skipped(format!("without a limit: {}", outcome.in_words()))));
             }
         };
-        let hung = |sample: &Sample| {
-            matches!(sample.outcome, Outcome::TimedOut(_))
+        let hung = |sample: &CellSample| {
+            matches!(sample.outcome, CellOutcome::TimedOut(_))
                 && (&sample.workload, &sample.system) == (&workload.name, &system.name)
                 && sample.fraction == fraction
         };
         if self.done.samples.iter().any(hung) {
-            return Ok(without(Outcome::Skipped("it timed out before".into())));
+            return Ok(without(CellOutcome::Skipped("it timed out before".into())));
         }
-        self.bench.run(&Cell {
+        self.bench.run(&MatrixCell {
             workload: &workload.name,
             prepared: &known.prepared,
             answer: known.answer.as_deref(),
@@ -230,10 +230,10 @@ impl Matrix<'_> {
         })
     }
 
-    fn tell(&self, sample: &Sample) {
+    fn tell(&self, sample: &CellSample) {
         let limit = if sample.fraction == 0 { String::new() } else { format!(" at {} %", sample.fraction) };
         let how = match &sample.outcome {
-            Outcome::Ok => format!("{:.2} s", sample.seconds),
+            CellOutcome::Ok => format!("{:.2} s", sample.seconds),
             outcome => outcome.in_words(),
         };
         let at = self.start.elapsed().as_secs();
@@ -268,8 +268,8 @@ impl Matrix<'_> {
                     continue;
                 }
                 let fraction = if none { 0 } else { unit.fraction };
-                let why = Outcome::Cut("the time given was over".into());
-                self.done.samples.push(Sample::of(name, &system.name, fraction, 1, why));
+                let why = CellOutcome::Cut("the time given was over".into());
+                self.done.samples.push(CellSample::of(name, &system.name, fraction, 1, why));
             }
         }
         let cells: BTreeSet<(usize, u32)> = less.iter().map(|unit| (unit.workload, unit.fraction)).collect();
@@ -286,16 +286,16 @@ impl Matrix<'_> {
 mod tests {
     use super::*;
 
-    fn plan(names: &[&str], fractions: &[u32], repetitions: u32) -> Plan {
+    fn plan(names: &[&str], fractions: &[u32], repetitions: u32) -> MatrixPlan {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        Plan {
+        MatrixPlan {
             systems: vec![System::none()],
             workloads: crate::workload::select(&names).unwrap(),
             fractions: fractions.to_vec(),
             repetitions,
             budget: Some(Duration::ZERO),
             timeout: None,
-            place: Place { folder: "/".into(), workloads: "/".into(), mib: 64, seconds: 1.0 },
+            place: WorkFolder { folder: "/".into(), workloads: "/".into(), mib: 64, seconds: 1.0 },
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
         let bench = Bench { hierarchy: Err("none".into()), uswap: Err("none".into()), folder: "/".into() };
         let done = run(&bench, &plan(&["seq"], &[50], 3));
         assert_eq!(done.samples.len(), 1);
-        assert!(matches!(done.samples[0].outcome, Outcome::Cut(_)));
+        assert!(matches!(done.samples[0].outcome, CellOutcome::Cut(_)));
         assert!(done.notes[0].starts_with("1 pairs"), "{}", done.notes[0]);
     }
 }

@@ -1,6 +1,6 @@
 //! A memory cgroup for one run, of version 1 or 2: the hard limit, the figures, and the end of everything in it.
 //!
-//! A [`Group`] is removed when it is dropped, whatever happened; before that every process in it is killed. Processes
+//! A [`BenchCgroup`] is removed when it is dropped, whatever happened; before that every process in it is killed. Processes
 //! join by a shell that writes its own pid and goes on as the command, so that not one page is charged elsewhere.
 
 use std::ffi::OsString;
@@ -87,7 +87,7 @@ impl Hierarchy {
 
 /// A group that is there; see the module.
 #[derive(Debug)]
-pub struct Group {
+pub struct BenchCgroup {
     version: Version,
     memory: PathBuf,
     processor: Option<PathBuf>,
@@ -104,7 +104,7 @@ pub struct Limits {
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-impl Group {
+impl BenchCgroup {
     /// Makes a group.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for BenchCgroup {
     fn drop(&mut self) {
         self.kill_all();
         for folder in self.folders() {
@@ -287,7 +287,7 @@ mod tests {
             ("cgroup.procs", ""),
         ];
         let folder = pretended("figures", &files);
-        let group = Group { version: Version::V2, memory: folder.clone(), processor: None };
+        let group = BenchCgroup { version: Version::V2, memory: folder.clone(), processor: None };
         assert_eq!((group.working_set(), group.oom_kills(), group.peak(), group.major_faults()), (140, 2, 12345, 7));
         assert_eq!(group.processor_seconds(), Some((2.0, 1.0)));
         fs::remove_dir_all(folder).unwrap();

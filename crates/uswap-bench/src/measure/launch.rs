@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crate::measure::cgroup::Group;
+use crate::measure::cgroup::BenchCgroup;
 
 /// How often a running command is looked at.
 const TICK: Duration = Duration::from_millis(15);
@@ -23,7 +23,7 @@ pub struct Launch<'a> {
     /// Its working directory, where its output is kept too.
     pub folder: &'a Path,
     /// The group it runs in.
-    pub group: Option<&'a Group>,
+    pub group: Option<&'a BenchCgroup>,
     /// After this it is killed.
     pub timeout: Duration,
 }
@@ -61,7 +61,7 @@ impl Ended {
 
 /// Why no result came.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StoppedGroup {
     /// This tool was asked to end, by this signal.
     Interrupted(i32),
     /// The command could not be started.
@@ -71,15 +71,16 @@ pub enum Stopped {
 /// Runs the command; `look` is called every few milliseconds meanwhile.
 ///
 /// # Errors
-/// See [`Stopped`]. Nothing of the command is left then either.
-pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, Stopped> {
+/// See [`StoppedGroup`]. Nothing of the command is left then either.
+pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, StoppedGroup> {
     if let Some(signal) = uswap_sys::process::interrupt::arrived() {
-        return Err(Stopped::Interrupted(signal));
+        return Err(StoppedGroup::Interrupted(signal));
     }
     let (out, err) = (launch.folder.join("stdout"), launch.folder.join("stderr"));
-    let mut command = command(launch, &out, &err).map_err(Stopped::Unstartable)?;
+    let mut command = command(launch, &out, &err).map_err(StoppedGroup::Unstartable)?;
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|error| Stopped::Unstartable(format!("{:?}: {error}", launch.words[0])))?;
+    let mut child =
+        command.spawn().map_err(|error| StoppedGroup::Unstartable(format!("{:?}: {error}", launch.words[0])))?;
     let pid = child.id();
     let (told, ended) = channel();
     let deadline = start + launch.timeout;
@@ -95,9 +96,9 @@ pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, 
         Some(group) => group.kill_all(),
         None => kill(pid, None),
     }
-    let status = status.map_err(|error| Stopped::Unstartable(error.to_string()))?;
+    let status = status.map_err(|error| StoppedGroup::Unstartable(error.to_string()))?;
     if let Some(signal) = uswap_sys::process::interrupt::arrived() {
-        return Err(Stopped::Interrupted(signal));
+        return Err(StoppedGroup::Interrupted(signal));
     }
     let complaint = last_line(&read_end(&err));
     Ok(Ended { status, elapsed, stdout: read_end(&out), complaint, timed_out: end == End::TimedOut })
@@ -105,7 +106,7 @@ pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, 
 
 fn command(launch: &Launch<'_>, out: &Path, err: &Path) -> Result<Command, String> {
     let file = |path: &Path| File::create(path).map_err(|error| format!("{}: {error}", path.display()));
-    let mut words = launch.group.map(Group::wrapper).unwrap_or_default();
+    let mut words = launch.group.map(BenchCgroup::wrapper).unwrap_or_default();
     words.extend(launch.words.iter().cloned());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(launch.folder).envs(launch.environment.iter().map(|(k, v)| (k, v)));
@@ -142,8 +143,8 @@ fn watch(ended: &Receiver<()>, deadline: Instant, look: &mut impl FnMut(), kill:
 }
 
 /// Ends the command and what it started: what is in the group, or, without one, in its process group.
-fn kill(pid: u32, group: Option<&Group>) {
-    for pid in group.map_or_else(|| process_group(pid), Group::processes) {
+fn kill(pid: u32, group: Option<&BenchCgroup>) {
+    for pid in group.map_or_else(|| process_group(pid), BenchCgroup::processes) {
         // Gone meanwhile is as good.
         let _ = uswap_sys::process::kill(pid, 9);
     }
@@ -176,9 +177,9 @@ pub fn last_line(text: &str) -> String {
 
 /// A folder that is removed with everything in it.
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     /// A new folder in `parent`.
     ///
     /// # Errors
@@ -195,7 +196,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
             eprintln!("uswap-bench: {}: {error}", self.0.display());
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn without_a_group_the_children_are_ended_too() {
-        let folder = Scratch::new(&std::env::temp_dir()).unwrap();
+        let folder = ScratchFolder::new(&std::env::temp_dir()).unwrap();
         let words = ["sh", "-c", "sleep 1234.5 & echo $!; sleep 1234.5"].map(OsString::from).to_vec();
         let timeout = Duration::from_millis(200);
         let launch = Launch { words, environment: Vec::new(), folder: folder.path(), group: None, timeout };
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn ends_are_told_in_words() {
-        let folder = Scratch::new(&std::env::temp_dir().join("uswap-bench-ends")).unwrap();
+        let folder = ScratchFolder::new(&std::env::temp_dir().join("uswap-bench-ends")).unwrap();
         let outcome = |script: &str| {
             let words = ["sh", "-c", script].map(OsString::from).to_vec();
             let timeout = Duration::from_secs(20);

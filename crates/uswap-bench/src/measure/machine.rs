@@ -11,7 +11,7 @@ use crate::measure::proc_text::field;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Name of the processor.
     pub processor: String,
     /// Processors.
@@ -43,7 +43,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string()).unwrap_or_default()
 }
 
-impl Machine {
+impl MachineInfo {
     /// Processors, kernel, commit, date and load, for the head of a document.
     pub fn heading(&self) -> String {
         format!(

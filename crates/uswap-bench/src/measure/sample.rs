@@ -21,7 +21,7 @@ const PER_LOOK: u64 = 400;
 
 /// What was taken.
 #[derive(Default)]
-pub struct Sample {
+pub struct PageSample {
     /// The pages.
     pub pages: Vec<PageBuf>,
     /// How many pages are taken at a time.
@@ -31,9 +31,9 @@ pub struct Sample {
 }
 
 /// A xorshift generator: chance that is the same each time.
-struct Random(u64);
+struct SampleRandom(u64);
 
-impl Random {
+impl SampleRandom {
     fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -47,7 +47,7 @@ impl Random {
 ///
 /// # Errors
 /// For the user: it cannot be started, or it fails.
-pub fn take(command: &[OsString], folder: &Path, most: usize, neighbours: usize) -> Result<Sample, String> {
+pub fn take(command: &[OsString], folder: &Path, most: usize, neighbours: usize) -> Result<PageSample, String> {
     let name = command[0].to_string_lossy();
     let mut child = Command::new(&command[0])
         .args(&command[1..])
@@ -56,7 +56,8 @@ pub fn take(command: &[OsString], folder: &Path, most: usize, neighbours: usize)
         .stdout(Stdio::null())
         .spawn()
         .map_err(|error| format!("{name}: {error}"))?;
-    let (mut sample, mut random) = (Sample { neighbours, ..Sample::default() }, Random(0x9E37_79B9_7F4A_7C15));
+    let (mut sample, mut random) =
+        (PageSample { neighbours, ..PageSample::default() }, SampleRandom(0x9E37_79B9_7F4A_7C15));
     loop {
         if let Some(status) = child.try_wait().map_err(|error| format!("{name}: {error}"))? {
             return if status.success() { Ok(sample) } else { Err(format!("{name}: {status}")) };
@@ -81,7 +82,7 @@ fn tree_of(root: u32) -> Vec<u32> {
 }
 
 /// Takes pages of one process. One that ends meanwhile is passed by.
-fn look(pid: u32, count: u64, most: usize, sample: &mut Sample, random: &mut Random) {
+fn look(pid: u32, count: u64, most: usize, sample: &mut PageSample, random: &mut SampleRandom) {
     let Some(runs) = present(pid) else { return };
     let pages = runs.iter().map(|run| (run.end - run.start) / PAGE_SIZE as u64).sum::<u64>();
     for _ in 0..count.min(pages) {
@@ -105,8 +106,8 @@ fn look(pid: u32, count: u64, most: usize, sample: &mut Sample, random: &mut Ran
     }
 }
 
-impl Sample {
-    fn add(&mut self, pages: &[PageBuf], most: usize, random: &mut Random) {
+impl PageSample {
+    fn add(&mut self, pages: &[PageBuf], most: usize, random: &mut SampleRandom) {
         let count = pages.len();
         if pages.iter().any(|page| same_filled(page).is_some()) {
             self.seen[1] += count as u64;

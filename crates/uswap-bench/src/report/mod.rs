@@ -5,7 +5,7 @@ pub mod results;
 pub mod tables;
 
 use crate::measure::statistics::Summary;
-use crate::report::results::{Outcome, Results, Sample};
+use crate::report::results::{CellOutcome, CellSample, Results};
 
 /// Writing to a String cannot fail.
 macro_rules! put {
@@ -90,7 +90,7 @@ fn figures(text: &mut String, results: &Results) {
 
 /// The fractions that a workload has samples of, largest first, and none at all when it has none.
 pub fn fractions_of(results: &Results, workload: &str) -> Vec<u32> {
-    let of = |sample: &&Sample| sample.workload == workload && sample.fraction > 0;
+    let of = |sample: &&CellSample| sample.workload == workload && sample.fraction > 0;
     let mut list: Vec<u32> = results.samples.iter().filter(of).map(|sample| sample.fraction).collect();
     list.sort_unstable_by_key(|fraction| std::cmp::Reverse(*fraction));
     list.dedup();
@@ -203,8 +203,8 @@ fn slowdowns(text: &mut String, results: &Results) {
     for fraction in all_fractions(results) {
         let mut rows = Vec::new();
         for workload in &results.workloads {
-            let of_it = |sample: &Sample| sample.workload == workload.name && sample.fraction == fraction;
-            if !results.samples.iter().any(|sample| of_it(sample) && !matches!(sample.outcome, Outcome::Cut(_))) {
+            let of_it = |sample: &CellSample| sample.workload == workload.name && sample.fraction == fraction;
+            if !results.samples.iter().any(|sample| of_it(sample) && !matches!(sample.outcome, CellOutcome::Cut(_))) {
                 continue;
             }
             let peak = format!("{} MiB", workload.peak_bytes >> 20);
@@ -225,10 +225,10 @@ fn slowdowns(text: &mut String, results: &Results) {
 /// Everything that is not a time, in full.
 fn failures(text: &mut String, results: &Results) {
     let mut rows: Vec<Vec<String>> = Vec::new();
-    for sample in results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok) {
+    for sample in results.samples.iter().filter(|sample| sample.outcome != CellOutcome::Ok) {
         let fraction = if sample.fraction == 0 { "-".into() } else { format!("{} %", sample.fraction) };
         // What was cut was cut for all systems.
-        let cut = matches!(sample.outcome, Outcome::Cut(_));
+        let cut = matches!(sample.outcome, CellOutcome::Cut(_));
         let system = if cut { "all".into() } else { sample.system.clone() };
         rows.push(vec![sample.workload.clone(), fraction, system, sample.outcome.in_words()]);
     }
@@ -249,9 +249,10 @@ fn memory(text: &mut String, results: &Results) {
     );
     let mut rows = Vec::new();
     for system in results.systems.iter().filter(|name| *name != "none") {
-        let good =
-            |sample: &&Sample| sample.system == *system && sample.outcome == Outcome::Ok && sample.limit_bytes > 0;
-        let median = |what: fn(&Sample) -> u64| {
+        let good = |sample: &&CellSample| {
+            sample.system == *system && sample.outcome == CellOutcome::Ok && sample.limit_bytes > 0
+        };
+        let median = |what: fn(&CellSample) -> u64| {
             let values: Vec<f64> =
                 results.samples.iter().filter(good).map(|s| what(s) as f64 / s.limit_bytes as f64).collect();
             Summary::of(&values).map_or("-".into(), |summary| format!("{:.2}", summary.median))
@@ -320,7 +321,7 @@ fn shown(percentiles: Option<[f64; 3]>) -> String {
 }
 
 /// Percentiles of the visits and of the faults of the cell's first good sample.
-fn latencies(sample: &Sample) -> (String, String) {
+fn latencies(sample: &CellSample) -> (String, String) {
     let visits = shown(percentiles(&sample.told["latency"]));
     let mut faults = Vec::new();
     if let Some(seen) = percentiles(&sample.told["slow"]) {
@@ -336,14 +337,14 @@ fn latencies(sample: &Sample) -> (String, String) {
 
 fn detail(results: &Results, workload: &str, system: &str, fraction: u32) -> Vec<String> {
     let shown_fraction = if fraction == 0 { "-".into() } else { format!("{fraction} %") };
-    let samples: Vec<&Sample> = results.good(workload, system, fraction).collect();
+    let samples: Vec<&CellSample> = results.good(workload, system, fraction).collect();
     let Some(first) = samples.first() else {
         let why = results.bad(workload, system, fraction).map_or("-", |sample| sample.outcome.short());
         let mut row = vec![shown_fraction, system.into(), "0".into(), why.into()];
         row.resize(DETAILS.len(), String::new());
         return row;
     };
-    let median = |what: fn(&Sample) -> f64| results.median(workload, system, fraction, what).unwrap_or(0.0);
+    let median = |what: fn(&CellSample) -> f64| results.median(workload, system, fraction, what).unwrap_or(0.0);
     let mib = |bytes: f64| format!("{:.0}", bytes / f64::from(1 << 20));
     let whole = |number: f64| format!("{number:.0}");
     let (visits, faults) = latencies(first);

@@ -20,7 +20,7 @@ const COLORS: [RGBColor; 7] = [
 ];
 
 /// A line of a plot.
-struct Line {
+struct PlotLine {
     name: String,
     points: Vec<(f64, f64)>,
 }
@@ -33,7 +33,7 @@ struct Chart<'a> {
     /// Names of the places on the horizontal axis, where these are no numbers.
     places: Option<&'a [&'a str]>,
     legend: SeriesLabelPosition,
-    lines: Vec<Line>,
+    lines: Vec<PlotLine>,
 }
 
 /// Writes all plots into the folder; returns their names.
@@ -74,7 +74,7 @@ fn slowdown<'a>(results: &Results, workload: &str) -> Chart<'a> {
             Some((f64::from(fraction), seconds / none?))
         };
         let points = fractions_of(results, workload).into_iter().filter_map(point).collect();
-        Line { name: system.clone(), points }
+        PlotLine { name: system.clone(), points }
     };
     let (across, up) = ("memory, % of the working set", "time / time without a limit");
     let title = format!("{workload}: slowdown by memory");
@@ -88,7 +88,7 @@ fn latency<'a>(results: &Results, workload: &str) -> Chart<'a> {
         let sample = results.good(workload, system, fraction).next();
         let three = sample.and_then(|sample| percentiles(&sample.told["latency"]));
         let points = three.into_iter().flatten().enumerate().map(|(at, us)| (at as f64, us)).collect();
-        Line { name: system.clone(), points }
+        PlotLine { name: system.clone(), points }
     };
     let title = format!("{workload}: latency of a visit with half of the memory");
     let (across, up, places) = ("percentile", "us", Some(["p50", "p99", "p999"].as_slice()));
@@ -105,7 +105,7 @@ fn build<'a>(results: &Results) -> Chart<'a> {
             let fraction = if system == "none" { 0 } else { 50 };
             Some((jobs as f64, results.median(&name, system, fraction, |sample| sample.seconds)?))
         };
-        Line { name: system.clone(), points: jobs.into_iter().filter_map(point).collect() }
+        PlotLine { name: system.clone(), points: jobs.into_iter().filter_map(point).collect() }
     };
     let lines = results.systems.iter().map(line).collect();
     let (title, legend) = ("C build with half of the memory".into(), SeriesLabelPosition::UpperLeft);
@@ -133,7 +133,7 @@ impl Scale {
 }
 
 /// The ranges of both axes with some room, never empty, and the scale of the vertical one.
-fn ranges(lines: &[Line]) -> (std::ops::Range<f64>, std::ops::Range<f64>, Scale) {
+fn ranges(lines: &[PlotLine]) -> (std::ops::Range<f64>, std::ops::Range<f64>, Scale) {
     let points = || lines.iter().flat_map(|line| &line.points);
     let least = |part: fn(&(f64, f64)) -> f64| points().map(part).fold(f64::INFINITY, f64::min);
     let most = |part: fn(&(f64, f64)) -> f64| points().map(part).fold(f64::NEG_INFINITY, f64::max);

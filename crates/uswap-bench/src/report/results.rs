@@ -1,15 +1,15 @@
-//! What is kept of a run: one [`Sample`] for each time a cell was run, and the machine it ran on. `results.json` is this,
+//! What is kept of a run: one [`CellSample`] for each time a cell was run, and the machine it ran on. `results.json` is this,
 //! written out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::measure::machine::Machine;
+use crate::measure::machine::MachineInfo;
 
-/// How a run of a cell ended. Only [`Outcome::Ok`] has a time.
+/// How a run of a cell ended. Only [`CellOutcome::Ok`] has a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome", content = "reason")]
-pub enum Outcome {
+pub enum CellOutcome {
     /// It ended with the right answer.
     Ok,
     /// It ended with another answer, or found its own memory wrong.
@@ -26,7 +26,7 @@ pub enum Outcome {
     Cut(String),
 }
 
-impl Outcome {
+impl CellOutcome {
     /// In the words of a table.
     pub fn in_words(&self) -> String {
         match self {
@@ -61,7 +61,7 @@ impl Outcome {
 
 /// One run of one cell. Sizes in bytes, times in seconds, traffic in pages of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct CellSample {
     /// The workload's name.
     pub workload: String,
     /// The system's name.
@@ -72,7 +72,7 @@ pub struct Sample {
     pub repetition: u32,
     /// How it ended.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: CellOutcome,
     /// What is compared: the time of the planned work. 0 unless it is ok.
     pub seconds: f64,
     /// From start to end, setting up and checking included.
@@ -115,9 +115,9 @@ pub struct Sample {
     pub fault_latency: Value,
 }
 
-impl Sample {
+impl CellSample {
     /// A sample of a cell that was not run, or of which only the outcome is known yet.
-    pub fn of(workload: &str, system: &str, fraction: u32, repetition: u32, outcome: Outcome) -> Self {
+    pub fn of(workload: &str, system: &str, fraction: u32, repetition: u32, outcome: CellOutcome) -> Self {
         Self {
             workload: workload.into(),
             system: system.into(),
@@ -178,7 +178,7 @@ pub struct Figure {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     /// Where it ran.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// The words of the command line.
     pub command: Vec<String>,
     /// The systems, in the order of the command line; the first is the baseline.
@@ -190,7 +190,7 @@ pub struct Results {
     /// Repetitions that were asked for.
     pub repetitions: u32,
     /// All samples, in the order they were taken.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CellSample>,
     /// What was left out for lack of time, and other remarks.
     pub notes: Vec<String>,
     /// The figures with requirements, where they were measured.
@@ -202,7 +202,12 @@ pub struct Results {
 
 impl Results {
     /// The samples of a cell. `none` has no limit and serves all fractions.
-    pub fn cell<'a>(&'a self, workload: &'a str, system: &'a str, fraction: u32) -> impl Iterator<Item = &'a Sample> {
+    pub fn cell<'a>(
+        &'a self,
+        workload: &'a str,
+        system: &'a str,
+        fraction: u32,
+    ) -> impl Iterator<Item = &'a CellSample> {
         let of_all = system == "none";
         self.samples.iter().filter(move |sample| {
             sample.workload == workload && sample.system == system && (of_all || sample.fraction == fraction)
@@ -210,18 +215,29 @@ impl Results {
     }
 
     /// The samples of a cell that have a time.
-    pub fn good<'a>(&'a self, workload: &'a str, system: &'a str, fraction: u32) -> impl Iterator<Item = &'a Sample> {
-        self.cell(workload, system, fraction).filter(|sample| sample.outcome == Outcome::Ok)
+    pub fn good<'a>(
+        &'a self,
+        workload: &'a str,
+        system: &'a str,
+        fraction: u32,
+    ) -> impl Iterator<Item = &'a CellSample> {
+        self.cell(workload, system, fraction).filter(|sample| sample.outcome == CellOutcome::Ok)
     }
 
     /// The median of something over the good samples of a cell.
-    pub fn median(&self, workload: &str, system: &str, fraction: u32, what: impl Fn(&Sample) -> f64) -> Option<f64> {
+    pub fn median(
+        &self,
+        workload: &str,
+        system: &str,
+        fraction: u32,
+        what: impl Fn(&CellSample) -> f64,
+    ) -> Option<f64> {
         let values: Vec<f64> = self.good(workload, system, fraction).map(what).collect();
         crate::measure::statistics::Summary::of(&values).map(|summary| summary.median)
     }
 
     /// The first sample of a cell that has no time, if there is one.
-    pub fn bad<'a>(&'a self, workload: &'a str, system: &'a str, fraction: u32) -> Option<&'a Sample> {
-        self.cell(workload, system, fraction).find(|sample| sample.outcome != Outcome::Ok)
+    pub fn bad<'a>(&'a self, workload: &'a str, system: &'a str, fraction: u32) -> Option<&'a CellSample> {
+        self.cell(workload, system, fraction).find(|sample| sample.outcome != CellOutcome::Ok)
     }
 }

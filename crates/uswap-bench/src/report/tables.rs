@@ -1,7 +1,7 @@
 //! Tables in the shape of the five documents that describe what uswap brings to user space, with its figures beside the
 //! kernel's. Only what was run appears.
 
-use crate::report::results::{Results, Sample};
+use crate::report::results::{CellSample, Results};
 use crate::report::{fractions_of, head, percentiles, put, table};
 
 /// All tables for which there are samples.
@@ -21,7 +21,7 @@ fn limited(results: &Results) -> impl Iterator<Item = &String> {
 
 /// Pages of 4 KiB that were swapped out: into a pool, or to a device where that is more. What a pool writes back to a
 /// device counts once.
-fn out(sample: &Sample) -> u64 {
+fn out(sample: &CellSample) -> u64 {
     sample.pswpout.max(sample.zswpout)
 }
 
@@ -30,7 +30,7 @@ fn throughput(results: &Results) -> String {
     let mut rows = Vec::new();
     for fraction in fractions_of(results, "fill-p32") {
         for system in limited(results) {
-            let rate = |sample: &Sample| out(sample) as f64 * 4.0 / sample.wall_seconds.max(1e-9);
+            let rate = |sample: &CellSample| out(sample) as f64 * 4.0 / sample.wall_seconds.max(1e-9);
             if let Some(rate) = results.median("fill-p32", system, fraction, rate) {
                 rows.push(vec![format!("{fraction} %"), system.clone(), format!("{rate:.0} kB/sec")]);
             }
@@ -50,7 +50,7 @@ fn fault_latency(results: &Results) -> String {
     for system in limited(results) {
         let mut values = Vec::new();
         for at in 0..3 {
-            let value = |sample: &Sample| percentiles(&sample.told["slow"]).map_or(f64::NAN, |three| three[at]);
+            let value = |sample: &CellSample| percentiles(&sample.told["slow"]).map_or(f64::NAN, |three| three[at]);
             values.push(results.median("random-t8", system, 50, value).filter(|value| value.is_finite()));
         }
         if values.iter().any(Option::is_some) {
@@ -77,7 +77,7 @@ struct Build {
 
 fn build(results: &Results, system: &str, jobs: usize, fraction: u32) -> Option<Build> {
     let name = format!("cbuild-j{jobs}");
-    let median = |what: fn(&Sample) -> f64| results.median(&name, system, fraction, what);
+    let median = |what: fn(&CellSample) -> f64| results.median(&name, system, fraction, what);
     let pages = [median(|s| s.pswpin as f64)?, median(|s| s.pswpout as f64)?, median(|s| s.major_faults as f64)?];
     let processor = median(|s| (s.user_seconds + s.system_seconds) / s.wall_seconds.max(1e-9) * 100.0)?;
     Some(Build { jobs, pages: pages.map(|n| n as u64), seconds: median(|s| s.seconds)?, processor })
@@ -157,7 +157,7 @@ fn zipf_bandwidth(results: &Results) -> String {
     for (workload, name) in [("zipf-1.2", "zipf:1.2"), ("zipf-0.5", "zipf:0.5"), ("random", "random")] {
         for fraction in fractions_of(results, workload) {
             for system in limited(results) {
-                let told = |name: &'static str| move |sample: &Sample| sample.told[name].as_f64().unwrap_or(0.0);
+                let told = |name: &'static str| move |sample: &CellSample| sample.told[name].as_f64().unwrap_or(0.0);
                 let read = results.median(workload, system, fraction, told("read_mib_per_second"));
                 let write = results.median(workload, system, fraction, told("write_mib_per_second"));
                 if let (Some(read), Some(write)) = (read, write) {
@@ -180,7 +180,7 @@ fn zero_filled(results: &Results) -> String {
     let mut rows = Vec::new();
     for fraction in fractions_of(results, "zero") {
         for system in limited(results) {
-            let us = |name: &'static str| move |sample: &Sample| sample.told[name].as_f64().unwrap_or(0.0) * 1e6;
+            let us = |name: &'static str| move |sample: &CellSample| sample.told[name].as_f64().unwrap_or(0.0) * 1e6;
             let fill = results.median("zero", system, fraction, us("fill_seconds"));
             let read = results.median("zero", system, fraction, us("visit_seconds"));
             if let (Some(fill), Some(read)) = (fill, read) {
@@ -239,16 +239,16 @@ fn page_fault_test(results: &Results) -> String {
 
 /// 2013: what the test of age costs, as time that all threads together waited for soft faults beside that of the run.
 fn soft_faults(results: &Results) -> String {
-    let waits = |sample: &Sample| {
+    let waits = |sample: &CellSample| {
         let told = |name: &str| sample.fault_latency["staged"][name].as_f64().unwrap_or(0.0);
         (told("count"), told("count") * told("mean_ns") / 1e9)
     };
-    let share = |sample: &Sample| waits(sample).1 * 100.0 / sample.wall_seconds.max(1e-9);
+    let share = |sample: &CellSample| waits(sample).1 * 100.0 / sample.wall_seconds.max(1e-9);
     let mut rows = Vec::new();
     for workload in &results.workloads {
         for fraction in fractions_of(results, &workload.name) {
             for system in limited(results).filter(|name| name.starts_with("uswap")) {
-                let value = |what: &dyn Fn(&Sample) -> f64| results.median(&workload.name, system, fraction, what);
+                let value = |what: &dyn Fn(&CellSample) -> f64| results.median(&workload.name, system, fraction, what);
                 let (Some(number), Some(share)) = (value(&|sample| waits(sample).0), value(&share)) else { continue };
                 let seconds = value(&|sample| sample.wall_seconds).unwrap_or_default();
                 let [fraction, run] = [format!("{fraction} %"), format!("{seconds:.2} s")];

@@ -6,16 +6,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::matrix::cell::{Bench, Cell};
+use crate::matrix::cell::{Bench, MatrixCell};
 use crate::measure::statistics::{Ratio, Summary};
-use crate::report::results::{Outcome, Sample};
+use crate::report::results::{CellOutcome, CellSample};
 use crate::report::{head, table};
 use crate::system::System;
-use crate::workload::{Place, Prepared, Workload};
+use crate::workload::{Prepared, WorkFolder, Workload};
 
 /// What to compare.
 #[derive(Debug)]
-pub struct Plan<'a> {
+pub struct ComparePlan<'a> {
     /// The build that is compared with.
     pub base: &'a Path,
     /// The build that is judged.
@@ -27,12 +27,12 @@ pub struct Plan<'a> {
     /// How many pairs.
     pub pairs: u32,
     /// Where and how large.
-    pub place: &'a Place,
+    pub place: &'a WorkFolder,
 }
 
 /// The result for one workload.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum ComparedVerdict {
     /// The pairs: base and new, in seconds.
     Pairs(Vec<(f64, f64)>),
     /// There is no comparison, and why.
@@ -43,17 +43,17 @@ pub enum Verdict {
 ///
 /// # Errors
 /// The signal that asked this tool to end.
-pub fn run(bench: &Bench, plan: &Plan<'_>) -> Result<Vec<(String, Verdict)>, i32> {
+pub fn run(bench: &Bench, plan: &ComparePlan<'_>) -> Result<Vec<(String, ComparedVerdict)>, i32> {
     let system = |path: &Path| System::parse(&format!("uswap@{}", path.display())).map(|mut all| all.remove(0));
     let systems = match (system(plan.base), system(plan.new)) {
         (Ok(base), Ok(new)) => [base, new],
-        (Err(why), _) | (_, Err(why)) => return Ok(vec![("systems".into(), Verdict::None(why))]),
+        (Err(why), _) | (_, Err(why)) => return Ok(vec![("systems".into(), ComparedVerdict::None(why))]),
     };
     let mut verdicts = Vec::new();
     for workload in plan.workloads {
         let verdict = match workload.prepare(plan.place) {
             Ok(prepared) => one(bench, plan, workload, &prepared, &systems)?,
-            Err(why) => Verdict::None(Outcome::Skipped(why).in_words()),
+            Err(why) => ComparedVerdict::None(CellOutcome::Skipped(why).in_words()),
         };
         verdicts.push((workload.name.clone(), verdict));
     }
@@ -62,13 +62,13 @@ pub fn run(bench: &Bench, plan: &Plan<'_>) -> Result<Vec<(String, Verdict)>, i32
 
 fn one(
     bench: &Bench,
-    plan: &Plan<'_>,
+    plan: &ComparePlan<'_>,
     workload: &Workload,
     prepared: &Prepared,
     systems: &[System; 2],
-) -> Result<Verdict, i32> {
+) -> Result<ComparedVerdict, i32> {
     let none = System::none();
-    let mut cell = Cell {
+    let mut cell = MatrixCell {
         workload: &workload.name,
         prepared,
         answer: prepared.answer.as_deref(),
@@ -79,8 +79,8 @@ fn one(
         timeout: Duration::from_secs(120),
     };
     let look = bench.run(&cell)?;
-    if look.outcome != Outcome::Ok {
-        return Ok(Verdict::None(look.outcome.in_words()));
+    if look.outcome != CellOutcome::Ok {
+        return Ok(ComparedVerdict::None(look.outcome.in_words()));
     }
     cell.peak = look.working_set_bytes;
     cell.answer = look.told["answer"].as_str();
@@ -90,20 +90,24 @@ fn one(
         cell.repetition = turn;
         match pair(bench, &mut cell, systems)? {
             Ok(seconds) => pairs.extend((turn > 0).then_some(seconds)),
-            Err(why) => return Ok(Verdict::None(why)),
+            Err(why) => return Ok(ComparedVerdict::None(why)),
         }
     }
-    Ok(Verdict::Pairs(pairs))
+    Ok(ComparedVerdict::Pairs(pairs))
 }
 
 /// Runs both builds once; seconds of base and new, or who failed and how.
-fn pair<'a>(bench: &Bench, cell: &mut Cell<'a>, systems: &'a [System; 2]) -> Result<Result<(f64, f64), String>, i32> {
+fn pair<'a>(
+    bench: &Bench,
+    cell: &mut MatrixCell<'a>,
+    systems: &'a [System; 2],
+) -> Result<Result<(f64, f64), String>, i32> {
     let mut seconds = [0.0; 2];
     let order = if cell.repetition.is_multiple_of(2) { [0, 1] } else { [1, 0] };
     for which in order {
         cell.system = &systems[which];
         match bench.run(cell)? {
-            Sample { outcome: Outcome::Ok, seconds: took, .. } => seconds[which] = took,
+            CellSample { outcome: CellOutcome::Ok, seconds: took, .. } => seconds[which] = took,
             sample => return Ok(Err(format!("{}: {}", ["base", "new"][which], sample.outcome.in_words()))),
         }
     }
@@ -112,10 +116,10 @@ fn pair<'a>(bench: &Bench, cell: &mut Cell<'a>, systems: &'a [System; 2]) -> Res
 }
 
 /// The comparison as a table.
-pub fn in_words(verdicts: &[(String, Verdict)]) -> String {
-    let row = |(name, verdict): &(String, Verdict)| match verdict {
-        Verdict::None(why) => vec![name.clone(), "-".into(), "-".into(), "-".into(), "-".into(), why.clone()],
-        Verdict::Pairs(pairs) => {
+pub fn in_words(verdicts: &[(String, ComparedVerdict)]) -> String {
+    let row = |(name, verdict): &(String, ComparedVerdict)| match verdict {
+        ComparedVerdict::None(why) => vec![name.clone(), "-".into(), "-".into(), "-".into(), "-".into(), why.clone()],
+        ComparedVerdict::Pairs(pairs) => {
             let median = |part: fn(&(f64, f64)) -> f64| {
                 let values: Vec<f64> = pairs.iter().map(part).collect();
                 Summary::of(&values).map_or("-".into(), |summary| format!("{:.2} s", summary.median))
@@ -143,8 +147,8 @@ mod tests {
     #[test]
     fn the_table_tells_ratio_interval_and_reason() {
         let verdicts = [
-            ("seq".to_string(), Verdict::Pairs(vec![(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)])),
-            ("zero".to_string(), Verdict::None("new: failed: x".into())),
+            ("seq".to_string(), ComparedVerdict::Pairs(vec![(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)])),
+            ("zero".to_string(), ComparedVerdict::None("new: failed: x".into())),
         ];
         let text = in_words(&verdicts);
         assert!(text.contains("| seq | 2.00 s | 4.00 s | 2.000 | 2.000..2.000 | slower |"), "{text}");

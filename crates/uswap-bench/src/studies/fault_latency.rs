@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::matrix::cell::{Bench, Cell};
+use crate::matrix::cell::{Bench, MatrixCell};
 use crate::measure::statistics::Summary;
-use crate::report::results::{Outcome, Sample};
+use crate::report::results::{CellOutcome, CellSample};
 use crate::system::System;
-use crate::workload::{Place, Prepared};
+use crate::workload::{Prepared, WorkFolder};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// More visits than any system makes in time.
@@ -24,7 +24,7 @@ const ZRAM: &str = "kernel-zram:lz4";
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LatencyPlan {
     /// Threads that fault.
     pub threads: u32,
     /// Contents of the pages, as `uswap-workload` calls them.
@@ -39,21 +39,21 @@ pub struct Plan {
 
 /// Runs of one system with one content.
 #[derive(Debug)]
-pub struct Row {
+pub struct LatencyRow {
     content: String,
     system: &'static str,
-    samples: Vec<Sample>,
+    samples: Vec<CellSample>,
 }
 
 /// Runs all.
 ///
 /// # Errors
 /// The signal that asked this tool to end, or what is wrong with a system.
-pub fn measure(bench: &Bench, place: &Place, plan: &Plan) -> Result<Vec<Row>, Result<i32, String>> {
+pub fn measure(bench: &Bench, place: &WorkFolder, plan: &LatencyPlan) -> Result<Vec<LatencyRow>, Result<i32, String>> {
     let ours = System::parse(&format!("uswap:--ram {} --swap ram", plan.limit)).map_err(Err)?.remove(0);
     let systems = [("uswap, device in memory", ours), (ZRAM, System::parse(ZRAM).map_err(Err)?.remove(0))];
-    let row = |content: &String, system| Row { content: content.clone(), system, samples: Vec::new() };
-    let mut rows: Vec<Row> =
+    let row = |content: &String, system| LatencyRow { content: content.clone(), system, samples: Vec::new() };
+    let mut rows: Vec<LatencyRow> =
         plan.contents.iter().flat_map(|content| systems.each_ref().map(|(name, _)| row(content, name))).collect();
     for round in 0..plan.rounds as usize {
         for (index, content) in plan.contents.iter().enumerate() {
@@ -67,7 +67,14 @@ pub fn measure(bench: &Bench, place: &Place, plan: &Plan) -> Result<Vec<Row>, Re
     Ok(rows)
 }
 
-fn run(bench: &Bench, place: &Place, plan: &Plan, content: &str, system: &System, round: usize) -> Result<Sample, i32> {
+fn run(
+    bench: &Bench,
+    place: &WorkFolder,
+    plan: &LatencyPlan,
+    content: &str,
+    system: &System,
+    round: usize,
+) -> Result<CellSample, i32> {
     let own = place.workloads.display().to_string();
     let (mib, threads) = ((2 * plan.limit) >> 20, plan.threads);
     let words =
@@ -75,7 +82,7 @@ fn run(bench: &Bench, place: &Place, plan: &Plan, content: &str, system: &System
     let times = format!("--seconds {} --check-seconds 2", plan.seconds);
     let words = [words, times].join(" ");
     let prepared = Prepared::command(std::iter::once(own.as_str()).chain(words.split(' ')));
-    bench.run(&Cell {
+    bench.run(&MatrixCell {
         workload: "faults",
         prepared: &prepared,
         answer: None,
@@ -88,14 +95,14 @@ fn run(bench: &Bench, place: &Place, plan: &Plan, content: &str, system: &System
 }
 
 /// The table; latencies in microseconds, medians of the rounds with the least and the most.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[LatencyRow]) -> String {
     let mut text = String::from(
         "| contents | system | slow visits, p50 us | p99 us | mean us | thousand of them a second |\n\
          |---|---|--:|--:|--:|--:|\n",
     );
     for row in rows {
         let begin = format!("| {} | {} |", row.content, row.system);
-        let good: Vec<&Sample> = row.samples.iter().filter(|sample| sample.outcome == Outcome::Ok).collect();
+        let good: Vec<&CellSample> = row.samples.iter().filter(|sample| sample.outcome == CellOutcome::Ok).collect();
         let figure = |digits: usize, of: &dyn Fn(&Value) -> f64| {
             let values: Vec<f64> = good.iter().map(|sample| of(&sample.told)).collect();
             Summary::of(&values).map_or_else(String::new, |Summary { median, least, most, .. }| {
@@ -103,7 +110,7 @@ pub fn table(rows: &[Row]) -> String {
             })
         };
         let slow = |name: &'static str| move |told: &Value| number(&told["slow"][name]) / 1e3;
-        let _ = match row.samples.iter().find(|sample| sample.outcome != Outcome::Ok) {
+        let _ = match row.samples.iter().find(|sample| sample.outcome != CellOutcome::Ok) {
             Some(bad) => writeln!(text, "{begin} {} | | | |", bad.outcome.in_words()),
             None => writeln!(
                 text,
@@ -119,7 +126,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Whether a run gave a wrong answer or none.
-pub fn any_failure(rows: &[Row]) -> bool {
+pub fn any_failure(rows: &[LatencyRow]) -> bool {
     rows.iter().flat_map(|row| &row.samples).any(|sample| sample.outcome.is_failure())
 }
 
@@ -131,17 +138,17 @@ fn number(value: &Value) -> f64 {
 mod tests {
     use super::*;
 
-    fn sample(p50: u64, outcome: Outcome) -> Sample {
+    fn sample(p50: u64, outcome: CellOutcome) -> CellSample {
         let slow = serde_json::json!({ "count": 50, "p50_ns": p50, "p99_ns": 90_000, "mean_ns": 12_340 });
         let told = serde_json::json!({ "slow": slow, "operations": 100, "visit_seconds": 0.5 });
-        Sample { told, ..Sample::of("faults", "uswap", 50, 1, outcome) }
+        CellSample { told, ..CellSample::of("faults", "uswap", 50, 1, outcome) }
     }
 
     #[test]
     fn the_table_has_medians_with_their_spread_and_names_what_failed() {
-        let row = |samples| Row { content: "text".into(), system: "uswap", samples };
-        let good = row([7_000, 9_000, 8_000].map(|p50| sample(p50, Outcome::Ok)).to_vec());
-        let bad = row(vec![sample(1, Outcome::Ok), sample(1, Outcome::TimedOut("more than 1 s".into()))]);
+        let row = |samples| LatencyRow { content: "text".into(), system: "uswap", samples };
+        let good = row([7_000, 9_000, 8_000].map(|p50| sample(p50, CellOutcome::Ok)).to_vec());
+        let bad = row(vec![sample(1, CellOutcome::Ok), sample(1, CellOutcome::TimedOut("more than 1 s".into()))]);
         let text = table(&[good, bad]);
         let wanted = "| text | uswap | 8.0 (7.0-9.0) | 90 (90-90) | 12.3 (12.3-12.3) | 0.1 (0.1-0.1) |\n";
         assert!(text.contains(wanted) && text.contains("more than 1 s | | | |\n"), "{text}");

@@ -15,7 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use uswap_core::{LockWaits, Locking, PAGE_SIZE, PageBuf, PageHasher, Run, Slots, worker_number};
+use uswap_core::{LockWaits, Locking, PAGE_SIZE, PageBuf, PageHasher, SlotRun, Slots, worker_number};
 use uswap_device::RamDevice;
 use uswap_store::{Concurrency, Scratch, Store, StoreConfig, Tier};
 
@@ -23,7 +23,7 @@ use crate::measure::statistics::Summary;
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LocksPlan {
     /// Numbers of threads.
     pub threads: Vec<u32>,
     /// Rounds of all rows.
@@ -58,7 +58,7 @@ const STEPS: u64 = 16;
 
 /// What the threads of one run did together.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sample {
+pub struct LocksSample {
     /// Pages stored (and as many freed) each second.
     pub rate: f64,
     /// Part of the threads' time that they waited for locks, 0 to 1.
@@ -72,17 +72,17 @@ pub struct Sample {
 
 /// Samples of a row with a number of threads.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct LocksCell {
     /// Number of threads.
     pub threads: u32,
     /// Name of the row.
     pub row: &'static str,
     /// One per round.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<LocksSample>,
 }
 
-impl Cell {
-    fn median(&self, of: impl Fn(&Sample) -> f64) -> Summary {
+impl LocksCell {
+    fn median(&self, of: impl Fn(&LocksSample) -> f64) -> Summary {
         let values: Vec<f64> = self.samples.iter().map(of).collect();
         Summary::of(&values).expect("a round at least")
     }
@@ -92,7 +92,7 @@ impl Cell {
 pub(crate) type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 
 /// What one thread did.
-struct Part {
+struct LocksPart {
     steps: u64,
     begin: Instant,
     end: Instant,
@@ -107,7 +107,7 @@ fn on_processor() -> Duration {
 }
 
 /// One thread: warms up (`window` pages are held then), waits for the others, and steps until it is over.
-fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Part {
+fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> LocksPart {
     let mut step = work();
     (0..2 * window).for_each(|_| step());
     ready.wait();
@@ -117,7 +117,7 @@ fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Pa
         steps += STEPS;
     }
     let (after, end) = (LockWaits::here(), Instant::now());
-    Part {
+    LocksPart {
         steps,
         begin,
         end,
@@ -127,9 +127,9 @@ fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Pa
 }
 
 /// Threads that step until `seconds` are over.
-pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
+pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> LocksSample {
     let (over, ready) = (AtomicBool::new(false), Barrier::new(threads as usize + 1));
-    let parts: Vec<Part> = std::thread::scope(|scope| {
+    let parts: Vec<LocksPart> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| one(window(threads), work, &ready, &over))).collect();
         ready.wait();
         std::thread::sleep(Duration::from_secs_f64(seconds));
@@ -139,10 +139,10 @@ pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> Sample {
     // Not from when this thread was told: with many threads it may be told long after the first has begun.
     let (begin, end) = (parts.iter().map(|part| part.begin).min(), parts.iter().map(|part| part.end).max());
     let elapsed = end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64());
-    let sum = |of: &dyn Fn(&Part) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();
+    let sum = |of: &dyn Fn(&LocksPart) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();
     let pages = parts.iter().map(|part| part.steps).sum::<u64>() as f64;
     let waits = parts.iter().map(|part| part.waits.count).sum::<u64>() as f64;
-    Sample {
+    LocksSample {
         rate: pages / elapsed,
         waiting: sum(&|part| part.waits.time) / sum(&|part| part.end - part.begin),
         waits_per_thousand: waits * 1000.0 / pages,
@@ -163,7 +163,7 @@ pub(crate) fn noise(seed: u64) -> Box<PageBuf> {
 }
 
 /// Swap-out through the store.
-fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
+fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> LocksSample {
     let (window, hasher) = (window(threads), PageHasher::new(1));
     let devices: Vec<(Box<dyn uswap_device::Device>, i32)> = vec![(Box::new(RamDevice::new("ram", SLOTS)), 0)];
     let config = StoreConfig {
@@ -191,7 +191,7 @@ fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> Sample {
 }
 
 /// Slots alone are taken and freed.
-fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> Sample {
+fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> LocksSample {
     let (window, slots) = (window(threads), std::sync::Arc::new(Slots::new(SLOTS, locking)));
     run(threads, seconds, &|| {
         let (slots, mut runs, mut held) = (slots.clone(), Vec::new(), VecDeque::with_capacity(window + 1));
@@ -201,19 +201,23 @@ fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> Sample {
             assert_eq!(slots.allocate(worker, 1, &mut runs), 1, "the device has room");
             held.push_back(runs[0].first);
             if held.len() > window {
-                slots.free(worker, Run { first: held.pop_front().expect("more than a window"), count: 1 });
+                slots.free(worker, SlotRun { first: held.pop_front().expect("more than a window"), count: 1 });
             }
         })
     })
 }
 
 /// All rounds: `measure` runs a row (by its place among `rows`) with a number of threads.
-pub(crate) fn rounds(plan: &Plan, rows: &[&'static str], measure: impl Fn(u32, usize) -> Sample) -> Vec<Cell> {
+pub(crate) fn rounds(
+    plan: &LocksPlan,
+    rows: &[&'static str],
+    measure: impl Fn(u32, usize) -> LocksSample,
+) -> Vec<LocksCell> {
     let cell = |threads: &u32| {
         let threads = *threads;
-        rows.iter().map(move |row| Cell { threads, row, samples: Vec::new() })
+        rows.iter().map(move |row| LocksCell { threads, row, samples: Vec::new() })
     };
-    let mut cells: Vec<Cell> = plan.threads.iter().flat_map(cell).collect();
+    let mut cells: Vec<LocksCell> = plan.threads.iter().flat_map(cell).collect();
     for round in 0..plan.rounds as usize {
         for (number, threads) in plan.threads.iter().enumerate() {
             for row in (0..rows.len()).map(|turn| (turn + round) % rows.len()) {
@@ -225,7 +229,7 @@ pub(crate) fn rounds(plan: &Plan, rows: &[&'static str], measure: impl Fn(u32, u
 }
 
 /// Measures all and writes it as Markdown.
-pub fn measure(plan: &Plan) -> String {
+pub fn measure(plan: &LocksPlan) -> String {
     let names = ROWS.map(|(name, _)| name);
     let stored = rounds(plan, &names, |threads, row| swap_out(threads, plan.seconds, ROWS[row].1));
     let alone: Vec<_> = ROWS.iter().filter(|(_, kind)| kind.shards == 1 || kind.slots == Locking::Caches).collect();
@@ -245,7 +249,7 @@ pub fn measure(plan: &Plan) -> String {
 }
 
 /// A line for each cell; rates are of thousand pages a second.
-pub(crate) fn table(cells: &[Cell]) -> String {
+pub(crate) fn table(cells: &[LocksCell]) -> String {
     let mut text = String::from(
         "| threads | locks | thousand pages/s | least - most | to one lock | processor time a page | lock wait \
          | waits per 1000 pages |\n|---|---|---|---|---|---|---|---|\n",
@@ -271,9 +275,9 @@ pub(crate) fn table(cells: &[Cell]) -> String {
 }
 
 /// Whether the last row does what it is there for, by the medians.
-pub(crate) fn in_words(cells: &[Cell], last: &str) -> String {
-    let mine: Vec<&Cell> = cells.iter().filter(|cell| cell.row == last).collect();
-    let rate = |cell: &Cell| cell.median(|sample| sample.rate).median;
+pub(crate) fn in_words(cells: &[LocksCell], last: &str) -> String {
+    let mine: Vec<&LocksCell> = cells.iter().filter(|cell| cell.row == last).collect();
+    let rate = |cell: &LocksCell| cell.median(|sample| sample.rate).median;
     let behind: Vec<String> = mine
         .iter()
         .filter(|cell| cells.iter().any(|other| other.threads == cell.threads && rate(other) > rate(cell)))
@@ -291,14 +295,14 @@ pub(crate) fn in_words(cells: &[Cell], last: &str) -> String {
 mod tests {
     use super::*;
 
-    fn cell(threads: u32, row: &'static str, rates: &[f64]) -> Cell {
-        let samples = rates.iter().map(|rate| Sample {
+    fn cell(threads: u32, row: &'static str, rates: &[f64]) -> LocksCell {
+        let samples = rates.iter().map(|rate| LocksSample {
             rate: *rate,
             waiting: 0.015,
             waits_per_thousand: 2.5,
             processor_time: 1.25,
         });
-        Cell { threads, row, samples: samples.collect() }
+        LocksCell { threads, row, samples: samples.collect() }
     }
 
     #[test]
@@ -327,7 +331,7 @@ mod tests {
             let sample = swap_out(3, 0.05, concurrency);
             assert!(sample.rate > 0.0 && (0.0..1.0).contains(&sample.waiting), "{name}: {sample:?}");
         }
-        let plan = Plan { threads: vec![1, 2], rounds: 2, seconds: 0.02 };
+        let plan = LocksPlan { threads: vec![1, 2], rounds: 2, seconds: 0.02 };
         let text = measure(&plan);
         assert_eq!(text.lines().filter(|line| line.starts_with("| 2 |")).count(), 4 + 3 + 4, "{text}");
     }

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use uswap_core::page::table::PageTable;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::reclaim::working_set::WorkingSet;
 use uswap_core::{PAGE_SIZE, PageHasher};
@@ -42,9 +42,9 @@ impl Row {
 }
 
 /// A small random generator.
-struct Random(u64);
+struct TouchRandom(u64);
 
-impl Random {
+impl TouchRandom {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -55,7 +55,7 @@ impl Random {
 
 /// A space without a process.
 #[derive(Default)]
-struct Space {
+struct MeasuredSpace {
     table: PageTable,
     set: WorkingSet,
     stored: u64,
@@ -63,7 +63,7 @@ struct Space {
     before: Option<u64>,
 }
 
-impl Space {
+impl MeasuredSpace {
     fn new() -> Self {
         Self { before: heap::in_use(), ..Self::default() }
     }
@@ -74,8 +74,8 @@ impl Space {
 
     fn touch(&mut self, page: u64) {
         let word = self.table.get(page * PAGE);
-        if word.state() != State::Resident {
-            self.stored -= u64::from(matches!(word.state(), State::Stored(_)));
+        if word.state() != PageState::Resident {
+            self.stored -= u64::from(matches!(word.state(), PageState::Stored(_)));
             self.set.join(&mut self.table, page * PAGE, word.resident());
         }
     }
@@ -92,7 +92,7 @@ impl Space {
         let (set, stored) = (&mut self.set, &mut self.stored);
         self.table.take_range(first * PAGE, (first + pages) * PAGE, |_, word| {
             set.forget(word);
-            *stored -= u64::from(matches!(word.state(), State::Stored(_)));
+            *stored -= u64::from(matches!(word.state(), PageState::Stored(_)));
         });
     }
 
@@ -109,7 +109,7 @@ impl Space {
 /// Resident pages, so many of them.
 pub fn resident(pages: u64) -> Vec<Row> {
     let mut rows = Vec::new();
-    let mut space = Space::new();
+    let mut space = MeasuredSpace::new();
     (0..pages).for_each(|page| space.touch(page));
     rows.push(space.row("touched in order"));
     space.unmap(0, pages * 15 / 16);
@@ -118,7 +118,7 @@ pub fn resident(pages: u64) -> Vec<Row> {
     rows.push(space.row("the rest after 15 of 16 were unmapped"));
     drop(space);
     rows.push(churned(pages));
-    let mut space = Space::new();
+    let mut space = MeasuredSpace::new();
     (0..pages / RUN).for_each(|place| space.touch(place * 256));
     rows.push(space.row("one in each MiB"));
     rows
@@ -127,7 +127,7 @@ pub fn resident(pages: u64) -> Vec<Row> {
 /// Twice as much memory as may be resident, of which runs are touched, evicted, unmapped and touched again: the worst that is
 /// seen on the way.
 fn churned(pages: u64) -> Row {
-    let (mut space, mut random) = (Space::new(), Random(7));
+    let (mut space, mut random) = (MeasuredSpace::new(), TouchRandom(7));
     let mut worst: Option<Row> = None;
     for step in 0..8 * pages / RUN {
         let first = random.below(2 * pages / RUN) * RUN;
@@ -148,7 +148,7 @@ fn churned(pages: u64) -> Row {
 }
 
 /// A store that holds nothing but words repeated.
-struct Stored {
+struct StoredPages {
     store: Store,
     scratch: Scratch,
     hasher: PageHasher,
@@ -156,7 +156,7 @@ struct Stored {
     count: u64,
 }
 
-impl Stored {
+impl StoredPages {
     fn new(most: u64) -> Self {
         let hasher = PageHasher::new(1);
         let config = StoreConfig {
@@ -188,15 +188,15 @@ impl Stored {
 
 /// Stored pages, so many of them.
 pub fn stored(pages: u64) -> Vec<Row> {
-    let mut all = Stored::new(4 * pages);
+    let mut all = StoredPages::new(4 * pages);
     let before = heap::in_use();
-    let mut space = Space::new();
+    let mut space = MeasuredSpace::new();
     (0..pages).for_each(|page| space.table.set(page * PAGE, uswap_core::page::word::PageWord::UNTOUCHED.stored(1, 1)));
     let words = space.table.bytes() as f64 / pages as f64;
     all.put(pages);
     let heap = heap::in_use().zip(before).map(|(now, before)| now.saturating_sub(before) as f64 / pages as f64);
     let mut rows = vec![Row { heap, ..all.row("stored in order", words) }];
-    let mut random = Random(9);
+    let mut random = TouchRandom(9);
     for _ in 0..8 {
         for _ in 0..pages / 2 {
             let id = all.held.swap_remove(random.below(all.held.len() as u64) as usize);

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use crate::measure::statistics::Summary;
-use crate::report::results::{Outcome, Results, Sample};
+use crate::report::results::{CellOutcome, CellSample, Results};
 
 /// The fault points that make the systems, how they are called, and what the device reads.
 const SYSTEMS: [(&str, &str, &str); 5] = [
@@ -47,8 +47,8 @@ pub fn table(results: &Results, systems: &[String]) -> String {
 
 fn row(results: &Results, workload: &str, fraction: u32, system: &str, label: &str) -> String {
     let begin = format!("| {workload} | {fraction} % | {label} |");
-    let good: Vec<&Sample> = results.good(workload, system, fraction).collect();
-    let figure = |of: &dyn Fn(&Sample) -> f64, digits: usize| {
+    let good: Vec<&CellSample> = results.good(workload, system, fraction).collect();
+    let figure = |of: &dyn Fn(&CellSample) -> f64, digits: usize| {
         let values: Vec<f64> = good.iter().map(|sample| of(sample)).collect();
         let Summary { median, least, most, count } = Summary::of(&values)?;
         let spread = if count > 1 { format!(" ({least:.digits$}-{most:.digits$})") } else { String::new() };
@@ -66,7 +66,7 @@ fn row(results: &Results, workload: &str, fraction: u32, system: &str, label: &s
     let cells: Option<Vec<String>> = figures.into_iter().collect();
     match (cells, results.bad(workload, system, fraction)) {
         (Some(cells), _) => format!("{begin} {} |\n", cells.join(" | ")),
-        (None, Some(bad)) if matches!(bad.outcome, Outcome::Cut(_)) => String::new(),
+        (None, Some(bad)) if matches!(bad.outcome, CellOutcome::Cut(_)) => String::new(),
         (None, Some(bad)) => format!("{begin} {} | | | | | |\n", bad.outcome.in_words()),
         (None, None) => String::new(),
     }
@@ -93,23 +93,23 @@ mod tests {
     #[test]
     fn bytes_are_told_for_each_page_and_what_did_not_end_is_named() {
         let systems = systems(10);
-        let sample = |system: &str, fraction, written, outcome| Sample {
+        let sample = |system: &str, fraction, written, outcome| CellSample {
             seconds: 2.0,
             pswpout: 100,
             written_bytes: written,
             pswpin: 10,
             read_bytes: 20480,
             swap_used_bytes: 3 << 20,
-            ..Sample::of("seq", system, fraction, 1, outcome)
+            ..CellSample::of("seq", system, fraction, 1, outcome)
         };
         let info = WorkloadInfo { name: "seq".into(), about: String::new(), peak_bytes: 0 };
         let results = Results {
             workloads: vec![info],
             fractions: vec![50, 25],
             samples: vec![
-                sample(&systems[0], 50, 128_000, Outcome::Ok),
-                sample(&systems[1], 50, 409_600, Outcome::Ok),
-                sample(&systems[0], 25, 0, Outcome::TimedOut("more than 40 s".into())),
+                sample(&systems[0], 50, 128_000, CellOutcome::Ok),
+                sample(&systems[1], 50, 409_600, CellOutcome::Ok),
+                sample(&systems[0], 25, 0, CellOutcome::TimedOut("more than 40 s".into())),
             ],
             ..Results::default()
         };

@@ -10,7 +10,7 @@ use uswap_core::{Allocator, OneLock, PAGE_SIZE, PageBuf, PageHasher, SLAB_SIZE, 
 use uswap_store::{Concurrency, PoolMemory, Scratch, Store, StoreConfig, Tier};
 use uswap_sys::Reservation;
 
-use crate::studies::locks::{Cell, Plan, Sample, in_words, noise, rounds, run, table, window};
+use crate::studies::locks::{LocksCell, LocksPlan, LocksSample, in_words, noise, rounds, run, table, window};
 
 /// The rows: whether one lock is around the pool.
 const ROWS: [(&str, bool); 2] = [("one lock", true), ("a lock for each size", false)];
@@ -30,7 +30,7 @@ fn soft_page(n: usize) -> Box<PageBuf> {
     page
 }
 
-fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
+fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> LocksSample {
     let (window, hasher) = (window(threads), PageHasher::new(1));
     let concurrency = Concurrency { one_pool_lock, ..Concurrency::default() };
     let (pool_limit_bytes, pool_reserve_bytes, devices) = (POOL as u64, POOL as u64, vec![]);
@@ -55,7 +55,7 @@ fn store_pages(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
     })
 }
 
-fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
+fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> LocksSample {
     let pieces = Reservation::in_pieces(POOL, SLAB_SIZE).expect("address space");
     let slabs = Slabs::new(Supply::new(pieces.map(PoolMemory), SLAB_SIZE, POOL as u64));
     let window = window(threads);
@@ -74,11 +74,11 @@ fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> Sample {
 }
 
 /// Measures both and writes them as Markdown.
-pub fn measure(plan: &Plan) -> String {
+pub fn measure(plan: &LocksPlan) -> String {
     let names = ROWS.map(|(name, _)| name);
     let stored = rounds(plan, &names, |threads, row| store_pages(threads, plan.seconds, ROWS[row].1));
     let alone = rounds(plan, &names, |threads, row| pool_alone(threads, plan.seconds, ROWS[row].1));
-    let words = |cells: &[Cell]| in_words(cells, ROWS[1].0);
+    let words = |cells: &[LocksCell]| in_words(cells, ROWS[1].0);
     format!(
         "## Pages in the pool\nPages that compress to 0.2 to 2.8 KiB are stored in the pool, one by one, and the oldest ones \
          loaded and freed.\n\n{}\n{}\n## The pool alone\nAn object of such a size is stored and an old one freed.\n\n{}\n{}",
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn both_rows_store_and_free() {
-        let text = measure(&Plan { threads: vec![1, 3], rounds: 2, seconds: 0.02 });
+        let text = measure(&LocksPlan { threads: vec![1, 3], rounds: 2, seconds: 0.02 });
         assert_eq!(text.lines().filter(|line| line.starts_with("| 3 |")).count(), 2 + 2, "{text}");
     }
 }

@@ -19,12 +19,12 @@ pub const PAGES: usize = 4;
 const UNIT: usize = PAGES * PAGE_SIZE;
 
 /// A compressor and its contexts, for inputs of any length.
-enum Codec {
+enum UnitCodec {
     Lz4,
     Zstd(CCtx<'static>, DCtx<'static>),
 }
 
-impl Codec {
+impl UnitCodec {
     fn zstd() -> Self {
         Self::Zstd(CCtx::create(), DCtx::create())
     }
@@ -54,7 +54,7 @@ impl Codec {
 
 /// What storing inputs of one length comes to.
 #[derive(Default, Debug)]
-struct Cost {
+struct UnitCost {
     /// Bytes of a page as stored.
     bytes: f64,
     /// Microseconds to compress a page, and to have one back.
@@ -62,7 +62,7 @@ struct Cost {
     load: f64,
 }
 
-fn measure(codec: &mut Codec, pages: &[PageBuf], together: usize) -> Cost {
+fn measure(codec: &mut UnitCodec, pages: &[PageBuf], together: usize) -> UnitCost {
     let length = together * PAGE_SIZE;
     let (mut stored, mut bytes) = (Vec::new(), 0);
     let mut out = vec![0; get_maximum_output_size(UNIT).max(zstd_safe::compress_bound(UNIT))];
@@ -85,7 +85,7 @@ fn measure(codec: &mut Codec, pages: &[PageBuf], together: usize) -> Cost {
         }
     }
     let load = begin.elapsed().as_secs_f64() * 1e6 / stored.len() as f64;
-    Cost { bytes: bytes as f64 / count, store, load }
+    UnitCost { bytes: bytes as f64 / count, store, load }
 }
 
 /// The table for one file of pages, Markdown.
@@ -97,7 +97,7 @@ pub fn table(name: &str, pages: &[PageBuf]) -> String {
          |---|---|---|---|---|---|---|---|---|\n",
         pages.len() / PAGES
     );
-    for mut codec in [Codec::Lz4, Codec::zstd()] {
+    for mut codec in [UnitCodec::Lz4, UnitCodec::zstd()] {
         let [alone, unit] = [1, PAGES].map(|together| measure(&mut codec, pages, together));
         let _ = writeln!(
             text,
@@ -132,7 +132,7 @@ mod tests {
         let motif: [u8; 1024] = std::array::from_fn(|_| chance());
         let alike: Vec<PageBuf> = (0..64).map(|_| std::array::from_fn(|i| motif[i % 1024])).collect();
         let noise: Vec<PageBuf> = (0..64).map(|_| std::array::from_fn(|_| chance())).collect();
-        for mut codec in [Codec::Lz4, Codec::zstd()] {
+        for mut codec in [UnitCodec::Lz4, UnitCodec::zstd()] {
             let [alone, unit] = [1, PAGES].map(|together| measure(&mut codec, &alike, together).bytes);
             assert!(unit < alone * 0.5, "{}: {unit} {alone}", codec.name());
             for together in [1, PAGES] {

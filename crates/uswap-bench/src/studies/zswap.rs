@@ -8,11 +8,11 @@
 use std::time::{Duration, Instant};
 
 use crate::matrix::cell::Bench;
-use crate::matrix::{self, Done, Plan};
-use crate::report::results::{Outcome, Results, Sample};
+use crate::matrix::{self, Done, MatrixPlan};
+use crate::report::results::{CellOutcome, CellSample, Results};
 use crate::report::tables::build_table;
 use crate::system::System;
-use crate::workload::{Place, select};
+use crate::workload::{WorkFolder, select};
 
 /// uswap without a pool: what the others are compared with.
 pub const BASE: &str = "uswap:--pool 0";
@@ -25,7 +25,7 @@ const SLOWDOWN: f64 = 3.0;
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct BuildRequest {
     /// Numbers of jobs.
     pub jobs: Vec<usize>,
     /// The budget in percent, if it is given and not looked for.
@@ -38,13 +38,20 @@ pub struct Request {
     pub timeout: Option<Duration>,
 }
 
-fn plan(request: &Request, systems: &[&str], jobs: &[usize], fraction: u32, place: &Place, left: Duration) -> Plan {
+fn plan(
+    request: &BuildRequest,
+    systems: &[&str],
+    jobs: &[usize],
+    fraction: u32,
+    place: &WorkFolder,
+    left: Duration,
+) -> MatrixPlan {
     let names: Vec<String> = jobs.iter().map(|jobs| format!("cbuild-j{jobs}")).collect();
     let parse = |name: &&str| System::parse(name).expect("a name of a system").remove(0);
     let mut workloads = select(&names).expect("names of builds");
     // The largest comes first: its working set is the scale of all.
     workloads.sort_by_key(|workload| std::cmp::Reverse(jobs_of(&workload.name)));
-    Plan {
+    MatrixPlan {
         systems: std::iter::once(System::none()).chain(systems.iter().map(parse)).collect(),
         workloads,
         fractions: vec![fraction],
@@ -59,23 +66,23 @@ fn jobs_of(name: &str) -> usize {
     name.rsplit('j').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-fn seconds(samples: &[Sample], system: &str) -> Option<f64> {
-    let fine = |sample: &&Sample| sample.system == system && sample.outcome == Outcome::Ok;
+fn seconds(samples: &[CellSample], system: &str) -> Option<f64> {
+    let fine = |sample: &&CellSample| sample.system == system && sample.outcome == CellOutcome::Ok;
     samples.iter().find(fine).map(|sample| sample.seconds)
 }
 
 /// Whether a budget is small enough: the kernel is three times slower, or did not end in time.
-fn is_small_enough(samples: &[Sample]) -> bool {
+fn is_small_enough(samples: &[CellSample]) -> bool {
     let slow = samples.iter().find(|sample| sample.system == "kernel-swapfile");
     match (slow.map(|sample| &sample.outcome), seconds(samples, "none")) {
-        (Some(Outcome::Ok), Some(free)) => seconds(samples, "kernel-swapfile").is_some_and(|s| s > SLOWDOWN * free),
-        (Some(Outcome::TimedOut(_)), _) => true,
+        (Some(CellOutcome::Ok), Some(free)) => seconds(samples, "kernel-swapfile").is_some_and(|s| s > SLOWDOWN * free),
+        (Some(CellOutcome::TimedOut(_)), _) => true,
         _ => false,
     }
 }
 
 /// Runs it. Returns the samples, and the budget in percent.
-pub fn run(bench: &Bench, place: &Place, request: &Request) -> (Done, u32) {
+pub fn run(bench: &Bench, place: &WorkFolder, request: &BuildRequest) -> (Done, u32) {
     let start = Instant::now();
     let left = || request.budget.saturating_sub(start.elapsed());
     let most = request.jobs.iter().copied().max().unwrap_or(24);
@@ -87,7 +94,7 @@ pub fn run(bench: &Bench, place: &Place, request: &Request) -> (Done, u32) {
             notes.push(format!("The time for finding a budget was over at {} %.", fraction.unwrap_or(tried)));
             break;
         }
-        let once = Request { repetitions: 1, ..request.clone() };
+        let once = BuildRequest { repetitions: 1, ..request.clone() };
         let done = matrix::run(bench, &plan(&once, &["kernel-swapfile"], &[most], tried, place, left()));
         if done.interrupted.is_some() {
             return (done, tried);
@@ -110,7 +117,7 @@ pub fn tables(results: &Results, fraction: u32) -> String {
     for system in OTHERS.into_iter().map(|name| full_name(results, name)) {
         build_table(&mut text, results, BASE, &system, fraction);
     }
-    let untimed = results.samples.iter().filter(|sample| sample.outcome != Outcome::Ok);
+    let untimed = results.samples.iter().filter(|sample| sample.outcome != CellOutcome::Ok);
     for sample in untimed {
         text.push_str(&format!("- {}, {}: {}\n", sample.workload, sample.system, sample.outcome.in_words()));
     }
@@ -130,19 +137,21 @@ mod tests {
 
     #[test]
     fn a_budget_is_small_enough_when_the_kernel_is_three_times_slower_or_never_ends() {
-        let sample =
-            |system: &str, seconds, outcome| Sample { seconds, ..Sample::of("cbuild-j24", system, 50, 1, outcome) };
-        let free = sample("none", 2.0, Outcome::Ok);
+        let sample = |system: &str, seconds, outcome| CellSample {
+            seconds,
+            ..CellSample::of("cbuild-j24", system, 50, 1, outcome)
+        };
+        let free = sample("none", 2.0, CellOutcome::Ok);
         let with = |seconds, outcome| is_small_enough(&[free.clone(), sample("kernel-swapfile", seconds, outcome)]);
-        assert!(with(6.1, Outcome::Ok) && !with(5.9, Outcome::Ok));
-        assert!(with(0.0, Outcome::TimedOut("x".into())) && !with(0.0, Outcome::Skipped("x".into())));
+        assert!(with(6.1, CellOutcome::Ok) && !with(5.9, CellOutcome::Ok));
+        assert!(with(0.0, CellOutcome::TimedOut("x".into())) && !with(0.0, CellOutcome::Skipped("x".into())));
     }
 
     #[test]
     fn the_largest_build_comes_first() {
         let request =
-            Request { jobs: vec![8, 24], fraction: None, repetitions: 1, budget: Duration::ZERO, timeout: None };
-        let place = Place { folder: "/".into(), workloads: "/".into(), mib: 64, seconds: 1.0 };
+            BuildRequest { jobs: vec![8, 24], fraction: None, repetitions: 1, budget: Duration::ZERO, timeout: None };
+        let place = WorkFolder { folder: "/".into(), workloads: "/".into(), mib: 64, seconds: 1.0 };
         let plan = plan(&request, &["uswap"], &[8, 24], 40, &place, Duration::ZERO);
         let names: Vec<&str> = plan.workloads.iter().map(|workload| workload.name.as_str()).collect();
         assert_eq!(names, ["cbuild-j24", "cbuild-j8"]);

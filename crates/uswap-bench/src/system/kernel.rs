@@ -57,12 +57,12 @@ impl Drop for SwapOn {
 
 /// A file that is a swap area.
 #[derive(Debug)]
-struct SwapFile {
+struct BenchSwapFile {
     on: Option<SwapOn>,
     path: PathBuf,
 }
 
-impl SwapFile {
+impl BenchSwapFile {
     fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("{}{}.swap", crate::measure::cgroup::PREFIX, std::process::id()));
         let mut file = Self { on: None, path };
@@ -78,7 +78,7 @@ impl SwapFile {
     }
 }
 
-impl Drop for SwapFile {
+impl Drop for BenchSwapFile {
     fn drop(&mut self) {
         self.on = None;
         let _ = fs::remove_file(&self.path);
@@ -182,23 +182,23 @@ impl Drop for Zswap {
 
 /// What holds the pages that are swapped out.
 #[derive(Debug)]
-enum Area {
-    File(SwapFile),
+enum SwapArea {
+    File(BenchSwapFile),
     Zram(Zram),
 }
 
 /// Kernel swap that is on. The area goes before zswap is put back.
 #[derive(Debug)]
 pub struct KernelSwap {
-    area: Area,
+    area: SwapArea,
     _zswap: Zswap,
 }
 
 /// What to set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum SwapPlan {
     /// A swap file and nothing else.
-    SwapFile,
+    BenchSwapFile,
     /// A swap file with zswap and this compressor in front.
     Zswap(String),
     /// A zram device with this algorithm.
@@ -210,12 +210,12 @@ impl KernelSwap {
     ///
     /// # Errors
     /// A sentence with the first step that failed; everything before it is put back.
-    pub fn new(plan: &Plan, folder: &Path, bytes: u64) -> Result<Self, String> {
-        let compressor = if let Plan::Zswap(compressor) = plan { Some(compressor.as_str()) } else { None };
+    pub fn new(plan: &SwapPlan, folder: &Path, bytes: u64) -> Result<Self, String> {
+        let compressor = if let SwapPlan::Zswap(compressor) = plan { Some(compressor.as_str()) } else { None };
         let zswap = Zswap::set(compressor)?;
         let area = match plan {
-            Plan::Zram(algorithm) => Area::Zram(Zram::new(algorithm, bytes)?),
-            _ => Area::File(SwapFile::new(folder, bytes)?),
+            SwapPlan::Zram(algorithm) => SwapArea::Zram(Zram::new(algorithm, bytes)?),
+            _ => SwapArea::File(BenchSwapFile::new(folder, bytes)?),
         };
         Ok(Self { area, _zswap: zswap })
     }
@@ -223,15 +223,15 @@ impl KernelSwap {
     /// Bytes of the area in use.
     pub fn used(&self) -> u64 {
         let on = match &self.area {
-            Area::File(file) => &file.on,
-            Area::Zram(zram) => &zram.on,
+            SwapArea::File(file) => &file.on,
+            SwapArea::Zram(zram) => &zram.on,
         };
         on.as_ref().map_or(0, SwapOn::used)
     }
 
     /// What the zram device says, if it is one.
     pub fn zram(&self) -> Option<ZramUse> {
-        if let Area::Zram(zram) = &self.area { Some(zram.usage()) } else { None }
+        if let SwapArea::Zram(zram) = &self.area { Some(zram.usage()) } else { None }
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use uswap_device::{SwapPlace, SwapSpec};
 
-use crate::system::kernel::{Plan, zram_algorithms, zswap_compressors, zswap_default};
+use crate::system::kernel::{SwapPlan, zram_algorithms, zswap_compressors, zswap_default};
 
 /// A way to run a command in less memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +26,12 @@ pub struct System {
     /// As the user wrote it, or what it was expanded to.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: SystemKind,
 }
 
 /// What kind of system it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SystemKind {
     /// No limit.
     None,
     /// uswap.
@@ -44,13 +44,13 @@ pub enum Kind {
         fixed: bool,
     },
     /// The kernel's swap.
-    Kernel(Plan),
+    Kernel(SwapPlan),
 }
 
 impl System {
     /// The baseline.
     pub fn none() -> Self {
-        Self { name: "none".into(), kind: Kind::None }
+        Self { name: "none".into(), kind: SystemKind::None }
     }
 
     /// The systems that a name means: one, or several for `each`.
@@ -62,20 +62,20 @@ impl System {
         let (head, tail) = name.split_once(':').map_or((name, None), |(head, tail)| (head, Some(tail)));
         let options = || tail.unwrap_or("").split_whitespace().map(String::from).collect();
         match (head, tail) {
-            ("none", None) => one(Kind::None),
+            ("none", None) => one(SystemKind::None),
             ("uswap" | "uswap-fixed", _) => {
-                one(Kind::Uswap { binary: None, options: options(), fixed: head == "uswap-fixed" })
+                one(SystemKind::Uswap { binary: None, options: options(), fixed: head == "uswap-fixed" })
             }
             (_, _) if head.starts_with("uswap@") && head.len() > 6 => {
-                one(Kind::Uswap { binary: Some(head[6..].into()), options: options(), fixed: false })
+                one(SystemKind::Uswap { binary: Some(head[6..].into()), options: options(), fixed: false })
             }
-            ("kernel-swapfile", None) => one(Kind::Kernel(Plan::SwapFile)),
-            ("kernel-zswap", Some("each")) => Ok(each("kernel-zswap", &zswap_compressors(), Plan::Zswap)),
+            ("kernel-swapfile", None) => one(SystemKind::Kernel(SwapPlan::BenchSwapFile)),
+            ("kernel-zswap", Some("each")) => Ok(each("kernel-zswap", &zswap_compressors(), SwapPlan::Zswap)),
             ("kernel-zswap", _) => {
-                Ok(each("kernel-zswap", &[tail.map_or_else(zswap_default, String::from)], Plan::Zswap))
+                Ok(each("kernel-zswap", &[tail.map_or_else(zswap_default, String::from)], SwapPlan::Zswap))
             }
-            ("kernel-zram", Some("each")) => Ok(each("kernel-zram", &zram_algorithms(), Plan::Zram)),
-            ("kernel-zram", _) => Ok(each("kernel-zram", &[tail.unwrap_or("lz4")], Plan::Zram)),
+            ("kernel-zram", Some("each")) => Ok(each("kernel-zram", &zram_algorithms(), SwapPlan::Zram)),
+            ("kernel-zram", _) => Ok(each("kernel-zram", &[tail.unwrap_or("lz4")], SwapPlan::Zram)),
             _ => Err(format!(
                 "{name:?} is not a system: none, uswap, uswap-fixed, uswap:OPTIONS, uswap@PATH, kernel-swapfile, \
                  kernel-zswap[:COMPRESSOR|:each] or kernel-zram[:ALGORITHM|:each]"
@@ -85,21 +85,21 @@ impl System {
 
     /// Whether it is uswap in any form.
     pub fn is_uswap(&self) -> bool {
-        matches!(self.kind, Kind::Uswap { .. })
+        matches!(self.kind, SystemKind::Uswap { .. })
     }
 
     /// Whether its device lies in memory, which a limit of the group would count.
     pub fn swaps_in_memory(&self) -> bool {
-        let Kind::Uswap { options, .. } = &self.kind else { return false };
+        let SystemKind::Uswap { options, .. } = &self.kind else { return false };
         let in_memory = |spec: &SwapSpec| spec.places().any(SwapPlace::is_memory);
         options.windows(2).any(|two| two[0] == "--swap" && two[1].parse().as_ref().is_ok_and(in_memory))
     }
 }
 
-fn each<S: ToString>(head: &str, variants: &[S], plan: fn(String) -> Plan) -> Vec<System> {
+fn each<S: ToString>(head: &str, variants: &[S], plan: fn(String) -> SwapPlan) -> Vec<System> {
     let one = |variant: &S| {
         let variant = variant.to_string();
-        System { name: format!("{head}:{variant}"), kind: Kind::Kernel(plan(variant)) }
+        System { name: format!("{head}:{variant}"), kind: SystemKind::Kernel(plan(variant)) }
     };
     variants.iter().map(one).collect()
 }
@@ -162,14 +162,14 @@ mod tests {
         assert_eq!(parse("none"), System::none());
         let with_options = parse("uswap:--pool 30");
         let options = vec!["--pool".to_string(), "30".into()];
-        assert_eq!(with_options.kind, Kind::Uswap { binary: None, options: options.clone(), fixed: false });
+        assert_eq!(with_options.kind, SystemKind::Uswap { binary: None, options: options.clone(), fixed: false });
         assert_eq!(
             parse("uswap@/a/b:--pool 30").kind,
-            Kind::Uswap { binary: Some("/a/b".into()), options, fixed: false }
+            SystemKind::Uswap { binary: Some("/a/b".into()), options, fixed: false }
         );
         assert_eq!(parse("kernel-zram").name, "kernel-zram:lz4");
-        assert_eq!(parse("kernel-zswap:zstd").kind, Kind::Kernel(Plan::Zswap("zstd".into())));
-        assert_eq!(parse("kernel-swapfile").kind, Kind::Kernel(Plan::SwapFile));
+        assert_eq!(parse("kernel-zswap:zstd").kind, SystemKind::Kernel(SwapPlan::Zswap("zstd".into())));
+        assert_eq!(parse("kernel-swapfile").kind, SystemKind::Kernel(SwapPlan::BenchSwapFile));
         for bad in ["", "nothing", "uswap@", "none:x", "kernel-swapfile:4", "kernel"] {
             assert!(System::parse(bad).is_err(), "{bad}");
         }

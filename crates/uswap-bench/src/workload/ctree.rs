@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::workload::real::need;
-use crate::workload::{Place, Prepared};
+use crate::workload::{Prepared, WorkFolder};
 
 /// Files of the generated tree.
 const FILES: u64 = 48;
@@ -18,7 +18,7 @@ const FUNCTIONS: u64 = 160;
 ///
 /// # Errors
 /// A sentence that says what is missing here.
-pub fn prepare(jobs: usize, place: &Place) -> Result<Prepared, String> {
+pub fn prepare(jobs: usize, place: &WorkFolder) -> Result<Prepared, String> {
     need(&["cc", "make"])?;
     let jobs = jobs.to_string();
     match kernel_tree(place)? {
@@ -52,7 +52,7 @@ fn kernel_archive() -> Option<PathBuf> {
 }
 
 /// Unpacks and configures a kernel once; sources and objects.
-fn kernel_tree(place: &Place) -> Result<Option<(String, String)>, String> {
+fn kernel_tree(place: &WorkFolder) -> Result<Option<(String, String)>, String> {
     let Some(archive) = kernel_archive() else { return Ok(None) };
     let (sources, objects) = (place.folder.join("linux-source-6.1"), place.folder.join("objects"));
     let folders = (sources.display().to_string(), objects.display().to_string());
@@ -82,7 +82,7 @@ fn step(words: &[&str]) -> Result<(), String> {
 }
 
 /// The folder of a generated tree and the answer of its program.
-fn generated_tree(place: &Place) -> Result<(String, String), String> {
+fn generated_tree(place: &WorkFolder) -> Result<(String, String), String> {
     let folder = place.folder.join("tree");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (mut main, mut calls, mut sum) = (String::from("#include <stdio.h>\n"), String::new(), 0u64);

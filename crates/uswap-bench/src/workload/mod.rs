@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// What a workload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum WorkloadFamily {
     /// One pattern of our own.
     Micro,
     /// A program that people use.
@@ -39,30 +39,30 @@ pub struct Workload {
     /// What it does, in a line.
     pub about: String,
     /// What it is.
-    pub family: Family,
+    pub family: WorkloadFamily,
     /// Workloads of one scale share a limit: fractions are of the largest working set among them.
     pub scale: Option<&'static str>,
     /// Fractions of its own, where those of the command line say nothing.
     pub fractions: Option<&'static [u32]>,
     /// How soon it comes.
     pub rank: Rank,
-    recipe: Recipe,
+    recipe: WorkloadRecipe,
 }
 
 #[derive(Clone, Debug)]
-enum Recipe {
+enum WorkloadRecipe {
     Memory(&'static [&'static str]),
     Fill,
     Turns,
     Pft(usize),
     Tree(usize),
-    Real(real::Program),
+    Real(real::RealProgram),
     Shell(&'static str, Option<&'static str>),
 }
 
 /// Where and how large.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct WorkFolder {
     /// Folder for inputs; it is removed at the end.
     pub folder: PathBuf,
     /// The binary with our own workloads.
@@ -120,7 +120,7 @@ const TESTS: [(&str, &str, Option<&str>); 6] = [
     ("test-hungry", "tail /dev/zero", None),
 ];
 
-fn one(name: &str, about: &str, family: Family, rank: Rank, recipe: Recipe) -> Workload {
+fn one(name: &str, about: &str, family: WorkloadFamily, rank: Rank, recipe: WorkloadRecipe) -> Workload {
     Workload { name: name.into(), about: about.into(), family, rank, scale: None, fractions: None, recipe }
 }
 
@@ -129,13 +129,14 @@ fn build(jobs: usize) -> Workload {
     let about = format!("make -j{jobs} of {}", ctree::what());
     Workload {
         scale: Some("cbuild"),
-        ..one(&format!("cbuild-j{jobs}"), &about, Family::Real, rank, Recipe::Tree(jobs))
+        ..one(&format!("cbuild-j{jobs}"), &about, WorkloadFamily::Real, rank, WorkloadRecipe::Tree(jobs))
     }
 }
 
 fn page_fault_test(threads: usize) -> Workload {
     let about = format!("{threads} threads touch fresh memory, far below the limit");
-    let workload = one(&format!("pft-t{threads}"), &about, Family::Micro, Rank::Point, Recipe::Pft(threads));
+    let workload =
+        one(&format!("pft-t{threads}"), &about, WorkloadFamily::Micro, Rank::Point, WorkloadRecipe::Pft(threads));
     Workload { fractions: Some(&[400]), ..workload }
 }
 
@@ -143,18 +144,27 @@ fn page_fault_test(threads: usize) -> Workload {
 pub fn all() -> Vec<Workload> {
     let micro = |rank| {
         move |(name, about, words): &(&str, &str, &'static [&'static str])| {
-            one(name, about, Family::Micro, rank, Recipe::Memory(words))
+            one(name, about, WorkloadFamily::Micro, rank, WorkloadRecipe::Memory(words))
         }
     };
-    let real =
-        |program: real::Program| one(program.name(), program.about(), Family::Real, Rank::Curve, Recipe::Real(program));
-    let test = |(name, script, answer)| one(name, script, Family::Test, Rank::Curve, Recipe::Shell(script, answer));
+    let real = |program: real::RealProgram| {
+        one(program.name(), program.about(), WorkloadFamily::Real, Rank::Curve, WorkloadRecipe::Real(program))
+    };
+    let test = |(name, script, answer)| {
+        one(name, script, WorkloadFamily::Test, Rank::Curve, WorkloadRecipe::Shell(script, answer))
+    };
     let (first, rest) = MICRO.split_at(8);
     let mut list: Vec<Workload> = first.iter().map(micro(Rank::Curve)).collect();
     list.extend(real::PROGRAMS.map(real));
-    list.push(one("fill-p32", "32 processes fill memory, then check it", Family::Micro, Rank::Point, Recipe::Fill));
+    list.push(one(
+        "fill-p32",
+        "32 processes fill memory, then check it",
+        WorkloadFamily::Micro,
+        Rank::Point,
+        WorkloadRecipe::Fill,
+    ));
     let about = "8 processes sweep over their memory, 20 rounds each";
-    list.push(one("turns-p8", about, Family::Micro, Rank::Point, Recipe::Turns));
+    list.push(one("turns-p8", about, WorkloadFamily::Micro, Rank::Point, WorkloadRecipe::Turns));
     list.extend([1, 2, 4].map(page_fault_test));
     list.extend(JOBS.map(build));
     list.extend(rest.iter().map(micro(Rank::Later)));
@@ -168,9 +178,9 @@ pub fn all() -> Vec<Workload> {
 /// A sentence that names the word that fits none.
 pub fn select(names: &[String]) -> Result<Vec<Workload>, String> {
     let fits = |workload: &Workload, name: &String| match name.as_str() {
-        "all" => workload.family != Family::Test,
-        "micro" => workload.family == Family::Micro,
-        "real" => workload.family == Family::Real,
+        "all" => workload.family != WorkloadFamily::Test,
+        "micro" => workload.family == WorkloadFamily::Micro,
+        "real" => workload.family == WorkloadFamily::Real,
         name => name.strip_suffix('*').map_or(workload.name == name, |start| workload.name.starts_with(start)),
     };
     let all = all();
@@ -187,18 +197,18 @@ impl Workload {
     ///
     /// # Errors
     /// A sentence that says what is missing here.
-    pub fn prepare(&self, place: &Place) -> Result<Prepared, String> {
+    pub fn prepare(&self, place: &WorkFolder) -> Result<Prepared, String> {
         match &self.recipe {
-            Recipe::Memory(words) => Ok(memory(words, place)),
-            Recipe::Fill => Ok(own(place, &["fill", "--mib", &place.mib.to_string()])),
-            Recipe::Turns => Ok(own(place, &["turns", "--mib", &place.mib.to_string()])),
-            Recipe::Pft(threads) => {
+            WorkloadRecipe::Memory(words) => Ok(memory(words, place)),
+            WorkloadRecipe::Fill => Ok(own(place, &["fill", "--mib", &place.mib.to_string()])),
+            WorkloadRecipe::Turns => Ok(own(place, &["turns", "--mib", &place.mib.to_string()])),
+            WorkloadRecipe::Pft(threads) => {
                 let mib = (place.mib / 2).to_string();
                 Ok(own(place, &["pft", "--threads", &threads.to_string(), "--mib", &mib]))
             }
-            Recipe::Tree(jobs) => ctree::prepare(*jobs, place),
-            Recipe::Real(program) => program.prepare(place),
-            Recipe::Shell(script, answer) => {
+            WorkloadRecipe::Tree(jobs) => ctree::prepare(*jobs, place),
+            WorkloadRecipe::Real(program) => program.prepare(place),
+            WorkloadRecipe::Shell(script, answer) => {
                 let script = format!("if [ $USWAP_BENCH_SYSTEM = none ]; then echo answer 42; else {script}; fi");
                 let command = Prepared::command(["sh", "-c", &script]);
                 Ok(Prepared { answer: answer.map(String::from), ..command })
@@ -207,14 +217,14 @@ impl Workload {
     }
 }
 
-fn own(place: &Place, arguments: &[&str]) -> Prepared {
+fn own(place: &WorkFolder, arguments: &[&str]) -> Prepared {
     let mut prepared = Prepared::command([place.workloads.as_os_str()]);
     prepared.words.extend(arguments.iter().map(OsString::from));
     prepared
 }
 
 /// Words: pattern, content, percentage of writes, visits for each page, threads.
-fn memory(words: &[&str], place: &Place) -> Prepared {
+fn memory(words: &[&str], place: &WorkFolder) -> Prepared {
     let visits: usize = words[3].parse().expect("a number");
     let operations = (visits * place.mib * 256).to_string();
     let (mib, seconds) = (place.mib.to_string(), place.seconds.to_string());

@@ -6,11 +6,11 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::workload::{Place, Prepared};
+use crate::workload::{Prepared, WorkFolder};
 
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum RealProgram {
     /// GNU sort of lines of text.
     Sort,
     /// Python with a large dictionary.
@@ -30,15 +30,15 @@ pub enum Program {
 }
 
 /// All of them.
-pub const PROGRAMS: [Program; 8] = [
-    Program::Sort,
-    Program::PythonDict,
-    Program::Redis,
-    Program::Sqlite,
-    Program::Node,
-    Program::Java,
-    Program::PythonNumpy,
-    Program::GoBuild,
+pub const PROGRAMS: [RealProgram; 8] = [
+    RealProgram::Sort,
+    RealProgram::PythonDict,
+    RealProgram::Redis,
+    RealProgram::Sqlite,
+    RealProgram::Node,
+    RealProgram::Java,
+    RealProgram::PythonNumpy,
+    RealProgram::GoBuild,
 ];
 
 /// Debian's packages with what the real workloads use.
@@ -100,13 +100,13 @@ fn has_numpy() -> bool {
     Command::new("python3").args(["-c", "import numpy"]).output().is_ok_and(|output| output.status.success())
 }
 
-fn script(place: &Place, name: &str, text: &str) -> Result<String, String> {
+fn script(place: &WorkFolder, name: &str, text: &str) -> Result<String, String> {
     let path = place.folder.join(name);
     fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path.display().to_string())
 }
 
-impl Program {
+impl RealProgram {
     /// The name of the workload.
     pub fn name(self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl Program {
     ///
     /// # Errors
     /// A sentence that says what is missing here.
-    pub fn prepare(self, place: &Place) -> Result<Prepared, String> {
+    pub fn prepare(self, place: &WorkFolder) -> Result<Prepared, String> {
         let mib = place.mib.to_string();
         match self {
             Self::Sort => sort(place),
@@ -192,7 +192,7 @@ fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     file.flush()
 }
 
-fn sort(place: &Place) -> Result<Prepared, String> {
+fn sort(place: &WorkFolder) -> Result<Prepared, String> {
     need(&["sort", "cksum"])?;
     let lines = place.folder.join("lines");
     if !lines.exists() {
@@ -207,7 +207,7 @@ fn sort(place: &Place) -> Result<Prepared, String> {
     Ok(Prepared::command(["sh", "-c", &job]))
 }
 
-fn redis(place: &Place) -> Result<Prepared, String> {
+fn redis(place: &WorkFolder) -> Result<Prepared, String> {
     need(&["redis-server"])?;
     let program = script(place, "redis.sh", include_str!("../../scripts/redis.sh"))?;
     let (keys, operations) = ((place.mib * 700).to_string(), (place.mib * 800).to_string());
@@ -217,7 +217,7 @@ fn redis(place: &Place) -> Result<Prepared, String> {
     Ok(Prepared::command(command.into_iter().chain(load)))
 }
 
-fn java(place: &Place) -> Result<Prepared, String> {
+fn java(place: &WorkFolder) -> Result<Prepared, String> {
     need(&["java", "javac"])?;
     let source = script(place, "Objects.java", include_str!("../../scripts/Objects.java"))?;
     let folder = place.folder.display().to_string();
@@ -237,7 +237,7 @@ fn java(place: &Place) -> Result<Prepared, String> {
 /// The module that is built, as the module proxy has it.
 const GO_MODULE: &str = "golang.org/x/tools/gopls@v0.20.0";
 
-fn go_build(place: &Place) -> Result<Prepared, String> {
+fn go_build(place: &WorkFolder) -> Result<Prepared, String> {
     need(&["go", "sha256sum"])?;
     let fetch = script(place, "go_fetch.sh", include_str!("../../scripts/go_fetch.sh"))?;
     let build = script(place, "go_build.sh", include_str!("../../scripts/go_build.sh"))?;

@@ -12,11 +12,11 @@ use uswap_engine::control::protocol::Request;
 use uswap_engine::control::protocol::answer::DetachBegun;
 use uswap_engine::{eligibility, keeper};
 use uswap_sys::process::interrupt;
-use uswap_sys::process::{self, Change, Fork};
+use uswap_sys::process::{self, ChildChange, Fork};
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 use crate::commands::orders::tell;
-use crate::commands::run::{EngineArguments, Refusal, prepare_engine};
+use crate::commands::run::{EngineArguments, RunRefusal, prepare_engine};
 
 /// How often an engine is asked how far it is.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ pub fn attach(arguments: &AttachArguments) -> i32 {
     }
 }
 
-fn prepare(arguments: &AttachArguments) -> Result<RunConfig, Refusal> {
+fn prepare(arguments: &AttachArguments) -> Result<RunConfig, RunRefusal> {
     let refuse = |text: String| (text, exit::REFUSED);
     eligibility::check(arguments.pid).map_err(refuse)?;
     let program = Target { pid: arguments.pid, tree: arguments.tree };
@@ -101,8 +101,8 @@ fn in_background(config: RunConfig) -> i32 {
 fn wait(pid: u32) -> std::io::Result<i32> {
     loop {
         match process::wait_news(Some(pid))? {
-            Some((_, Change::Exited(status))) => return Ok(status),
-            Some((_, Change::Killed(signal))) => return Ok(128 + signal),
+            Some((_, ChildChange::Exited(status))) => return Ok(status),
+            Some((_, ChildChange::Killed(signal))) => return Ok(128 + signal),
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
     }
@@ -128,7 +128,7 @@ pub fn detach(arguments: &DetachArguments) -> i32 {
 }
 
 /// Until the engine is gone, or has given up.
-fn watch(run: &Run, engine: u32) -> Result<(), String> {
+fn watch(run: &RunningRun, engine: u32) -> Result<(), String> {
     let mut silent = 0;
     loop {
         let status = match client::status(run) {

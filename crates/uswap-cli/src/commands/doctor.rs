@@ -14,7 +14,7 @@ use uswap_core::util::size::human;
 use uswap_engine::cgroup::{Cgroup, machine_memory};
 use uswap_engine::fd_budget;
 use uswap_engine::heap_limits;
-use uswap_sys::process::{self, Limit};
+use uswap_sys::process::{self, ResourceLimit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
 
 use crate::commands::run;
@@ -30,7 +30,7 @@ pub struct DoctorArguments {
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum DoctorVerdict {
     /// As it should be.
     Works,
     /// Good to know.
@@ -41,7 +41,7 @@ enum Verdict {
     Fails,
 }
 
-impl Verdict {
+impl DoctorVerdict {
     fn word(self) -> &'static str {
         match self {
             Self::Works => "ok",
@@ -56,13 +56,13 @@ impl Verdict {
 #[derive(Clone, Debug)]
 struct Check {
     subject: &'static str,
-    verdict: Verdict,
+    verdict: DoctorVerdict,
     found: String,
     fix: Option<String>,
 }
 
 impl Check {
-    fn new(subject: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+    fn new(subject: &'static str, verdict: DoctorVerdict, found: impl Into<String>) -> Self {
         Self { subject, verdict, found: found.into(), fix: None }
     }
 
@@ -72,9 +72,9 @@ impl Check {
     }
 
     /// Works, or `bad` with a fix.
-    fn of(subject: &'static str, result: io::Result<()>, bad: Verdict, fix: &str) -> Self {
+    fn of(subject: &'static str, result: io::Result<()>, bad: DoctorVerdict, fix: &str) -> Self {
         match result {
-            Ok(()) => Self::new(subject, Verdict::Works, "works"),
+            Ok(()) => Self::new(subject, DoctorVerdict::Works, "works"),
             Err(error) => Self::new(subject, bad, error.to_string()).fix(fix),
         }
     }
@@ -92,7 +92,7 @@ pub fn run(arguments: &DoctorArguments) -> i32 {
     checks.extend(memory());
     checks.extend(limits());
     checks.extend(host.container.map(container));
-    let works = checks.iter().all(|check| check.verdict != Verdict::Fails);
+    let works = checks.iter().all(|check| check.verdict != DoctorVerdict::Fails);
     crate::print(&if arguments.json { as_json(&checks, works) } else { as_text(&checks, works) });
     i32::from(!works)
 }
@@ -123,37 +123,41 @@ fn kernel() -> Check {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = text.trim();
     match host::kernel_version(release) {
-        Some(version) if version >= (6, 11) => Check::new("kernel", Verdict::Works, format!("Linux {release}")),
+        Some(version) if version >= (6, 11) => Check::new("kernel", DoctorVerdict::Works, format!("Linux {release}")),
         Some(version) => {
             let missing = if version < (6, 8) { "UFFDIO_MOVE (6.8) and PROCMAP_QUERY (6.11)" } else { "PROCMAP_QUERY" };
             let found = format!("Linux {release} lacks {missing}");
-            Check::new("kernel", Verdict::Fails, found).fix("Linux 6.11 or later is needed")
+            Check::new("kernel", DoctorVerdict::Fails, found).fix("Linux 6.11 or later is needed")
         }
-        None => Check::new("kernel", Verdict::Note, format!("{release:?} is not a version; the checks below tell")),
+        None => {
+            Check::new("kernel", DoctorVerdict::Note, format!("{release:?} is not a version; the checks below tell"))
+        }
     }
 }
 
 fn architecture() -> Check {
     match std::env::consts::ARCH {
-        "x86_64" => Check::new("architecture", Verdict::Works, "x86-64"),
-        other => Check::new("architecture", Verdict::Fails, other).fix("only x86-64 is supported"),
+        "x86_64" => Check::new("architecture", DoctorVerdict::Works, "x86-64"),
+        other => Check::new("architecture", DoctorVerdict::Fails, other).fix("only x86-64 is supported"),
     }
 }
 
 fn permissions(host: &Host) -> Vec<Check> {
     let device = match Userfaultfd::by_device() {
-        Ok(_) => Check::new("/dev/userfaultfd", Verdict::Works, "can be opened"),
-        Err(error) => Check::new("/dev/userfaultfd", Verdict::Note, error.to_string()).fix(device_fix(&error, host)),
+        Ok(_) => Check::new("/dev/userfaultfd", DoctorVerdict::Works, "can be opened"),
+        Err(error) => {
+            Check::new("/dev/userfaultfd", DoctorVerdict::Note, error.to_string()).fix(device_fix(&error, host))
+        }
     };
     let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     let sysctl = format!("vm.unprivileged_userfaultfd = {}", sysctl.trim());
     let call = match Userfaultfd::by_system_call() {
-        Ok(_) => Check::new("userfaultfd(2)", Verdict::Works, format!("permitted ({sysctl})")),
-        Err(error) => Check::new("userfaultfd(2)", Verdict::Note, format!("{error} ({sysctl})")),
+        Ok(_) => Check::new("userfaultfd(2)", DoctorVerdict::Works, format!("permitted ({sysctl})")),
+        Err(error) => Check::new("userfaultfd(2)", DoctorVerdict::Note, format!("{error} ({sysctl})")),
     };
     let either = match Userfaultfd::for_this_process() {
-        Ok(_) => Check::new("userfaultfd", Verdict::Works, "can be made"),
-        Err(error) => Check::new("userfaultfd", Verdict::Fails, error.to_string()).fix(privilege_fix(host)),
+        Ok(_) => Check::new("userfaultfd", DoctorVerdict::Works, "can be made"),
+        Err(error) => Check::new("userfaultfd", DoctorVerdict::Fails, error.to_string()).fix(privilege_fix(host)),
     };
     vec![device, call, either]
 }
@@ -190,15 +194,15 @@ const KUBERNETES_FIX: &str = "in the container's part of the pod:\n\
 
 fn features(host: &Host) -> Vec<Check> {
     let capability = match (host.may_trace, host.initial_user_namespace) {
-        (true, true) => Check::new("CAP_SYS_PTRACE", Verdict::Works, "held, in the initial user namespace"),
-        (true, false) => Check::new("CAP_SYS_PTRACE", Verdict::Note, "held, but only in a user namespace"),
-        (false, _) => Check::new("CAP_SYS_PTRACE", Verdict::Note, "not held"),
+        (true, true) => Check::new("CAP_SYS_PTRACE", DoctorVerdict::Works, "held, in the initial user namespace"),
+        (true, false) => Check::new("CAP_SYS_PTRACE", DoctorVerdict::Note, "held, but only in a user namespace"),
+        (false, _) => Check::new("CAP_SYS_PTRACE", DoctorVerdict::Note, "not held"),
     };
     if Userfaultfd::for_this_process().is_err() {
         return vec![capability];
     }
     let fork = probe::features(uffd::FEATURE_EVENT_FORK);
-    let mut checks = vec![capability, Check::of("fork events", fork, Verdict::Fails, &privilege_fix(host))];
+    let mut checks = vec![capability, Check::of("fork events", fork, DoctorVerdict::Fails, &privilege_fix(host))];
     let newer = "a newer kernel";
     for (subject, feature) in [
         ("remap events", uffd::FEATURE_EVENT_REMAP),
@@ -209,7 +213,7 @@ fn features(host: &Host) -> Vec<Check> {
         ("SIGBUS mode", uffd::FEATURE_SIGBUS),
         ("thread ids", uffd::FEATURE_THREAD_ID),
     ] {
-        checks.push(Check::of(subject, probe::features(feature), Verdict::Fails, newer));
+        checks.push(Check::of(subject, probe::features(feature), DoctorVerdict::Fails, newer));
     }
     checks.push(ageing());
     checks
@@ -220,7 +224,7 @@ fn ageing() -> Check {
     let means = "pages that are next to go leave the program first, and one that is touched then is in use";
     Check::new(
         "ageing",
-        Verdict::Works,
+        DoctorVerdict::Works,
         format!("by {}: {means} (this build knows no access bit of any kernel)", Staging::NAME),
     )
 }
@@ -230,26 +234,26 @@ fn remote_hands() -> Vec<Check> {
     let mut read = Check::of(
         "process_vm_readv",
         probe::read_child(),
-        Verdict::Fails,
+        DoctorVerdict::Fails,
         "sysctl kernel.yama.ptrace_scope=1, or a seccomp profile that permits it",
     );
     if !scope.trim().is_empty() {
         read.found += &format!(" on children (kernel.yama.ptrace_scope = {})", scope.trim());
     }
     let opaque = match host::is_opaque() {
-        false => Check::new("own descriptors", Verdict::Works, "can be opened by the programs of a run"),
-        true => Check::new("own descriptors", Verdict::Fails, "cannot be opened by programs, to load the agent")
+        false => Check::new("own descriptors", DoctorVerdict::Works, "can be opened by the programs of a run"),
+        true => Check::new("own descriptors", DoctorVerdict::Fails, "cannot be opened by programs, to load the agent")
             .fix("no capabilities on the binary (setcap -r); make them ambient, or be root"),
     };
     vec![
         opaque,
-        Check::of("PAGEMAP_SCAN", probe::pagemap_scan(), Verdict::Fails, "Linux 6.7 or later"),
-        Check::of("PROCMAP_QUERY", probe::procmap_query(), Verdict::Fails, "Linux 6.11 or later"),
+        Check::of("PAGEMAP_SCAN", probe::pagemap_scan(), DoctorVerdict::Fails, "Linux 6.7 or later"),
+        Check::of("PROCMAP_QUERY", probe::procmap_query(), DoctorVerdict::Fails, "Linux 6.11 or later"),
         read,
         Check::of(
             "io_uring",
-            uswap_sys::Ring::new(8).map(drop),
-            Verdict::Note,
+            uswap_sys::IoRing::new(8).map(drop),
+            DoctorVerdict::Note,
             "not needed; device reads go one by one without it (sysctl kernel.io_uring_disabled, seccomp profile)",
         ),
     ]
@@ -260,9 +264,9 @@ fn swap_places() -> Vec<Check> {
     let temporary = uswap_sys::process::temporary_folder().map(|folder| ("swap in $TMPDIR", folder));
     let places = temporary.into_iter().chain([("swap in /var/tmp", PathBuf::from("/var/tmp"))]);
     let mut checks: Vec<Check> = places.map(|(subject, directory)| swap_place(subject, &directory)).collect();
-    let usable = checks.iter().any(|check| check.verdict != Verdict::Note);
+    let usable = checks.iter().any(|check| check.verdict != DoctorVerdict::Note);
     if !usable && let Some(last) = checks.last_mut() {
-        last.verdict = Verdict::Fails;
+        last.verdict = DoctorVerdict::Fails;
         last.fix = Some("set TMPDIR to a directory on a disk, or name a file or block device: --swap PATH".into());
     }
     checks
@@ -271,20 +275,20 @@ fn swap_places() -> Vec<Check> {
 fn swap_place(subject: &'static str, directory: &Path) -> Check {
     let file = match probe::swap_file(directory) {
         Ok(file) => file,
-        Err(error) => return Check::new(subject, Verdict::Note, error.to_string()),
+        Err(error) => return Check::new(subject, DoctorVerdict::Note, error.to_string()),
     };
     let cached = if file.direct { "direct I/O" } else { "no direct I/O" };
     let way = if file.uring { "io_uring" } else { "positioned reads" };
     let found = format!("{} free, {cached}, {way}", human(file.free));
     if !file.direct {
         let fix = "what is swapped there passes through the page cache, which counts; better a disk: --swap PATH";
-        return Check::new(subject, Verdict::Warning, found).fix(fix);
+        return Check::new(subject, DoctorVerdict::Warning, found).fix(fix);
     }
     if file.free < 1 << 30 {
         let fix = "a run may fill half of that; when the room ends the tree is stopped: --swap PATH";
-        return Check::new(subject, Verdict::Warning, found).fix(fix);
+        return Check::new(subject, DoctorVerdict::Warning, found).fix(fix);
     }
-    Check::new(subject, Verdict::Works, found)
+    Check::new(subject, DoctorVerdict::Works, found)
 }
 
 /// File systems whose direct reads hold their buffers in a way that the kernel's check before a move does not see.
@@ -293,7 +297,7 @@ fn unpinned_reads() -> Option<Check> {
     let found = unpinned_in(&mounts);
     let fix = "programs that read files there with O_DIRECT into memory that they have not touched for long: without uswap, or\n\
                with the buffers locked (mlock); reads through the page cache are safe";
-    (!found.is_empty()).then(|| Check::new("direct reads", Verdict::Note, found.join(", ")).fix(fix))
+    (!found.is_empty()).then(|| Check::new("direct reads", DoctorVerdict::Note, found.join(", ")).fix(fix))
 }
 
 /// `FOLDER (KIND)` of each such mount in the text of /proc/self/mounts.
@@ -320,21 +324,25 @@ fn memory() -> Vec<Check> {
     let automatic = human(run::automatic_budget(machine, cgroup));
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let swap = match swaps.lines().count().saturating_sub(1) {
-        0 => Check::new("kernel swap", Verdict::Works, "none (not needed)"),
-        n => Check::new("kernel swap", Verdict::Note, format!("{n} in use: the kernel may swap out the same pages")),
+        0 => Check::new("kernel swap", DoctorVerdict::Works, "none (not needed)"),
+        n => Check::new(
+            "kernel swap",
+            DoctorVerdict::Note,
+            format!("{n} in use: the kernel may swap out the same pages"),
+        ),
     };
     let mode = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     let overcommit = match mode.trim() {
-        "2" => Check::new("overcommit", Verdict::Warning, "vm.overcommit_memory = 2 (strict)")
+        "2" => Check::new("overcommit", DoctorVerdict::Warning, "vm.overcommit_memory = 2 (strict)")
             .fix("each process is charged 256 MiB for its staging range: vm.overcommit_memory=0"),
-        other => Check::new("overcommit", Verdict::Works, format!("vm.overcommit_memory = {other}")),
+        other => Check::new("overcommit", DoctorVerdict::Works, format!("vm.overcommit_memory = {other}")),
     };
     vec![
-        Check::new("memory limit", Verdict::Note, limit),
-        Check::new("--ram auto", Verdict::Note, format!("begins with {automatic}")),
+        Check::new("memory limit", DoctorVerdict::Note, limit),
+        Check::new("--ram auto", DoctorVerdict::Note, format!("begins with {automatic}")),
         Check::new(
             "heap limits",
-            Verdict::Note,
+            DoctorVerdict::Note,
             format!("node, java, .NET and others take theirs from the {found} here"),
         )
         .fix(heap_limits::advice()),
@@ -345,11 +353,11 @@ fn memory() -> Vec<Check> {
 
 fn limits() -> Vec<Check> {
     let unlimited = |value: u64| if value == u64::MAX { "unlimited".into() } else { value.to_string() };
-    let files = process::open_files_limit().unwrap_or(Limit { soft: 0, hard: 0 });
+    let files = process::open_files_limit().unwrap_or(ResourceLimit { soft: 0, hard: 0 });
     let verdict = match files.hard {
-        ..fd_budget::MIN => Verdict::Fails,
-        fd_budget::MIN..4096 => Verdict::Warning,
-        _ => Verdict::Works,
+        ..fd_budget::MIN => DoctorVerdict::Fails,
+        fd_budget::MIN..4096 => DoctorVerdict::Warning,
+        _ => DoctorVerdict::Works,
     };
     let found = format!("soft {}, hard {}", unlimited(files.soft), unlimited(files.hard));
     let mut open = Check::new("RLIMIT_NOFILE", verdict, found);
@@ -361,9 +369,10 @@ fn limits() -> Vec<Check> {
     }
     let maps = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     let maps: u64 = maps.trim().parse().unwrap_or(0);
-    let mut count = Check::new("vm.max_map_count", Verdict::Works, maps.to_string());
+    let mut count = Check::new("vm.max_map_count", DoctorVerdict::Works, maps.to_string());
     if maps < 65530 {
-        (count.verdict, count.fix) = (Verdict::Warning, Some("sysctl vm.max_map_count=65530 (the default)".into()));
+        (count.verdict, count.fix) =
+            (DoctorVerdict::Warning, Some("sysctl vm.max_map_count=65530 (the default)".into()));
     }
     vec![open, count, locked_memory(), oom_protection(), priority()]
 }
@@ -375,11 +384,11 @@ fn locked_memory() -> Check {
     let fix = "the kernel may swap the engine out, which makes faults slower; where there is kernel swap:\n\
                CAP_IPC_LOCK, or ulimit -l unlimited (docker run --cap-add IPC_LOCK or --ulimit memlock=-1)";
     match result {
-        Ok(()) => Check::new("engine locked", Verdict::Works, "its memory stays in RAM"),
+        Ok(()) => Check::new("engine locked", DoctorVerdict::Works, "its memory stays in RAM"),
         Err(error) => {
             let limit = process::locked_memory_limit().map_or(0, |limit| limit.hard);
             let found = format!("no: {error} (RLIMIT_MEMLOCK {})", human(limit));
-            Check::new("engine locked", Verdict::Note, found).fix(fix)
+            Check::new("engine locked", DoctorVerdict::Note, found).fix(fix)
         }
     }
 }
@@ -389,8 +398,10 @@ fn oom_protection() -> Check {
     let tried = process::lower_oom_score_adj(-900).and_then(process::restore_oom_score_adj);
     let fix = "the kernel's OOM killer may choose the engine, and the whole tree ends with it: CAP_SYS_RESOURCE";
     match tried {
-        Ok(()) => Check::new("engine and OOM", Verdict::Works, "the OOM killer chooses programs before the engine"),
-        Err(error) => Check::new("engine and OOM", Verdict::Note, format!("not protected: {error}")).fix(fix),
+        Ok(()) => {
+            Check::new("engine and OOM", DoctorVerdict::Works, "the OOM killer chooses programs before the engine")
+        }
+        Err(error) => Check::new("engine and OOM", DoctorVerdict::Note, format!("not protected: {error}")).fix(fix),
     }
 }
 
@@ -399,13 +410,13 @@ fn priority() -> Check {
     let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
                CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";
     match process::may_take_niceness(uswap_engine::boost::HURRIED) {
-        true => Check::new("engine's priority", Verdict::Works, "it may give way to a program and come back"),
-        false => Check::new("engine's priority", Verdict::Note, "not above that of the programs").fix(fix),
+        true => Check::new("engine's priority", DoctorVerdict::Works, "it may give way to a program and come back"),
+        false => Check::new("engine's priority", DoctorVerdict::Note, "not above that of the programs").fix(fix),
     }
 }
 
 fn container(kind: &'static str) -> Check {
-    Check::new("container", Verdict::Note, format!("this looks like {kind}"))
+    Check::new("container", DoctorVerdict::Note, format!("this looks like {kind}"))
 }
 
 #[cfg(test)]
@@ -414,7 +425,10 @@ mod tests {
 
     #[test]
     fn only_a_failed_check_spoils_the_whole() {
-        let good = [Check::new("a", Verdict::Warning, "x").fix("one\ntwo"), Check::new("long", Verdict::Works, "y")];
+        let good = [
+            Check::new("a", DoctorVerdict::Warning, "x").fix("one\ntwo"),
+            Check::new("long", DoctorVerdict::Works, "y"),
+        ];
         let text = as_text(&good, true);
         assert!(text.starts_with("a     warning  x\n               -> one\n               -> two\nlong  ok       y\n"));
         let parsed: Value = serde_json::from_str(&as_json(&good, true)).expect("JSON");
@@ -434,7 +448,7 @@ mod tests {
         let host = Host { container: None, may_trace: false, initial_user_namespace: true };
         let all = [kernel(), architecture()].into_iter().chain(permissions(&host)).chain(features(&host));
         for check in all.chain(swap_places()).chain(memory()).chain(limits()) {
-            assert!(check.verdict != Verdict::Fails || check.fix.is_some(), "{check:?}");
+            assert!(check.verdict != DoctorVerdict::Fails || check.fix.is_some(), "{check:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use uswap_engine::control::protocol::Request;
 use uswap_engine::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
 use uswap_engine::control::protocol::status::GroupFigures;
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 use crate::commands::orders::{tell, wait_until};
 use crate::ui::table::{Table, printable};
 
@@ -24,7 +24,7 @@ enum GroupCommand {
     /// Make a group
     Create(CreateArguments),
     /// Change the limit of a group
-    Limit(LimitArguments),
+    Limit(GroupLimitArguments),
     /// Put a process, or a group with all that is in it, into another group
     Move(MoveArguments),
     /// Remove a group; its processes go to the group above it
@@ -50,7 +50,7 @@ struct CreateArguments {
 }
 
 #[derive(Args, Debug)]
-struct LimitArguments {
+struct GroupLimitArguments {
     /// Name of the run
     #[arg(value_name = "NAME")]
     name: String,
@@ -130,7 +130,7 @@ fn create(order: &CreateArguments) -> i32 {
     })
 }
 
-fn limit(order: &LimitArguments) -> i32 {
+fn limit(order: &GroupLimitArguments) -> i32 {
     let ordered = || {
         let run = client::find(&order.name)?;
         let request = Request::GroupLimit { group: order.group.clone(), limit: order.limit.clone() };
@@ -148,7 +148,7 @@ fn hint(limit: &str) -> String {
 }
 
 /// Waits for the group to keep its limit.
-fn below_limit(run: &Run, path: &str, wait: Duration) -> Result<GroupFigures, String> {
+fn below_limit(run: &RunningRun, path: &str, wait: Duration) -> Result<GroupFigures, String> {
     let path = path.trim_matches('/');
     let deadline = Instant::now() + wait;
     loop {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use uswap_engine::config::exit;
-use uswap_lab::generate::{self, Format, Pattern, Recipe};
+use uswap_lab::generate::{self, TraceFormat, TracePattern, TraceRecipe};
 use uswap_lab::report::Report;
-use uswap_lab::{Kind, Ram, plot, replay};
+use uswap_lab::{Kind, MemoryShareOf, plot, replay};
 
 use crate::commands::record;
 use crate::ui::table::Table;
@@ -40,7 +40,7 @@ struct ReplayArguments {
     policy: Vec<Kind>,
     /// Memory: percent of the trace's distinct pages, or a count of pages
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10%,25%,50%,75%")]
-    ram: Vec<Ram>,
+    ram: Vec<MemoryShareOf>,
     /// Print a line for each trace, policy and size, separated by commas
     #[arg(long, conflicts_with = "json")]
     csv: bool,
@@ -56,7 +56,7 @@ struct ReplayArguments {
 struct GenerateArguments {
     /// What the accesses follow
     #[arg(value_name = "KIND", value_parser = patterns())]
-    kind: Pattern,
+    kind: TracePattern,
     /// Pages, numbered from 0
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pages: u32,
@@ -71,7 +71,7 @@ struct GenerateArguments {
     exponent: f64,
     /// As text, a page a line, or compact, about a byte an access
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = formats())]
-    format: Format,
+    format: TraceFormat,
     /// Write to a new file, gzip if its name ends in .gz; else to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -93,14 +93,14 @@ fn policies() -> impl TypedValueParser<Value = Kind> {
     one_of(Kind::ALL.map(|kind| (kind, kind.name(), kind.about())))
 }
 
-fn patterns() -> impl TypedValueParser<Value = Pattern> {
-    one_of(Pattern::ALL)
+fn patterns() -> impl TypedValueParser<Value = TracePattern> {
+    one_of(TracePattern::ALL)
 }
 
-fn formats() -> impl TypedValueParser<Value = Format> {
+fn formats() -> impl TypedValueParser<Value = TraceFormat> {
     one_of([
-        (Format::Text, "text", "a page number a line"),
-        (Format::Compact, "compact", "binary, about a byte an access"),
+        (TraceFormat::Text, "text", "a page number a line"),
+        (TraceFormat::Compact, "compact", "binary, about a byte an access"),
     ])
 }
 
@@ -144,11 +144,11 @@ fn replay_traces(arguments: &ReplayArguments) -> Result<String, String> {
 
 fn make_trace(arguments: &GenerateArguments) -> Result<(), String> {
     let GenerateArguments { kind: pattern, pages, length, seed, exponent, format, ref output } = *arguments;
-    let recipe = Recipe { pattern, pages, length, seed, exponent };
+    let recipe = TraceRecipe { pattern, pages, length, seed, exponent };
     if let Some(path) = output {
         return generate::write_file(&recipe, format, path).map_err(|error| format!("{}: {error}", path.display()));
     }
-    if format == Format::Compact && io::stdout().is_terminal() {
+    if format == TraceFormat::Compact && io::stdout().is_terminal() {
         return Err("the compact format is not for terminals: name a file with -o, or pipe it".into());
     }
     match generate::write(&recipe, format, io::stdout().lock()) {
@@ -184,7 +184,7 @@ fn lines(table: &Table) -> String {
 }
 
 fn of_trace(report: &Report, trace: &replay::Replayed) -> Table {
-    let of_size = |ram: &Ram| [ram.to_string(), "SOFT".into(), "ACT".into()];
+    let of_size = |ram: &MemoryShareOf| [ram.to_string(), "SOFT".into(), "ACT".into()];
     let headings: Vec<String> =
         std::iter::once("<POLICY".into()).chain(report.sizes.iter().flat_map(of_size)).collect();
     let mut table = Table::new(&headings);

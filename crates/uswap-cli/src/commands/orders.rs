@@ -18,7 +18,7 @@ use uswap_engine::control::protocol::request::NewBudget;
 use uswap_engine::control::protocol::status::SwapoffProgress;
 use uswap_sys::process::interrupt;
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 
 /// How often a run is asked how far it is.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -143,7 +143,7 @@ fn refused(error: String) -> (String, i32) {
 }
 
 /// Until the swapoff is over. A request to end stops it first.
-fn watch(run: &Run) -> Result<SwapoffProgress, (String, i32)> {
+fn watch(run: &RunningRun) -> Result<SwapoffProgress, (String, i32)> {
     let mut stopped = false;
     loop {
         let swapoff = client::status(run).map_err(refused)?.figures.swapoff.unwrap_or_default();

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use clap::Args;
 use uswap_engine::config::exit;
 use uswap_engine::keeper;
-use uswap_engine::record::Record;
+use uswap_engine::record::TouchRecord;
 use uswap_lab::lackey;
 use uswap_lab::record::TraceFile;
 
-use crate::commands::run::{Refusal, RunArguments, find_program, prepare};
+use crate::commands::run::{RunArguments, RunRefusal, find_program, prepare};
 use crate::host::ward::{Reading, Ward};
 
 #[derive(Args, Debug)]
@@ -39,15 +39,15 @@ pub fn run(arguments: &RecordArguments) -> i32 {
     })
 }
 
-fn refuse(text: String) -> Refusal {
+fn refuse(text: String) -> RunRefusal {
     (text, exit::REFUSED)
 }
 
 /// What a memory of the run's budget lets through.
-fn faults(arguments: &RecordArguments) -> Result<i32, Refusal> {
+fn faults(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     let mut config = prepare(&arguments.run)?;
     let trace = Mutex::new(TraceFile::create(&arguments.output).map_err(refuse)?);
-    config.record = Some(Record(Arc::new(move |touches| {
+    config.record = Some(TouchRecord(Arc::new(move |touches| {
         let mut trace = trace.lock().map_err(|_| "the trace is broken off".to_string())?;
         if touches.is_empty() { trace.finish() } else { trace.push(touches) }
     })));
@@ -55,7 +55,7 @@ fn faults(arguments: &RecordArguments) -> Result<i32, Refusal> {
 }
 
 /// Runs the command under lackey and reads what it tells from a pipe of its own.
-fn every_access(arguments: &RecordArguments) -> Result<i32, Refusal> {
+fn every_access(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     let valgrind = find_program(OsStr::new("valgrind"))
         .map_err(|_| refuse("--every-access needs valgrind, which is not installed".into()))?;
     let program = find_program(&arguments.run.command[0])?;

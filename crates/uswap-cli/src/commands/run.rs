@@ -83,7 +83,7 @@ fn help_of_swap() -> String {
 }
 
 /// A refusal: what to say and which status to exit with.
-pub type Refusal = (String, i32);
+pub type RunRefusal = (String, i32);
 
 /// Runs the command; returns the exit status.
 pub fn run(arguments: &RunArguments) -> i32 {
@@ -96,7 +96,7 @@ pub fn run(arguments: &RunArguments) -> i32 {
     }
 }
 
-pub fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
+pub fn prepare(arguments: &RunArguments) -> Result<RunConfig, RunRefusal> {
     let program = find_program(&arguments.command[0])?;
     let c_string = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| refuse("an argument holds a NUL".into()));
     let engine = prepare_engine(&arguments.engine, None)?;
@@ -109,12 +109,12 @@ pub fn prepare(arguments: &RunArguments) -> Result<RunConfig, Refusal> {
     })
 }
 
-fn refuse(text: String) -> Refusal {
+fn refuse(text: String) -> RunRefusal {
     (text, exit::REFUSED)
 }
 
 /// An engine for a command that is still to be named, or for a program that runs already.
-pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Result<RunConfig, Refusal> {
+pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Result<RunConfig, RunRefusal> {
     if let Ok(name) = std::env::var("USWAP_NAME") {
         return Err(refuse(format!("this is already inside the run {name:?}; a run inside a run is not supported")));
     }
@@ -155,7 +155,7 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
 }
 
 /// As the shell would find it: 127 when there is none, 126 when it may not be executed.
-pub fn find_program(name: &OsStr) -> Result<PathBuf, Refusal> {
+pub fn find_program(name: &OsStr) -> Result<PathBuf, RunRefusal> {
     let shown = name.to_string_lossy();
     let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
     let forbidden = |path: &Path| (format!("{}: permission denied", path.display()), exit::NOT_EXECUTABLE);

@@ -9,7 +9,7 @@ use uswap_device::ConnectionState;
 use uswap_engine::config::exit;
 use uswap_engine::control::protocol::status::{ProcessFigures, RunFigures, RunStatus};
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 use crate::ui::table::{Table, printable};
 
 /// Processes shown by default.
@@ -43,7 +43,7 @@ pub fn run(arguments: &StatusArguments) -> i32 {
     }
 }
 
-fn one(run: &Run, json: bool) -> Result<String, String> {
+fn one(run: &RunningRun, json: bool) -> Result<String, String> {
     Ok(match json {
         true => format!("{:#}\n", client::status_as_told(run)?),
         false => in_tables(&client::status(run)?, None),

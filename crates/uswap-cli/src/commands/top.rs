@@ -9,7 +9,7 @@ use uswap_engine::control::protocol::status::RunStatus;
 use uswap_sys::io::terminal::Keys;
 use uswap_sys::process::signal;
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 use crate::commands::status;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub fn run(arguments: &TopArguments) -> i32 {
     }
 }
 
-fn choose(name: Option<&str>) -> Result<Run, String> {
+fn choose(name: Option<&str>) -> Result<RunningRun, String> {
     if let Some(name) = name {
         return client::find(name);
     }
@@ -49,7 +49,7 @@ fn choose(name: Option<&str>) -> Result<Run, String> {
     }
 }
 
-fn show(run: &Run) -> Result<(), String> {
+fn show(run: &RunningRun) -> Result<(), String> {
     let mut before: Option<RunStatus> = None;
     // A signal must not leave the terminal without echo.
     let _mask = signal::block_all();

@@ -59,7 +59,7 @@ pub fn read_child() -> io::Result<()> {
 
 /// What a swap file in a directory would be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwapFile {
+pub struct ProbedSwapFile {
     /// Past the page cache.
     pub direct: bool,
     /// Through io_uring.
@@ -69,13 +69,13 @@ pub struct SwapFile {
 }
 
 /// Makes a small swap file without a name in `directory`, as a run would.
-pub fn swap_file(directory: &Path) -> Result<SwapFile, OpenError> {
+pub fn swap_file(directory: &Path) -> Result<ProbedSwapFile, OpenError> {
     use std::os::fd::AsFd;
     let device = FileDevice::unnamed(directory, 4 << 20, IoBackend::Auto)?;
     let failed = |error| OpenError::Io(directory.into(), error);
     let file = std::fs::File::open(directory).map_err(failed)?;
     let free = uswap_sys::free_bytes(file.as_fd()).map_err(failed)?;
-    Ok(SwapFile { direct: device.is_direct(), uring: device.backend() == IoBackend::Uring, free })
+    Ok(ProbedSwapFile { direct: device.is_direct(), uring: device.backend() == IoBackend::Uring, free })
 }
 
 #[cfg(test)]

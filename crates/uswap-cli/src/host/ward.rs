@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uswap_engine::process_tree::Tree;
 use uswap_sys::process::signal::{self, Taken};
-use uswap_sys::process::{self, Change};
+use uswap_sys::process::{self, ChildChange};
 
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
@@ -100,9 +100,9 @@ impl Ward {
         let mut ended = None;
         while let Ok(Some((pid, change))) = process::wait_news(None) {
             match change {
-                Change::Exited(status) if pid == self.child => ended = Some(status),
-                Change::Killed(signal) if pid == self.child => ended = Some(128 + signal),
-                Change::Stopped(_) if pid == self.child => signal::stop_self(),
+                ChildChange::Exited(status) if pid == self.child => ended = Some(status),
+                ChildChange::Killed(signal) if pid == self.child => ended = Some(128 + signal),
+                ChildChange::Stopped(_) if pid == self.child => signal::stop_self(),
                 _ => {}
             }
         }

@@ -103,7 +103,7 @@ pub type Key = u64;
 
 /// What is known of a process since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sample {
+pub struct LoadSample {
     /// Which.
     pub key: Key,
     /// Its parent, if that is one of us.
@@ -134,7 +134,7 @@ pub struct Sample {
 
 /// What is known of the machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Machine {
+pub struct LoadMachine {
     /// Pages that all processes together may have in memory.
     pub capacity: u64,
     /// Memory that the pool takes from that for each page that is evicted.
@@ -157,7 +157,7 @@ pub fn works(ran: Duration, passed: Duration) -> bool {
 
 /// What tests change of the policy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tuning {
+pub struct LoadTuning {
     /// Whoever wants to run takes turns of this length, one at a time, whether memory is short or not.
     pub forced: Option<Duration>,
     /// Rule off: somebody who is in and sleeps keeps all others out until his turn ends.
@@ -171,7 +171,7 @@ pub struct LoadControl {
     tickets: u64,
     now: Duration,
     on: bool,
-    tuning: Tuning,
+    tuning: LoadTuning,
     /// When it became so that the state should change.
     changing: Option<Duration>,
     turns: u64,
@@ -182,7 +182,7 @@ pub struct LoadControl {
 
 impl LoadControl {
     /// One with rules as a test wants them.
-    pub fn tuned(tuning: Tuning) -> Self {
+    pub fn tuned(tuning: LoadTuning) -> Self {
         Self { on: tuning.forced.is_some(), tuning, ..Self::default() }
     }
 
@@ -223,9 +223,9 @@ impl LoadControl {
     }
 
     /// Decides anew at the time `now`. `samples` has every process that lives.
-    pub fn tick(&mut self, now: Duration, machine: Machine, samples: &[Sample]) {
+    pub fn tick(&mut self, now: Duration, machine: LoadMachine, samples: &[LoadSample]) {
         let stuck: u64 = samples.iter().filter(|sample| sample.stopped).map(|sample| sample.pages).sum();
-        let machine = Machine { capacity: machine.capacity.saturating_sub(stuck).max(1), ..machine };
+        let machine = LoadMachine { capacity: machine.capacity.saturating_sub(stuck).max(1), ..machine };
         let passed = now.saturating_sub(self.now);
         self.now = now;
         self.bury(samples);
@@ -241,7 +241,7 @@ impl LoadControl {
     }
 
     /// Forgets those who have ended, but not what they came to.
-    fn bury(&mut self, samples: &[Sample]) {
+    fn bury(&mut self, samples: &[LoadSample]) {
         let living: BTreeSet<Key> = samples.iter().map(|sample| sample.key).collect();
         let programs = &mut self.programs;
         self.processes.retain(|key, process| {
@@ -260,7 +260,7 @@ impl LoadControl {
     }
 
     /// Switches on and off.
-    fn switch(&mut self, machine: Machine) {
+    fn switch(&mut self, machine: LoadMachine) {
         if self.tuning.forced.is_some() {
             self.processes.values_mut().for_each(|process| process.thrashed = true);
             return;
@@ -281,7 +281,7 @@ impl LoadControl {
         self.processes.values().filter(|process| !process.stopped)
     }
 
-    fn is_crowded(&self, machine: Machine) -> bool {
+    fn is_crowded(&self, machine: LoadMachine) -> bool {
         let awake = || self.present().filter(|process| process.is_awake(self.now, REST));
         let thrashing = awake().filter(|process| process.may_be_held() && process.thrashing() > THRASHES).count();
         let demand: u64 = awake().map(|process| process.demand).sum();
@@ -292,7 +292,7 @@ impl LoadControl {
     }
 
     /// Whether more newcomers than the processors need are filling memory, and will not fit if each becomes three times as large.
-    fn is_filling(&self, machine: Machine) -> bool {
+    fn is_filling(&self, machine: LoadMachine) -> bool {
         let young = || self.present().filter(|process| process.is_new() && process.is_awake(self.now, REST));
         let grown: u64 = young().map(|process| process.demand).sum();
         let used: u64 = self.present().map(|process| process.pages).sum();
@@ -300,7 +300,7 @@ impl LoadControl {
         many && machine.idle < BUSY && used + (GROWS - 1) * grown > machine.capacity
     }
 
-    fn is_eased(&self, machine: Machine) -> bool {
+    fn is_eased(&self, machine: LoadMachine) -> bool {
         let thrashed = self.processes.values().filter(|process| process.may_be_held()).count();
         let demand: u64 = self.present().map(|process| self.expected(process)).sum();
         thrashed < 2 || (demand as f64) < machine.capacity as f64 * EASE && !self.is_filling(machine)
@@ -313,7 +313,7 @@ impl LoadControl {
 
     /// While memory is short whoever begins to grow takes turns at once, and sooner if its program tells that it will go on for long. Not
     /// before it does: of a compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
-    fn enlist_newcomers(&mut self, machine: Machine) {
+    fn enlist_newcomers(&mut self, machine: LoadMachine) {
         let programs = &self.programs;
         for process in self.processes.values_mut() {
             process.thrashed |= process.begins_to_grow(programs.habit(process.program), machine.capacity);
@@ -321,7 +321,7 @@ impl LoadControl {
     }
 
     /// Gives turns, and says who is held.
-    fn choose(&mut self, machine: Machine) {
+    fn choose(&mut self, machine: LoadMachine) {
         if !self.on {
             self.processes.values_mut().for_each(|process| (process.held, process.turn) = (false, None));
             return;
@@ -343,7 +343,7 @@ impl LoadControl {
     }
 
     /// Turns that are over go on if nobody waits; else who had them goes to the end of the line.
-    fn end_turns(&mut self, machine: Machine) {
+    fn end_turns(&mut self, machine: LoadMachine) {
         let now = self.now;
         let waits =
             |process: &Process| process.turn.is_none() && self.takes_turns(process) && process.is_awake(now, LINGER);
@@ -370,7 +370,7 @@ impl LoadControl {
         }
     }
 
-    fn new_turn(&self, machine: Machine, demand: u64, burst: Duration) -> Turn {
+    fn new_turn(&self, machine: LoadMachine, demand: u64, burst: Duration) -> Turn {
         let swap_in = machine.swap_in.saturating_mul(demand.min(1 << 24) as u32);
         let least = FINITE.saturating_sub(burst).max(MIN_USE);
         let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MAX_USE);
@@ -402,9 +402,9 @@ impl LoadControl {
     }
 
     /// Goes along the line and lets in who fits.
-    fn admit(&mut self, machine: Machine, line: &[Key]) {
+    fn admit(&mut self, machine: LoadMachine, line: &[Key]) {
         let now = self.now;
-        let mut room = Room::new(machine, self.tuning.forced.is_some());
+        let mut room = LoadRoom::new(machine, self.tuning.forced.is_some());
         room.total = self.present().map(|process| process.pages).sum();
         for process in self.present() {
             if !self.takes_turns(process) && process.is_awake(now, LINGER) {
@@ -459,8 +459,8 @@ impl LoadControl {
 }
 
 /// Memory while it is being given away.
-struct Room {
-    machine: Machine,
+struct LoadRoom {
+    machine: LoadMachine,
     single: bool,
     /// Pages of all processes, and of those who are in.
     total: u64,
@@ -471,8 +471,8 @@ struct Room {
     anybody: bool,
 }
 
-impl Room {
-    fn new(machine: Machine, single: bool) -> Self {
+impl LoadRoom {
+    fn new(machine: LoadMachine, single: bool) -> Self {
         Self { machine, single, total: 0, inside: 0, used: 0, admitted: 0, anybody: false }
     }
 

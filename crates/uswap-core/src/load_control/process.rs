@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{FINITE, Key, REST, SHORT, Sample, THRASHES, works};
+use super::{FINITE, Key, LoadSample, REST, SHORT, THRASHES, works};
 use crate::load_control::programs::{Habit, Program};
 
 /// Whoever is let in has so long to begin.
@@ -93,7 +93,7 @@ impl Process {
         self.gets_on || self.turn.is_some_and(|turn| self.blocked || now.saturating_sub(turn.since) <= START)
     }
 
-    pub fn take(&mut self, now: Duration, passed: Duration, sample: &Sample) {
+    pub fn take(&mut self, now: Duration, passed: Duration, sample: &LoadSample) {
         if !self.is_awake(now, REST) {
             (self.burst, self.thrashed, self.turn, self.rested) = (Duration::ZERO, false, None, true);
         }
@@ -119,7 +119,7 @@ impl Process {
         self.estimate(faded, sample);
     }
 
-    fn estimate(&mut self, faded: f64, sample: &Sample) {
+    fn estimate(&mut self, faded: f64, sample: &LoadSample) {
         if sample.refaults > 0 {
             let weight = sample.refaults as f64 / (sample.refaults as f64 + self.pages as f64 / 64.0 + 1.0);
             self.distance += (sample.distance as f64 - self.distance) * weight;

@@ -8,7 +8,7 @@ const BLOCK: usize = u32::BITS as usize;
 const GIVEN: &str = "a number that was given";
 
 #[derive(Clone, Debug)]
-struct Block<T> {
+struct SlabBlock<T> {
     /// `None` where nothing was left.
     things: Option<Box<[T; BLOCK]>>,
     /// A bit for each that is not in use.
@@ -17,15 +17,15 @@ struct Block<T> {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Slab<T> {
-    blocks: Vec<Block<T>>,
+pub(crate) struct IndexSlab<T> {
+    blocks: Vec<SlabBlock<T>>,
     /// Numbers of blocks with room, each once; the last is being filled. Some of them may have nothing any more.
     open: Vec<u32>,
     /// Numbers of blocks that have nothing, and are not among the open ones.
     absent: Vec<u32>,
 }
 
-impl<T> Default for Slab<T> {
+impl<T> Default for IndexSlab<T> {
     fn default() -> Self {
         Self { blocks: Vec::new(), open: Vec::new(), absent: Vec::new() }
     }
@@ -35,7 +35,7 @@ fn split(number: u32) -> (usize, usize) {
     (number as usize / BLOCK, number as usize % BLOCK)
 }
 
-impl<T: Copy> Slab<T> {
+impl<T: Copy> IndexSlab<T> {
     /// Puts a thing somewhere, and returns its number.
     pub fn insert(&mut self, thing: T) -> u32 {
         let number = self.block_with_room(thing);
@@ -58,7 +58,7 @@ impl<T: Copy> Slab<T> {
             self.open.pop();
             self.absent.push(number);
         }
-        let block = Block { things: Some(Box::new([thing; BLOCK])), vacant: u32::MAX };
+        let block = SlabBlock { things: Some(Box::new([thing; BLOCK])), vacant: u32::MAX };
         let number = match self.absent.pop() {
             Some(number) => {
                 self.blocks[number as usize] = block;
@@ -114,7 +114,7 @@ impl<T: Copy> Slab<T> {
     pub fn bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter(|block| block.things.is_some()).count();
         let numbers = (self.open.capacity() + self.absent.capacity()) * size_of::<u32>();
-        blocks * size_of::<[T; BLOCK]>() + self.blocks.capacity() * size_of::<Block<T>>() + numbers
+        blocks * size_of::<[T; BLOCK]>() + self.blocks.capacity() * size_of::<SlabBlock<T>>() + numbers
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         /// Things keep their numbers and their values, and no number names two.
         #[test]
         fn means_what_a_map_means(steps in prop::collection::vec(any::<(u64, bool)>(), 0..1500)) {
-            let (mut slab, mut plain, mut numbers) = (Slab::default(), HashMap::new(), Vec::new());
+            let (mut slab, mut plain, mut numbers) = (IndexSlab::default(), HashMap::new(), Vec::new());
             for (value, comes) in steps {
                 if comes || numbers.is_empty() {
                     let number = slab.insert(value);
@@ -154,7 +154,7 @@ mod tests {
     /// What is given back is used before anything is asked for, and empty blocks go.
     #[test]
     fn memory_follows_what_is_held() {
-        let mut slab = Slab::default();
+        let mut slab = IndexSlab::default();
         let numbers: Vec<u32> = (0..32 * 100).map(|n| slab.insert(n)).collect();
         let full = slab.bytes();
         assert!(full < 4 * 3200 + 100 * 32 + 1024, "{full}");

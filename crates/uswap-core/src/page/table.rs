@@ -1,7 +1,7 @@
 //! The page table of one space: page words by address.
 //!
 //! Regions of 1 MiB by address in a tree, and chunks of 16 pages; both have numbers of 4 bytes and lie side by side in
-//! [`Slab`]s. A program may reserve terabytes and touch little: what was never seen costs nothing, and a page touched
+//! [`IndexSlab`]s. A program may reserve terabytes and touch little: what was never seen costs nothing, and a page touched
 //! alone costs 250 bytes, not a page. A program that uses its memory has a sixteenth as many regions as chunks, so that
 //! the tree above them stays shallow, and pays 8.5 bytes a page.
 //!
@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::PAGE_SIZE;
-use crate::page::slab::Slab;
+use crate::page::slab::IndexSlab;
 use crate::page::word::PageWord;
 use crate::util::growth::{Growth, during};
 
@@ -28,7 +28,7 @@ const NAMED: u32 = u32::MAX / REGION_PAGES + 1;
 /// No chunk.
 const NONE: u32 = u32::MAX;
 
-type Chunk = [PageWord; CHUNK_PAGES];
+type TableChunk = [PageWord; CHUNK_PAGES];
 
 /// A page, by the number of its region (24 bits) and its place there (8).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -47,7 +47,7 @@ impl PageIndex {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Region {
+struct TableRegion {
     /// Its address divided by its length.
     key: u64,
     chunks: [u32; REGION_CHUNKS],
@@ -57,7 +57,7 @@ struct Region {
     listed: u32,
 }
 
-impl Region {
+impl TableRegion {
     fn chunk(&self, index: usize) -> Option<u32> {
         Some(self.chunks[index]).filter(|number| *number != NONE)
     }
@@ -71,8 +71,8 @@ impl Region {
 #[derive(Clone, Default, Debug)]
 pub struct PageTable {
     by_address: BTreeMap<u64, u32>,
-    regions: Slab<Region>,
-    chunks: Slab<Chunk>,
+    regions: IndexSlab<TableRegion>,
+    chunks: IndexSlab<TableChunk>,
 }
 
 /// Region, chunk in it, page in that.
@@ -165,7 +165,7 @@ impl PageTable {
             return *region;
         }
         during(Growth::PageTables, || {
-            let region = self.regions.insert(Region { key, chunks: [NONE; REGION_CHUNKS], used: 0, listed: 0 });
+            let region = self.regions.insert(TableRegion { key, chunks: [NONE; REGION_CHUNKS], used: 0, listed: 0 });
             self.by_address.insert(key, region);
             region
         })

@@ -16,7 +16,7 @@
 
 /// What a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum PageState {
     /// Never seen, or dropped by the program: reads as zeros.
     Untouched,
     /// Mapped in the program.
@@ -52,14 +52,14 @@ impl PageWord {
     pub const UNTOUCHED: Self = Self(0);
 
     /// The state.
-    pub fn state(self) -> State {
+    pub fn state(self) -> PageState {
         match self.0 & STATE {
-            1 => State::Resident,
-            2 => State::Zero,
-            3 => State::Staged((self.0 >> 8) as u16),
-            4 => State::Stored((self.0 >> 32) as u32),
-            5 => State::Poisoned,
-            _ => State::Untouched,
+            1 => PageState::Resident,
+            2 => PageState::Zero,
+            3 => PageState::Staged((self.0 >> 8) as u16),
+            4 => PageState::Stored((self.0 >> 32) as u32),
+            5 => PageState::Poisoned,
+            _ => PageState::Untouched,
         }
     }
 
@@ -190,10 +190,10 @@ mod tests {
     fn a_stored_page_remembers_when_it_went_and_that_it_was_active() {
         let word = PageWord::UNTOUCHED.resident().set_active(true).set_queued(true);
         let word = word.staged(40_000);
-        assert_eq!(word.state(), State::Staged(40_000));
+        assert_eq!(word.state(), PageState::Staged(40_000));
         assert!(!word.queued());
         let word = word.stored(0xdead_beef, SHADOW_SPAN - 2);
-        assert_eq!(word.state(), State::Stored(0xdead_beef));
+        assert_eq!(word.state(), PageState::Stored(0xdead_beef));
         assert!(word.workingset() && !word.active());
         assert_eq!(word.refault_distance(5), 7);
     }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_kept_copy_survives_staging_and_nothing_else_names_an_object() {
         let word = PageWord::UNTOUCHED.stored(9, 1).resident_with_copy(9);
-        assert_eq!((word.state(), word.kept_copy()), (State::Resident, Some(9)));
+        assert_eq!((word.state(), word.kept_copy()), (PageState::Resident, Some(9)));
         assert_eq!(word.staged(3).kept_copy(), Some(9));
         assert_eq!(word.without_copy().kept_copy(), None);
         let word = PageWord::UNTOUCHED.stored(9, 1).resident();

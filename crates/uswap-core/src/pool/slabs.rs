@@ -26,7 +26,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::supply::{Piece, Supply};
+use super::supply::{PoolPiece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};
 use crate::PAGE_SIZE;
 use crate::util::rank::{RankedMutex, ranks};
@@ -115,7 +115,7 @@ struct Slab<P> {
 /// `Slab::group` of a full slab, or of none.
 const UNLISTED: u8 = u8::MAX;
 
-impl<P: Piece> Slab<P> {
+impl<P: PoolPiece> Slab<P> {
     fn bytes(&self) -> &[u8] {
         self.memory.as_ref().expect("a handle names a slab").bytes()
     }
@@ -149,7 +149,7 @@ pub struct Slabs<P> {
 /// A slab that has run empty, and the pages charged for it.
 type Emptied<P> = Option<(P, u32)>;
 
-impl<P: Piece> Slabs<P> {
+impl<P: PoolPiece> Slabs<P> {
     /// Sizes of places, each with a slab begun at most: so many pieces more than the limit's bytes need are to be supplied,
     /// so that it is the limit that ends it.
     pub const CLASSES: usize = CLASSES;
@@ -174,7 +174,7 @@ impl<P: Piece> Slabs<P> {
     }
 }
 
-impl<P: Piece> Allocator for Slabs<P> {
+impl<P: PoolPiece> Allocator for Slabs<P> {
     fn name(&self) -> &'static str {
         "slab"
     }
@@ -236,7 +236,7 @@ impl<P: Piece> Allocator for Slabs<P> {
     }
 }
 
-impl<P: Piece> Class<P> {
+impl<P: PoolPiece> Class<P> {
     fn new(number: usize) -> Self {
         let groups = [NONE; FULLNESS_GROUPS];
         Self { number, slabs: Vec::new(), vacant: NONE, groups, slabs_in_use: 0, live: 0, holes: 0, stored_bytes: 0 }

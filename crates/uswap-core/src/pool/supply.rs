@@ -11,7 +11,7 @@ use crate::PAGE_SIZE;
 use crate::util::rank::{RankedMutex, ranks};
 
 /// Memory that never moves.
-pub trait Piece: Send {
+pub trait PoolPiece: Send {
     /// The bytes.
     fn bytes(&self) -> &[u8];
     /// The bytes, to write.
@@ -37,7 +37,7 @@ struct Idle<P> {
     fresh: Box<dyn Iterator<Item = P> + Send>,
 }
 
-impl<P: Piece> Supply<P> {
+impl<P: PoolPiece> Supply<P> {
     /// A supply of `pieces`, each of `piece_bytes`, of which at most `limit_bytes` are touched at a time (rounded down to whole pages).
     pub fn new<I>(pieces: I, piece_bytes: usize, limit_bytes: u64) -> Self
     where

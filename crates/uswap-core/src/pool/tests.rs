@@ -14,7 +14,7 @@ struct Memory {
     released: Arc<AtomicU64>,
 }
 
-impl Piece for Memory {
+impl PoolPiece for Memory {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -11,7 +11,7 @@
 //!
 //! As in the kernel there is one lock, and a chunk of each page belongs to the header, though here the header lies beside.
 
-use super::supply::{Piece, Supply};
+use super::supply::{PoolPiece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};
 use crate::PAGE_SIZE;
 use crate::util::rank::{RankedMutex, ranks};
@@ -22,7 +22,7 @@ const CHUNKS: usize = PAGE_SIZE / CHUNK - 1;
 const NONE: u32 = u32::MAX;
 const FREE_MARK: u16 = u16::MAX;
 
-struct Page<P> {
+struct ZbudPage<P> {
     /// `None`: no page, to be used again.
     memory: Option<P>,
     /// Links of the list of unbuddied pages; `next` also of vacant ones.
@@ -32,7 +32,7 @@ struct Page<P> {
     chunks: [u8; 2],
 }
 
-impl<P: Piece> Page<P> {
+impl<P: PoolPiece> ZbudPage<P> {
     fn bytes(&self) -> &[u8] {
         self.memory.as_ref().expect("a handle names a page").bytes()
     }
@@ -54,8 +54,8 @@ impl<P: Piece> Page<P> {
     }
 }
 
-struct Pages<P> {
-    pages: Vec<Page<P>>,
+struct ZbudPages<P> {
+    pages: Vec<ZbudPage<P>>,
     vacant: u32,
     /// By free chunks.
     unbuddied: [u32; CHUNKS + 1],
@@ -68,22 +68,22 @@ struct Pages<P> {
 /// The allocator.
 pub struct Zbud<P> {
     supply: Supply<P>,
-    pages: RankedMutex<Pages<P>>,
+    pages: RankedMutex<ZbudPages<P>>,
 }
 
-impl<P: Piece> Zbud<P> {
+impl<P: PoolPiece> Zbud<P> {
     /// An allocator on pieces of one page.
     ///
     /// # Panics
     /// When the pieces have another size.
     pub fn new(supply: Supply<P>) -> Self {
         let unbuddied = [NONE; CHUNKS + 1];
-        let pages = Pages { pages: Vec::new(), vacant: NONE, unbuddied, live: 0, stored_bytes: 0, free_chunks: 0 };
+        let pages = ZbudPages { pages: Vec::new(), vacant: NONE, unbuddied, live: 0, stored_bytes: 0, free_chunks: 0 };
         Self { supply, pages: RankedMutex::new(ranks::POOL, pages) }
     }
 }
 
-impl<P: Piece> Allocator for Zbud<P> {
+impl<P: PoolPiece> Allocator for Zbud<P> {
     fn name(&self) -> &'static str {
         "zbud"
     }
@@ -138,7 +138,7 @@ impl<P: Piece> Allocator for Zbud<P> {
     }
 }
 
-impl<P: Piece> Pages<P> {
+impl<P: PoolPiece> ZbudPages<P> {
     fn alloc(&mut self, supply: &Supply<P>, chunks: usize, bytes: &[u8]) -> Result<Handle, AllocError> {
         let index = match self.unbuddied[chunks..].iter().copied().find(|head| *head != NONE) {
             Some(index) => {
@@ -197,7 +197,7 @@ impl<P: Piece> Pages<P> {
         };
         assert_eq!(memory.bytes().len(), PAGE_SIZE, "zbud is made of pieces of one page");
         self.free_chunks += CHUNKS as u64;
-        let page = Page { memory: Some(memory), prev: NONE, next: NONE, chunks: [0, 0] };
+        let page = ZbudPage { memory: Some(memory), prev: NONE, next: NONE, chunks: [0, 0] };
         if self.vacant == NONE {
             self.pages.push(page);
             return Ok(self.pages.len() as u32 - 1);

@@ -43,7 +43,7 @@ const PAGE: i64 = 4096;
 const LONGEST_LEAD: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Stream {
+struct FaultStream {
     next: u64,
     stride: i64,
     /// Pages brought last; 0: never proven.
@@ -55,7 +55,7 @@ struct Stream {
     seen: u64,
 }
 
-impl Stream {
+impl FaultStream {
     /// Pages from `address` to where the stream goes on, if it has passed there since it was seen last.
     fn behind(&self, address: u64) -> Option<i64> {
         let (left, all) = (self.next.wrapping_sub(address) as i64, self.next.wrapping_sub(self.seen) as i64);
@@ -104,7 +104,7 @@ impl Window {
 /// The streams of one space.
 #[derive(Clone, Default, Debug)]
 pub struct Streams {
-    streams: [Stream; STREAMS],
+    streams: [FaultStream; STREAMS],
     clock: u64,
     /// The stream that was asked for last.
     last: usize,
@@ -146,7 +146,7 @@ impl Streams {
         let (window, stride) = guessed.map_or((first.min(most), PAGE), |stride| (2.min(most), stride));
         let oldest = self.replaceable();
         let next = address.wrapping_add_signed(stride);
-        self.streams[oldest] = Stream { next, stride, window, used: 0, lead: 0, seen: address };
+        self.streams[oldest] = FaultStream { next, stride, window, used: 0, lead: 0, seen: address };
         self.follow(oldest);
         Window { pages: window.max(1), stride }
     }
@@ -163,7 +163,7 @@ impl Streams {
     /// A fault right before a page that began a stream and proved nothing yet is that stream's first proof, the other way.
     fn turn_round(&mut self, address: u64) -> Option<Window> {
         self.voters?;
-        let fits = |stream: &Stream| {
+        let fits = |stream: &FaultStream| {
             stream.used != 0
                 && stream.window == 0
                 && stream.stride == PAGE
@@ -171,7 +171,7 @@ impl Streams {
         };
         let index = (0..STREAMS).find(|index| fits(&self.streams[*index]))?;
         let next = address.wrapping_add_signed(-PAGE);
-        self.streams[index] = Stream { next, stride: -PAGE, window: 1, used: 0, lead: 0, seen: address };
+        self.streams[index] = FaultStream { next, stride: -PAGE, window: 1, used: 0, lead: 0, seen: address };
         self.follow(index);
         Some(Window { pages: 1, stride: -PAGE })
     }
@@ -263,7 +263,7 @@ impl Streams {
             if other == index {
                 stream.next = next;
             } else if stream.next == next && stream.stride == stride {
-                *stream = Stream::default();
+                *stream = FaultStream::default();
             }
         }
     }

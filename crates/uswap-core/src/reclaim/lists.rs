@@ -18,12 +18,12 @@ const BLOCK: usize = 256;
 /// So many stale entries may be there whatever there is else.
 const STALE: u64 = 1024;
 
-type Block = Box<[PageIndex; BLOCK]>;
+type ListBlock = Box<[PageIndex; BLOCK]>;
 
 /// The two lists of a space. Validity of an entry is decided by the caller's page words.
 #[derive(Default, Debug)]
 pub struct Lists {
-    queues: [Queue; 2],
+    queues: [PageFifo; 2],
     valid: [u64; 2],
     spare: Spare,
 }
@@ -31,7 +31,7 @@ pub struct Lists {
 /// Blocks that are in no list. There is always room for all there are, so that giving one back needs no memory.
 #[derive(Default, Debug)]
 struct Spare {
-    blocks: Vec<Block>,
+    blocks: Vec<ListBlock>,
     /// In lists and here.
     all: usize,
 }
@@ -45,7 +45,7 @@ impl Clone for Lists {
 }
 
 impl Spare {
-    fn take(&mut self) -> Block {
+    fn take(&mut self) -> ListBlock {
         self.blocks.pop().unwrap_or_else(|| {
             self.all += 1;
             self.blocks.reserve(self.all);
@@ -56,13 +56,13 @@ impl Spare {
 
 /// Entries in blocks: the first begins at `head` of the first block.
 #[derive(Clone, Default, Debug)]
-struct Queue {
-    blocks: VecDeque<Block>,
+struct PageFifo {
+    blocks: VecDeque<ListBlock>,
     head: usize,
     length: usize,
 }
 
-impl Queue {
+impl PageFifo {
     fn place(&self, index: usize) -> (usize, usize) {
         ((self.head + index) / BLOCK, (self.head + index) % BLOCK)
     }
@@ -239,7 +239,7 @@ impl Lists {
     pub fn bytes(&self) -> usize {
         let pointers = self.queues.iter().map(|queue| queue.blocks.capacity()).sum::<usize>();
         self.spare.all * size_of::<[PageIndex; BLOCK]>()
-            + (pointers + self.spare.blocks.capacity()) * size_of::<Block>()
+            + (pointers + self.spare.blocks.capacity()) * size_of::<ListBlock>()
     }
 }
 

@@ -6,7 +6,7 @@
 //! the list that its word names, and so is found by reclaim and chosen once.
 
 use crate::page::table::{PageIndex, PageTable};
-use crate::page::word::{PageWord, State};
+use crate::page::word::{PageState, PageWord};
 use crate::reclaim::lists::Lists;
 
 /// An inactive and an active list of pages. A policy that needs one list only leaves the active one empty.
@@ -38,7 +38,7 @@ impl PageLists {
 
     /// The word of a page is about to be overwritten.
     pub fn forget(&mut self, word: PageWord) {
-        if word.state() == State::Resident && word.queued() {
+        if word.state() == PageState::Resident && word.queued() {
             self.lists.leave(word.active());
         }
     }
@@ -147,5 +147,5 @@ impl PageLists {
 
 /// Whether an entry of that list counts.
 fn counts(word: PageWord, active: bool) -> bool {
-    word.state() == State::Resident && word.queued() && word.active() == active
+    word.state() == PageState::Resident && word.queued() && word.active() == active
 }

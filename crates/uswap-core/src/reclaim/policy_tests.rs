@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::page::table::PageTable;
-use crate::page::word::{PageWord, State};
+use crate::page::word::{PageState, PageWord};
 use crate::reclaim::policy::ReclaimPolicy;
 use crate::reclaim::{AnyPolicy, PolicyKind};
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ impl Space {
 
     fn touch(&mut self, page: u64, active: bool) {
         let word = self.table.get(page);
-        if word.state() != State::Resident {
+        if word.state() != PageState::Resident {
             self.policy.join(&mut self.table, page, word.resident().set_active(active));
             self.plain.insert(page, true);
         }
@@ -95,12 +95,12 @@ impl Space {
                 self.unmap(to, to + (end - start));
                 for (page, word) in self.unmap(start, end) {
                     let target = page - start + to;
-                    if word.state() == State::Resident {
+                    if word.state() == PageState::Resident {
                         self.policy.join(&mut self.table, target, word);
                     } else {
                         self.table.set(target, word);
                     }
-                    self.plain.insert(target, word.state() == State::Resident);
+                    self.plain.insert(target, word.state() == PageState::Resident);
                 }
             }
             Step::Move(..) => {}
@@ -147,7 +147,7 @@ fn lose_no_page_and_choose_none_twice(kind: PolicyKind, steps: &[Step]) -> Resul
             prop_assert!(lists.len() as u64 <= most, "{} entries for {}", lists.len(), counted);
         }
     }
-    let words: Vec<_> = space.table.iter().map(|(page, word)| (page, word.state() == State::Resident)).collect();
+    let words: Vec<_> = space.table.iter().map(|(page, word)| (page, word.state() == PageState::Resident)).collect();
     prop_assert_eq!(words, space.plain.clone().into_iter().collect::<Vec<_>>());
     let resident = space.plain.values().filter(|resident| **resident).count();
     let mut gone = 0;

@@ -65,7 +65,7 @@ const SWEEP_SPREAD: f64 = 0.2;
 
 /// The sample of a trial.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct GuardSample {
     /// So many in a row are treated alike.
     pub block: u64,
     /// So many are watched.
@@ -74,7 +74,7 @@ pub struct Sample {
     list: u64,
 }
 
-impl Sample {
+impl GuardSample {
     /// Of a list of so many pages: one in [`SAMPLED`], where that is enough blocks and not too many.
     pub fn of(active: u64) -> Self {
         let block = (active / 16_384).clamp(1, MAX_BLOCK);
@@ -161,7 +161,7 @@ impl ThrashGuard {
     }
 
     /// An active page is evicted.
-    pub fn displaced(&mut self, now: u64, sample: Sample) {
+    pub fn displaced(&mut self, now: u64, sample: GuardSample) {
         if self.is_untried() || !self.is_watched(now) {
             return;
         }
@@ -178,14 +178,14 @@ impl ThrashGuard {
     }
 
     /// An active page that was to be evicted was touched before it went: displaced, and back at once.
-    pub fn displaced_page_touched(&mut self, now: u64, sample: Sample) {
+    pub fn displaced_page_touched(&mut self, now: u64, sample: GuardSample) {
         let before = self.displaced;
         self.displaced(now, sample);
         self.returned += self.displaced - before;
     }
 
     /// A page came back soon enough to challenge the active list. Whether it is let in.
-    pub fn challenge(&mut self, now: u64, distance: u64, passing: Passing, sample: Sample) -> bool {
+    pub fn challenge(&mut self, now: u64, distance: u64, passing: Passing, sample: GuardSample) -> bool {
         let distance = distance.max(1) as f64;
         if self.is_untried() {
             self.distance = distance;
@@ -209,7 +209,7 @@ impl ThrashGuard {
     }
 
     /// Whether what is held and not in use is room enough for all challengers, by the trials since the guard closed.
-    fn has_room(&mut self, sample: Sample) -> bool {
+    fn has_room(&mut self, sample: GuardSample) -> bool {
         if self.guard != Guard::Closed {
             self.trials = (0.0, 0.0);
             return false;
@@ -223,13 +223,13 @@ impl ThrashGuard {
         (1.0 - share - SURE * error) * sample.list as f64 >= self.distance
     }
 
-    fn begin(&mut self, now: u64, sample: Sample) {
+    fn begin(&mut self, now: u64, sample: GuardSample) {
         (self.begin, self.part) = (now, (self.distance as u64 / WATCHES).max(WATCHED));
         self.stretch = sample.list / SPAN;
     }
 
     /// Ends a trial of which enough is known, and begins the next.
-    fn judge(&mut self, now: u64, passing: Passing, sample: Sample) {
+    fn judge(&mut self, now: u64, passing: Passing, sample: GuardSample) {
         let round = passing.round(self.distance);
         if self.until.is_none_or(|until| now < until + round + round / LATE) {
             return;
@@ -244,7 +244,7 @@ impl ThrashGuard {
         (self.until, self.displaced, self.returned, self.admitted) = (None, 0, 0, 0);
     }
 
-    fn verdict(&mut self, sample: Sample) -> Guard {
+    fn verdict(&mut self, sample: GuardSample) -> Guard {
         let share = self.returned as f64 / self.displaced as f64;
         let opens = if self.is_open() { CLOSES } else { OPENS };
         match share {

@@ -34,7 +34,7 @@ use crate::reclaim::age_test::{AgeTest, Cost};
 use crate::reclaim::page_lists::PageLists;
 use crate::reclaim::policy::{ReclaimPolicy, Refault};
 use crate::reclaim::staging::Staging;
-use crate::reclaim::thrash_guard::{Passing, Sample, ThrashGuard};
+use crate::reclaim::thrash_guard::{GuardSample, Passing, ThrashGuard};
 
 /// One page in so many is inactive.
 const INACTIVE_SHARE: u64 = 10;
@@ -194,8 +194,8 @@ impl<A: AgeTest> WorkingSet<A> {
         self.pages.pop_at(self.block.place as usize)
     }
 
-    fn sample(&self) -> Sample {
-        Sample::of(self.pages.count(true))
+    fn sample(&self) -> GuardSample {
+        GuardSample::of(self.pages.count(true))
     }
 
     /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages

@@ -7,7 +7,7 @@ pub const CLUSTER_SLOTS: u32 = 512;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     /// In the list of that number.
-    Listed(List),
+    Listed(ClusterList),
     /// No slot is free: in no list.
     Full,
     /// Current in a lane, or out for a trim: in no list, and only its owner takes slots of it or moves it.
@@ -17,7 +17,7 @@ pub(super) enum Home {
 /// The lists of clusters that have free slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum List {
+pub(super) enum ClusterList {
     /// All slots free, no room taken on the device.
     Clean,
     /// All slots free, and written before.
@@ -38,7 +38,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub fn new() -> Self {
-        let home = Home::Listed(List::Clean);
+        let home = Home::Listed(ClusterList::Clean);
         Self { taken: [0; (CLUSTER_SLOTS / 64) as usize], free: CLUSTER_SLOTS as u16, written: false, home }
     }
 
@@ -50,9 +50,9 @@ impl Cluster {
     pub fn proper_home(&self) -> Home {
         match self.free as u32 {
             0 => Home::Full,
-            CLUSTER_SLOTS if self.written => Home::Listed(List::Dirty),
-            CLUSTER_SLOTS => Home::Listed(List::Clean),
-            _ => Home::Listed(List::Partial),
+            CLUSTER_SLOTS if self.written => Home::Listed(ClusterList::Dirty),
+            CLUSTER_SLOTS => Home::Listed(ClusterList::Clean),
+            _ => Home::Listed(ClusterList::Partial),
         }
     }
 

@@ -8,13 +8,13 @@ use loom::thread;
 
 use super::*;
 
-struct Slots {
+struct ModelSlots {
     living: [Living; 2],
     /// How often each was freed.
     freed: [Mutex<u32>; 2],
 }
 
-impl Slots {
+impl ModelSlots {
     /// As a writer leaves them.
     fn new(mistake: bool) -> Self {
         let living = [0, 1].map(|_| Living { mistake, ..Living::default() });
@@ -35,7 +35,7 @@ impl Slots {
 
 fn three_objects_go(mistake: bool) {
     loom::model(move || {
-        let slots = Arc::new(Slots::new(mistake));
+        let slots = Arc::new(ModelSlots::new(mistake));
         let parts: [&[(usize, u8)]; 2] = [&[(0, 40)], &[(0, 24), (1, 25)]];
         let others = parts.map(|parts| {
             let slots = slots.clone();

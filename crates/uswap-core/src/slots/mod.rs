@@ -32,8 +32,8 @@ mod lists;
 pub(crate) mod living;
 
 pub use cluster::CLUSTER_SLOTS;
-use cluster::{Cluster, Home, List};
-use lists::Lists;
+use cluster::{Cluster, ClusterList, Home};
+use lists::ClusterLists;
 
 use crate::ranks;
 use crate::slots::blocks::Blocks;
@@ -53,7 +53,7 @@ const BATCHES_PER_LANE: u32 = 16;
 
 /// `count` contiguous slots from `first`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
+pub struct SlotRun {
     /// Lowest slot.
     pub first: u32,
     /// Number of slots.
@@ -89,23 +89,23 @@ struct Hand {
     /// Where in the current cluster the search begins (next fit).
     hint: u32,
     /// Taken and not handed out yet.
-    ready: Run,
+    ready: SlotRun,
     /// Freed and not given back yet.
     freed: Vec<u32>,
 }
 
-struct Lane {
+struct SlotLane {
     hand: RankedMutex<Hand>,
     /// Slots that are ready or freed; written under the lock.
     held: AtomicU32,
 }
 
-impl Lane {
+impl SlotLane {
     fn new() -> Self {
         let hand = Hand {
             current: NONE,
             hint: 0,
-            ready: Run { first: 0, count: 0 },
+            ready: SlotRun { first: 0, count: 0 },
             freed: Vec::with_capacity(BATCH_SLOTS as usize + 1),
         };
         Self { hand: RankedMutex::new(ranks::LANE, hand), held: AtomicU32::new(0) }
@@ -122,8 +122,8 @@ pub struct Slots {
     /// Slots in a cache's batch; 0 without caches.
     batch: u32,
     clusters: Blocks<RankedMutex<Cluster>>,
-    lists: RankedMutex<Lists>,
-    lanes: Box<[Lane]>,
+    lists: RankedMutex<ClusterLists>,
+    lanes: Box<[SlotLane]>,
     whole: Option<RankedMutex<()>>,
     /// Slots marked in clusters, those in caches included and those set aside not.
     taken: AtomicU32,
@@ -138,13 +138,13 @@ pub struct Slots {
     /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock of the lists.
     frozen: AtomicU32,
     #[cfg(all(test, loom))]
-    mistake: Mistake,
+    mistake: SlotMistake,
 }
 
 /// A mistake that the models must find.
 #[cfg(all(test, loom))]
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mistake {
+enum SlotMistake {
     None,
     /// Whether caching is on is looked at before the lane's bit is set.
     LooksBeforeItSays,
@@ -168,8 +168,8 @@ impl Slots {
             total,
             batch,
             clusters: Blocks::new(clusters as usize, || RankedMutex::new(ranks::CLUSTER, Cluster::new())),
-            lists: RankedMutex::new(ranks::LISTS, Lists::new(clusters)),
-            lanes: (0..lanes).map(|_| Lane::new()).collect(),
+            lists: RankedMutex::new(ranks::LISTS, ClusterLists::new(clusters)),
+            lanes: (0..lanes).map(|_| SlotLane::new()).collect(),
             whole: None,
             taken: AtomicU32::new(0),
             holding: AtomicU64::new(0),
@@ -178,7 +178,7 @@ impl Slots {
             stopped: AtomicBool::new(false),
             frozen: AtomicU32::new(0),
             #[cfg(all(test, loom))]
-            mistake: Mistake::None,
+            mistake: SlotMistake::None,
         };
         slots.begin_caching();
         slots
@@ -209,12 +209,12 @@ impl Slots {
         let hand = self.lanes[0].hand.lock();
         let current = hand.current != NONE && self.cluster(hand.current).has_free();
         let lists = self.lists.lock();
-        current || lists.head(List::Partial).is_some() || lists.head(List::Dirty).is_some()
+        current || lists.head(ClusterList::Partial).is_some() || lists.head(ClusterList::Dirty).is_some()
     }
 
     /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked only when no
     /// more can be had. `worker`: [`worker_number`] of the calling thread; any number will do.
-    pub fn allocate(&self, worker: usize, count: u32, runs: &mut Vec<Run>) -> u32 {
+    pub fn allocate(&self, worker: usize, count: u32, runs: &mut Vec<SlotRun>) -> u32 {
         let _whole = self.lock_whole();
         let mut out = Out { runs, got: 0 };
         if self.allocate_some(worker, count, &mut out) || out.got == count {
@@ -235,7 +235,7 @@ impl Slots {
     ///
     /// # Panics
     /// When a slot of it is free already; of single slots this may be found out only later.
-    pub fn free(&self, worker: usize, run: Run) {
+    pub fn free(&self, worker: usize, run: SlotRun) {
         let _whole = self.lock_whole();
         let cached = run.count == 1 && self.caching.load(Relaxed) && self.free_later(worker, run.first);
         if !cached {
@@ -246,7 +246,7 @@ impl Slots {
 
     /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the rest of the current
     /// clusters, and opens no new room until half of the use has gone.
-    pub fn no_room(&self, run: Run) {
+    pub fn no_room(&self, run: SlotRun) {
         let _whole = self.lock_whole();
         self.taken.fetch_sub(run.count, Relaxed);
         let mut lists = self.lists.lock();
@@ -262,19 +262,19 @@ impl Slots {
 
     /// Takes one empty cluster whose room on the device can be given back, as long as more than `keep` are there.
     /// The caller discards it and hands it to [`trimmed`](Self::trimmed).
-    pub fn take_trimmable(&self, keep: u32) -> Option<Run> {
+    pub fn take_trimmable(&self, keep: u32) -> Option<SlotRun> {
         let _whole = self.lock_whole();
         let mut lists = self.lists.lock();
         if self.is_frozen() || lists.dirty <= keep {
             return None;
         }
-        let index = lists.head(List::Dirty)?;
+        let index = lists.head(ClusterList::Dirty)?;
         self.own(&mut lists, index);
-        Some(Run { first: index * CLUSTER_SLOTS, count: CLUSTER_SLOTS })
+        Some(SlotRun { first: index * CLUSTER_SLOTS, count: CLUSTER_SLOTS })
     }
 
     /// Takes back a cluster of [`take_trimmable`](Self::take_trimmable).
-    pub fn trimmed(&self, run: Run) {
+    pub fn trimmed(&self, run: SlotRun) {
         let _whole = self.lock_whole();
         let index = run.first / CLUSTER_SLOTS;
         let mut lists = self.lists.lock();
@@ -356,7 +356,7 @@ impl Slots {
     fn may_fill(&self, number: usize) -> bool {
         let bit = 1 << number;
         #[cfg(all(test, loom))]
-        if self.mistake == Mistake::LooksBeforeItSays {
+        if self.mistake == SlotMistake::LooksBeforeItSays {
             let may = self.caching.load(Relaxed);
             self.holding.fetch_or(bit, Relaxed);
             return may;
@@ -392,7 +392,7 @@ impl Slots {
         }
     }
 
-    fn take_cached(&self, lane: &Lane, hand: &mut Hand, count: u32, out: &mut Out<'_>) {
+    fn take_cached(&self, lane: &SlotLane, hand: &mut Hand, count: u32, out: &mut Out<'_>) {
         if count - out.got >= self.batch {
             return self.take(hand, count, out);
         }
@@ -402,8 +402,8 @@ impl Slots {
                 hand.ready = run;
             }
             let part = hand.ready.count.min(count - out.got);
-            out.push(Run { first: hand.ready.first, count: part });
-            hand.ready = Run { first: hand.ready.first + part, count: hand.ready.count - part };
+            out.push(SlotRun { first: hand.ready.first, count: part });
+            hand.ready = SlotRun { first: hand.ready.first + part, count: hand.ready.count - part };
         }
         lane.count_held(hand);
     }
@@ -430,7 +430,7 @@ impl Slots {
         let lane = &self.lanes[number];
         let mut hand = lane.hand.lock();
         lane.held.store(0, Relaxed);
-        let ready = std::mem::replace(&mut hand.ready, Run { first: 0, count: 0 });
+        let ready = std::mem::replace(&mut hand.ready, SlotRun { first: 0, count: 0 });
         self.give_back(ready);
         self.give_back_freed(&mut hand);
         self.leave_current(&mut hand);
@@ -442,7 +442,7 @@ impl Slots {
         let lane = &self.lanes[number];
         let mut hand = lane.hand.lock();
         lane.held.store(0, Relaxed);
-        let mut aside = vec![std::mem::replace(&mut hand.ready, Run { first: 0, count: 0 })];
+        let mut aside = vec![std::mem::replace(&mut hand.ready, SlotRun { first: 0, count: 0 })];
         hand.hint = 0;
         while hand.current != NONE
             && let Some(rest) = self.take_in_current(&mut hand, CLUSTER_SLOTS, false)
@@ -469,7 +469,7 @@ impl Slots {
     }
 
     /// The next run of at most `want` free slots.
-    fn next_run(&self, hand: &mut Hand, want: u32) -> Option<Run> {
+    fn next_run(&self, hand: &mut Hand, want: u32) -> Option<SlotRun> {
         if hand.current != NONE {
             if let Some(run) = self.take_in_current(hand, want, true) {
                 return Some(run);
@@ -487,35 +487,35 @@ impl Slots {
     }
 
     /// A run of `want` free slots of the current cluster, or the longest one there if it need not be `whole`.
-    fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<Run> {
+    fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<SlotRun> {
         let mut cluster = self.cluster(hand.current);
         let (first, count) = cluster.find(hand.hint, want).filter(|(_, count)| !whole || *count == want)?;
         cluster.mark(first, count);
         self.taken.fetch_add(count, Relaxed);
         hand.hint = first + count;
-        Some(Run { first: hand.current * CLUSTER_SLOTS + first, count })
+        Some(SlotRun { first: hand.current * CLUSTER_SLOTS + first, count })
     }
 
-    fn has_empty_cluster(&self, lists: &Lists) -> bool {
-        lists.head(List::Dirty).is_some() || (lists.head(List::Clean).is_some() && !self.is_frozen())
+    fn has_empty_cluster(&self, lists: &ClusterLists) -> bool {
+        lists.head(ClusterList::Dirty).is_some() || (lists.head(ClusterList::Clean).is_some() && !self.is_frozen())
     }
 
     fn open_cluster(&self, want: u32) -> Option<u32> {
         let mut lists = self.lists.lock();
-        let clean = lists.head(List::Clean).filter(|_| !self.is_frozen());
-        let index = lists.head(List::Dirty).or(clean).or_else(|| self.fitting_partial(&lists, want))?;
+        let clean = lists.head(ClusterList::Clean).filter(|_| !self.is_frozen());
+        let index = lists.head(ClusterList::Dirty).or(clean).or_else(|| self.fitting_partial(&lists, want))?;
         self.own(&mut lists, index).written = true;
         Some(index)
     }
 
     /// A partial cluster that holds a run of `want`, or the first one.
-    fn fitting_partial(&self, lists: &Lists, want: u32) -> Option<u32> {
+    fn fitting_partial(&self, lists: &ClusterLists, want: u32) -> Option<u32> {
         let fits = |index: &u32| self.cluster(*index).find(0, want).is_some_and(|(_, n)| n == want);
-        lists.iter(List::Partial).take(PARTIAL_LOOKS).find(fits).or(lists.head(List::Partial))
+        lists.iter(ClusterList::Partial).take(PARTIAL_LOOKS).find(fits).or(lists.head(ClusterList::Partial))
     }
 
     /// Takes a cluster out of its list.
-    fn own(&self, lists: &mut Lists, index: u32) -> RankedGuard<'_, Cluster> {
+    fn own(&self, lists: &mut ClusterLists, index: u32) -> RankedGuard<'_, Cluster> {
         let mut cluster = self.cluster(index);
         if let Home::Listed(list) = std::mem::replace(&mut cluster.home, Home::Owned) {
             lists.unlink(index, list);
@@ -531,7 +531,7 @@ impl Slots {
     }
 
     /// Puts a cluster where its free slots say it belongs. One that is owned only its owner moves.
-    fn settle(&self, lists: &mut Lists, index: u32, owner: bool) {
+    fn settle(&self, lists: &mut ClusterLists, index: u32, owner: bool) {
         let mut cluster = self.cluster(index);
         let home = cluster.proper_home();
         if home == cluster.home || (cluster.home == Home::Owned && !owner) {
@@ -546,7 +546,7 @@ impl Slots {
         cluster.home = home;
     }
 
-    fn give_back(&self, run: Run) {
+    fn give_back(&self, run: SlotRun) {
         self.unmark(run);
         self.taken.fetch_sub(run.count, Relaxed);
     }
@@ -572,7 +572,7 @@ impl Slots {
     }
 
     /// Clears the bits of a run, which may cross clusters.
-    fn unmark(&self, run: Run) {
+    fn unmark(&self, run: SlotRun) {
         let (mut first, end) = (run.first, run.first + run.count);
         while first < end {
             let stop = end.min((first / CLUSTER_SLOTS + 1) * CLUSTER_SLOTS);
@@ -598,13 +598,13 @@ impl Slots {
 
 /// Where runs go that are handed out.
 struct Out<'a> {
-    runs: &'a mut Vec<Run>,
+    runs: &'a mut Vec<SlotRun>,
     got: u32,
 }
 
 impl Out<'_> {
     /// Adds a run, to the last one if they are neighbours.
-    fn push(&mut self, run: Run) {
+    fn push(&mut self, run: SlotRun) {
         match self.runs.last_mut() {
             Some(last) if self.got > 0 && last.first + last.count == run.first => last.count += run.count,
             _ => self.runs.push(run),

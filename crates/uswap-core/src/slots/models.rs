@@ -30,7 +30,7 @@ fn take(slots: &Slots, worker: usize, count: u32) -> Vec<u32> {
 }
 
 fn free(slots: &Slots, worker: usize, slot: u32) {
-    slots.free(worker, Run { first: slot, count: 1 });
+    slots.free(worker, SlotRun { first: slot, count: 1 });
 }
 
 /// All slots of `mine` and those that can still be had are all there are, each once.
@@ -132,7 +132,7 @@ fn a_full_disk_is_found_while_another_takes() {
             let slots = slots.clone();
             thread::spawn(move || take(&slots, 1, 1))
         };
-        slots.no_room(Run { first: failed[0], count: 2 });
+        slots.no_room(SlotRun { first: failed[0], count: 2 });
         let its = other.join().expect("the other worker");
         slots.thaw();
         complete(&slots, its);

@@ -12,23 +12,23 @@ fn new(total: u32) -> Slots {
     Slots::new(total, Locking::Caches)
 }
 
-fn take_as(slots: &Slots, worker: usize, count: u32) -> Vec<Run> {
+fn take_as(slots: &Slots, worker: usize, count: u32) -> Vec<SlotRun> {
     let mut runs = Vec::new();
     slots.allocate(worker, count, &mut runs);
     runs
 }
 
-fn take(slots: &Slots, count: u32) -> Vec<Run> {
+fn take(slots: &Slots, count: u32) -> Vec<SlotRun> {
     take_as(slots, 0, count)
 }
 
 /// The slots of runs, one by one.
-fn slots_of(runs: &[Run]) -> impl Iterator<Item = u32> {
+fn slots_of(runs: &[SlotRun]) -> impl Iterator<Item = u32> {
     runs.iter().flat_map(|run| run.first..run.first + run.count)
 }
 
 fn free_one(slots: &Slots, worker: usize, slot: u32) {
-    slots.free(worker, Run { first: slot, count: 1 });
+    slots.free(worker, SlotRun { first: slot, count: 1 });
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn batches_are_contiguous_and_the_device_fills_to_the_last_slot() {
     let slots = new(2000);
     assert_eq!(slots.total(), 1536);
     for i in 0..12 {
-        assert_eq!(take(&slots, 128), [Run { first: i * 128, count: 128 }]);
+        assert_eq!(take(&slots, 128), [SlotRun { first: i * 128, count: 128 }]);
     }
     assert_eq!(slots.used(), 1536);
     assert!(take(&slots, 1).is_empty());
@@ -46,9 +46,9 @@ fn batches_are_contiguous_and_the_device_fills_to_the_last_slot() {
 fn a_batch_leaves_a_remnant_rather_than_split_and_the_remnant_is_used_last() {
     let slots = new(1024);
     take(&slots, 500);
-    assert_eq!(take(&slots, 100), [Run { first: 512, count: 100 }]);
+    assert_eq!(take(&slots, 100), [SlotRun { first: 512, count: 100 }]);
     take(&slots, 412);
-    assert_eq!(take(&slots, 100), [Run { first: 500, count: 12 }]);
+    assert_eq!(take(&slots, 100), [SlotRun { first: 500, count: 12 }]);
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn no_room_hands_out_only_slots_that_own_room() {
     slots.no_room(bad);
     assert_eq!(slots.used(), 512);
     assert!(!slots.has_room() && take(&slots, 1).is_empty());
-    slots.free(0, Run { first: good.first, count: 10 });
+    slots.free(0, SlotRun { first: good.first, count: 10 });
     assert!(slots.has_room());
-    assert_eq!(take(&slots, 64), [Run { first: good.first, count: 10 }]);
-    slots.free(0, Run { first: good.first, count: 256 });
+    assert_eq!(take(&slots, 64), [SlotRun { first: good.first, count: 10 }]);
+    slots.free(0, SlotRun { first: good.first, count: 256 });
     assert!(!slots.is_frozen());
     assert_eq!(take(&slots, 4096).iter().map(|r| r.count).sum::<u32>(), 4096 - 256);
 }
@@ -87,8 +87,8 @@ fn no_room_hands_out_only_slots_that_own_room() {
 fn double_free_panics() {
     let slots = new(512);
     let run = take(&slots, 4)[0];
-    slots.free(0, Run { first: run.first, count: 2 });
-    slots.free(0, Run { first: run.first, count: 2 });
+    slots.free(0, SlotRun { first: run.first, count: 2 });
+    slots.free(0, SlotRun { first: run.first, count: 2 });
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn freed_slots_go_back_in_batches() {
     assert_eq!(slots.used(), 2, "what lies in a cache is not in use");
     assert_eq!(slots.take_trimmable(0), None, "63 are still in the cache");
     free_one(&slots, 3, *last);
-    assert_eq!(slots.take_trimmable(0), Some(Run { first: all[0], count: CLUSTER_SLOTS }));
+    assert_eq!(slots.take_trimmable(0), Some(SlotRun { first: all[0], count: CLUSTER_SLOTS }));
 }
 
 /// Each worker hides slots in its cache; one of them then wants all the rest.
@@ -151,7 +151,7 @@ fn the_last_slot_is_had_though_others_hold_slots_ready_and_freed() {
         // One at a time: whoever frees it, whoever wants it.
         for slot in 0..200 {
             free_one(&slots, slot as usize, slot);
-            assert_eq!(take_as(&slots, slot as usize + 1, 1), [Run { first: slot, count: 1 }]);
+            assert_eq!(take_as(&slots, slot as usize + 1, 1), [SlotRun { first: slot, count: 1 }]);
         }
     }
 }
@@ -261,9 +261,9 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Takes up to `n` neighbours out of the model, from its `at`th slot on.
-fn leave(model: &mut BTreeSet<u32>, at: usize, n: u32) -> Run {
+fn leave(model: &mut BTreeSet<u32>, at: usize, n: u32) -> SlotRun {
     let first = model.iter().nth(at % model.len().max(1)).copied().unwrap_or(0);
-    Run { first, count: (first..first + n).take_while(|slot| model.remove(slot)).count() as u32 }
+    SlotRun { first, count: (first..first + n).take_while(|slot| model.remove(slot)).count() as u32 }
 }
 
 fn apply(slots: &Slots, model: &mut BTreeSet<u32>, op: Op) -> Result<(), TestCaseError> {

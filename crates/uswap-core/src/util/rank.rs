@@ -94,7 +94,7 @@ impl<T> RankedMutex<T> {
     /// When a thread panicked while it held the lock: the data may be half changed. In debug builds also when this
     /// thread holds a lock of the same or a higher rank.
     pub fn lock(&self) -> RankedGuard<'_, T> {
-        let held = Held::enter(self.rank);
+        let held = HeldRanks::enter(self.rank);
         RankedGuard { inner: self.acquire(), _held: held }
     }
 
@@ -123,7 +123,7 @@ impl<T> RankedMutex<T> {
 /// The right to use what a [`RankedMutex`] protects.
 pub struct RankedGuard<'a, T> {
     inner: MutexGuard<'a, T>,
-    _held: Held,
+    _held: HeldRanks,
 }
 
 impl<T> Deref for RankedGuard<'_, T> {
@@ -182,7 +182,7 @@ impl<T> RankedRwLock<T> {
     /// # Panics
     /// As [`RankedMutex::lock`].
     pub fn read(&self) -> RankedReadGuard<'_, T> {
-        let held = Held::enter(self.rank);
+        let held = HeldRanks::enter(self.rank);
         RankedReadGuard { inner: self.inner.read().expect(POISONED), _held: held }
     }
 
@@ -191,7 +191,7 @@ impl<T> RankedRwLock<T> {
     /// # Panics
     /// As [`RankedMutex::lock`].
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
-        let _held = Held::enter(self.rank);
+        let _held = HeldRanks::enter(self.rank);
         change(&mut self.inner.write().expect(POISONED))
     }
 }
@@ -200,7 +200,7 @@ impl<T> RankedRwLock<T> {
 #[cfg(not(all(test, loom)))]
 pub struct RankedReadGuard<'a, T> {
     inner: std::sync::RwLockReadGuard<'a, T>,
-    _held: Held,
+    _held: HeldRanks,
 }
 
 #[cfg(not(all(test, loom)))]
@@ -212,12 +212,12 @@ impl<T> Deref for RankedReadGuard<'_, T> {
 }
 
 /// The mark in [`HELD`], taken away on drop. Bound to its thread.
-struct Held {
+struct HeldRanks {
     rank: u8,
     _thread: PhantomData<*const ()>,
 }
 
-impl Held {
+impl HeldRanks {
     fn enter(rank: u8) -> Self {
         if CHECKED {
             let held = HELD.get();
@@ -228,7 +228,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRanks {
     fn drop(&mut self) {
         if CHECKED {
             HELD.set(HELD.get() & !(1 << self.rank));

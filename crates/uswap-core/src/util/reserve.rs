@@ -52,7 +52,7 @@ impl<B> Clone for Reserve<B> {
 
 #[derive(Debug)]
 struct Inner<B> {
-    state: RankedMutex<State<B>>,
+    state: RankedMutex<ReserveState<B>>,
     total: AtomicU32,
     used: AtomicU32,
     peak: AtomicU32,
@@ -60,9 +60,9 @@ struct Inner<B> {
 }
 
 #[derive(Debug)]
-struct State<B> {
+struct ReserveState<B> {
     /// By rising size.
-    sizes: Vec<Size<B>>,
+    sizes: Vec<ReserveSize<B>>,
     /// Pages that each holder has.
     held: [u32; HOLDERS],
     /// Bit n: holder n was refused and has got nothing since.
@@ -70,7 +70,7 @@ struct State<B> {
 }
 
 #[derive(Debug)]
-struct Size<B> {
+struct ReserveSize<B> {
     pages: u32,
     free: Vec<B>,
 }
@@ -103,8 +103,8 @@ impl<B> Reserve<B> {
     pub fn new(sizes: Vec<(u32, Vec<B>)>) -> Self {
         debug_assert!(sizes.is_sorted_by_key(|(pages, _)| *pages));
         let total = sizes.iter().map(|(pages, buffers)| pages * buffers.len() as u32).sum();
-        let sizes = sizes.into_iter().map(|(pages, free)| Size { pages, free }).collect();
-        let state = State { sizes, held: [0; HOLDERS], wanting: 0 };
+        let sizes = sizes.into_iter().map(|(pages, free)| ReserveSize { pages, free }).collect();
+        let state = ReserveState { sizes, held: [0; HOLDERS], wanting: 0 };
         let inner = Inner {
             state: RankedMutex::new(ranks::RESERVE, state),
             total: AtomicU32::new(total),
@@ -171,7 +171,7 @@ impl<B> Reserve<B> {
     }
 }
 
-impl<B> State<B> {
+impl<B> ReserveState<B> {
     /// Pages that the holder may get now.
     fn allowed(&self, holder: usize, used: u32, total: u32, need: Need) -> u32 {
         let half = total / 2;
@@ -192,7 +192,7 @@ impl<B> State<B> {
 
     /// The smallest size with a free buffer of at least `pages`, else the largest below, of `allowed` pages at most.
     fn fitting(&self, pages: u32, allowed: u32) -> Option<usize> {
-        let has = |(_, size): &(usize, &Size<B>)| !size.free.is_empty() && size.pages <= allowed;
+        let has = |(_, size): &(usize, &ReserveSize<B>)| !size.free.is_empty() && size.pages <= allowed;
         let sizes = || self.sizes.iter().enumerate().filter(has);
         let enough = sizes().find(|(_, size)| size.pages >= pages);
         enough.or_else(|| sizes().next_back()).map(|(index, _)| index)

@@ -56,17 +56,17 @@ impl DeviceKind for SparseKind {
     }
 }
 
-type Pages = BTreeMap<u32, Vec<u8>>;
+type SparsePages = BTreeMap<u32, Vec<u8>>;
 
 struct SparseDevice {
     name: String,
     slots: u32,
-    pages: Mutex<Pages>,
+    pages: Mutex<SparsePages>,
 }
 
 impl SparseDevice {
     /// The pages, if `length` bytes from slot `first` on are inside the device.
-    fn pages(&self, first: u32, length: usize) -> Result<MutexGuard<'_, Pages>, Errno> {
+    fn pages(&self, first: u32, length: usize) -> Result<MutexGuard<'_, SparsePages>, Errno> {
         check_range(first, length, self.slots)?;
         Ok(self.pages.lock().expect("no panic under this lock"))
     }

@@ -19,11 +19,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use uswap_sys::alloc::loan::Desk;
-use uswap_sys::io::net::{Ready, wait_ready};
+use uswap_sys::io::net::{SocketReady, wait_ready};
 
-use super::reply::{Decoder, Malformed, Progress, Table};
-use super::stream::{Stream, is_later};
-use super::wire::{self, Command};
+use super::reply::{CookieTable, Decoder, Malformed, ReplyProgress};
+use super::stream::{NbdStream, is_later};
+use super::wire::{self, NbdCommand};
 use crate::device::Errno;
 
 /// Requests in flight on one connection.
@@ -75,8 +75,8 @@ pub struct Broken;
 
 /// What is to be done, without its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Order {
-    pub command: Command,
+pub struct NbdOrder {
+    pub command: NbdCommand,
     pub offset: u64,
     pub length: u32,
 }
@@ -95,7 +95,7 @@ impl Tickets {
 }
 
 #[derive(Default)]
-struct Place {
+struct BufferPlace {
     desk: Desk,
     state: Mutex<PlaceState>,
     bell: Condvar,
@@ -105,7 +105,7 @@ struct Place {
 struct PlaceState {
     uses: u64,
     waiting: bool,
-    progress: Progress,
+    progress: ReplyProgress,
     outcome: Option<Result<(), Errno>>,
 }
 
@@ -121,10 +121,10 @@ struct Receiver {
 
 /// A connection in its transmission phase.
 pub struct Connection {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn NbdStream>,
     sender: Mutex<()>,
     receiver: Mutex<Receiver>,
-    places: [Place; DEPTH],
+    places: [BufferPlace; DEPTH],
     free: Mutex<FreePlaces>,
     room: Condvar,
     /// Bit N: who waits at place N sleeps and can be given the lead.
@@ -140,14 +140,14 @@ pub struct Connection {
 
 impl Connection {
     /// For a stream whose handshake is done.
-    pub fn new(stream: Box<dyn Stream>, structured: bool) -> Self {
+    pub fn new(stream: Box<dyn NbdStream>, structured: bool) -> Self {
         let receiver = Receiver { decoder: Decoder::new(structured), inbox: Box::new([0; INBOX]) };
         let stack = std::array::from_fn(|index| index as u8);
         Self {
             stream,
             sender: Mutex::new(()),
             receiver: Mutex::new(receiver),
-            places: std::array::from_fn(|_| Place::default()),
+            places: std::array::from_fn(|_| BufferPlace::default()),
             free: Mutex::new(FreePlaces { stack, count: DEPTH }),
             room: Condvar::new(),
             sleepers: AtomicU64::new(0),
@@ -160,7 +160,7 @@ impl Connection {
     }
 
     /// The stream of a connection on which nothing is in flight.
-    pub fn into_stream(self) -> Box<dyn Stream> {
+    pub fn into_stream(self) -> Box<dyn NbdStream> {
         self.stream
     }
 
@@ -241,14 +241,14 @@ impl Connection {
     ///
     /// # Errors
     /// The connection broke.
-    pub fn send(&self, index: u8, order: Order, payload: &[u8], deadline: Instant) -> Result<(), Broken> {
-        let length = if order.command == Command::Read { order.length } else { 0 };
+    pub fn send(&self, index: u8, order: NbdOrder, payload: &[u8], deadline: Instant) -> Result<(), Broken> {
+        let length = if order.command == NbdCommand::Read { order.length } else { 0 };
         let cookie = {
             let mut state = lock(&self.places[index as usize].state);
             state.uses += 1;
             state.waiting = true;
             state.outcome = None;
-            state.progress = Progress { offset: order.offset, length, got: 0, error: 0 };
+            state.progress = ReplyProgress { offset: order.offset, length, got: 0, error: 0 };
             state.uses << INDEX_BITS | u64::from(index)
         };
         let head = wire::request(order.command, cookie, order.offset, order.length);
@@ -258,7 +258,7 @@ impl Connection {
     /// Tells the server that we go; nothing is waited for.
     pub fn say_goodbye(&self) {
         if let Ok(_turn) = self.sender.try_lock() {
-            let head = wire::request(Command::Disconnect, 0, 0, 0);
+            let head = wire::request(NbdCommand::Disconnect, 0, 0, 0);
             let _ = self.stream.try_write(&[IoSlice::new(&head)]).and_then(|_| self.stream.try_flush());
         }
         self.give_up(Breakage::Left);
@@ -294,10 +294,10 @@ impl Connection {
     fn wait_for_room(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {
         self.check_time(begun, deadline)?;
         let Ok(mut receiver) = self.receiver.try_lock() else {
-            let ready = wait_ready(self.stream.socket(), Ready { read: false, write: true }, GLANCE / 10);
+            let ready = wait_ready(self.stream.socket(), SocketReady { read: false, write: true }, GLANCE / 10);
             return ready.map(drop).map_err(|error| self.broke(error));
         };
-        let both = Ready { read: true, write: true };
+        let both = SocketReady { read: true, write: true };
         let ready = wait_ready(self.stream.socket(), both, GLANCE).map_err(|error| self.broke(error))?;
         let received = if ready.read { self.receive(&mut receiver).map(drop) } else { Ok(()) };
         drop(receiver);
@@ -405,7 +405,7 @@ impl Connection {
             if !more && self.came.swap(false, Relaxed) {
                 self.stream.acknowledge();
             }
-            let ready = Ready { read: true, write: false };
+            let ready = SocketReady { read: true, write: false };
             let patience = GLANCE.min(deadline.saturating_duration_since(Instant::now()));
             if more || wait_ready(self.stream.socket(), ready, patience).map_err(|error| self.broke(error))?.read {
                 more = self.receive(&mut receiver)? || self.stream.has_buffered();
@@ -467,8 +467,8 @@ impl Board<'_> {
     }
 }
 
-impl Table for Board<'_> {
-    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+impl CookieTable for Board<'_> {
+    fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed> {
         let (index, uses) = ((cookie % DEPTH as u64) as usize, cookie >> INDEX_BITS);
         let state = self.state(index);
         match state.waiting && state.uses == uses {
@@ -478,11 +478,11 @@ impl Table for Board<'_> {
         }
     }
 
-    fn progress(&self, index: usize) -> Progress {
+    fn progress(&self, index: usize) -> ReplyProgress {
         self.state(index).progress
     }
 
-    fn note(&mut self, index: usize, progress: Progress) {
+    fn note(&mut self, index: usize, progress: ReplyProgress) {
         self.state(index).progress = progress;
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::time::Instant;
 
-use super::stream::{Stream, read_exact, write_all};
+use super::stream::{NbdStream, read_exact, write_all};
 use super::wire::{self, be16, be32, be64, flag, info, option, reply};
 
 /// Longest reply to an option that is read: the longest name or text of the protocol and some.
@@ -135,12 +135,12 @@ pub fn parse_option_reply(bytes: &[u8; 20], option: u32) -> Result<(u32, u32), H
 
 /// What NBD_REP_INFO tells, gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct ExportTold {
     export: Option<(u64, u16)>,
     blocks: Option<(u32, u32)>,
 }
 
-impl Told {
+impl ExportTold {
     /// Adds one reply's data. Kinds that were not asked for are passed over, as the protocol wants it.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ pub fn refusal(kind: u32, text: &[u8]) -> HandshakeError {
 ///
 /// # Errors
 /// [`HandshakeError`].
-pub fn greet(stream: &dyn Stream, deadline: Instant) -> Result<(), HandshakeError> {
+pub fn greet(stream: &dyn NbdStream, deadline: Instant) -> Result<(), HandshakeError> {
     let mut greeting = [0; 18];
     // The first magic alone: who is no NBD server may say less than 18 bytes.
     read_exact(stream, &mut greeting[..8], deadline)?;
@@ -219,7 +219,7 @@ pub fn greet(stream: &dyn Stream, deadline: Instant) -> Result<(), HandshakeErro
 ///
 /// # Errors
 /// [`HandshakeError::NoTls`] and others.
-pub fn start_tls(stream: &dyn Stream, deadline: Instant) -> Result<(), HandshakeError> {
+pub fn start_tls(stream: &dyn NbdStream, deadline: Instant) -> Result<(), HandshakeError> {
     write_all(stream, &wire::option_request(option::STARTTLS, &[]), deadline)?;
     match read_reply(stream, option::STARTTLS, deadline)? {
         (reply::ACK, _) => Ok(()),
@@ -235,7 +235,7 @@ pub fn start_tls(stream: &dyn Stream, deadline: Instant) -> Result<(), Handshake
 ///
 /// # Errors
 /// [`HandshakeError`].
-pub fn negotiate(stream: &dyn Stream, export: &str, deadline: Instant) -> Result<Export, HandshakeError> {
+pub fn negotiate(stream: &dyn NbdStream, export: &str, deadline: Instant) -> Result<Export, HandshakeError> {
     write_all(stream, &wire::option_request(option::STRUCTURED_REPLY, &[]), deadline)?;
     let structured = match read_reply(stream, option::STRUCTURED_REPLY, deadline)? {
         (reply::ACK, _) => true,
@@ -244,7 +244,7 @@ pub fn negotiate(stream: &dyn Stream, export: &str, deadline: Instant) -> Result
         _ => return Err(HandshakeError::Malformed("an unexpected reply to NBD_OPT_STRUCTURED_REPLY")),
     };
     write_all(stream, &wire::option_request(option::GO, &wire::go(export)), deadline)?;
-    let mut told = Told::default();
+    let mut told = ExportTold::default();
     for _ in 0..MAX_REPLIES {
         match read_reply(stream, option::GO, deadline)? {
             (reply::ACK, _) => return told.export(structured),
@@ -257,7 +257,7 @@ pub fn negotiate(stream: &dyn Stream, export: &str, deadline: Instant) -> Result
     Err(HandshakeError::Malformed("NBD_OPT_GO is answered without end"))
 }
 
-fn read_reply(stream: &dyn Stream, option: u32, deadline: Instant) -> Result<(u32, Vec<u8>), HandshakeError> {
+fn read_reply(stream: &dyn NbdStream, option: u32, deadline: Instant) -> Result<(u32, Vec<u8>), HandshakeError> {
     let mut head = [0; 20];
     read_exact(stream, &mut head, deadline)?;
     let (kind, length) = parse_option_reply(&head, option)?;

@@ -38,14 +38,14 @@ use uswap_core::util::growth::{Growth, during};
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest, check_part, check_range};
 use crate::open::{SIGNATURE, is_swap_header};
 use crate::queue::ReadQueue;
-use connection::{Breakage, Broken, Connection, DEPTH, Order};
-pub use handshake::{Export, HandshakeError, Told, parse_greeting, parse_option_reply};
+use connection::{Breakage, Broken, Connection, DEPTH, NbdOrder};
+pub use handshake::{Export, ExportTold, HandshakeError, parse_greeting, parse_option_reply};
 use queue::NbdQueue;
 use reconnect::{Look, Reconnector};
-pub use reply::{Decoder, Direct, Malformed, Progress, Table};
-use server::{ConnectError, Server};
+pub use reply::{CookieTable, Decoder, Direct, Malformed, ReplyProgress};
+use server::{ConnectError, NbdServer};
 pub use uri::NbdUri;
-use wire::{Command, flag};
+use wire::{NbdCommand, flag};
 
 /// Bytes before slot 0.
 const BASE: u64 = PAGE_SIZE as u64;
@@ -87,11 +87,11 @@ impl Default for NbdOptions {
 #[derive(Debug)]
 pub struct NbdError {
     uri: String,
-    why: Why,
+    why: NbdWhy,
 }
 
 #[derive(Debug)]
-enum Why {
+enum NbdWhy {
     Connect(ConnectError),
     TooSmall(u64),
     HoldsData,
@@ -107,7 +107,7 @@ impl fmt::Display for NbdError {
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for NbdWhy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => error.fmt(f),
@@ -131,7 +131,7 @@ impl std::error::Error for NbdError {}
 /// An export of an NBD server.
 pub struct NbdDevice {
     name: String,
-    server: Server,
+    server: NbdServer,
     export: Export,
     owner: [u8; OWNER],
     slots: u32,
@@ -175,24 +175,24 @@ impl NbdDevice {
         Self::try_open(uri, options).map_err(|why| NbdError { uri: uri.text.clone(), why })
     }
 
-    fn try_open(uri: &NbdUri, options: NbdOptions) -> Result<Self, Why> {
+    fn try_open(uri: &NbdUri, options: NbdOptions) -> Result<Self, NbdWhy> {
         let patience = options.timeout.min(CONNECT);
-        let server = Server::find(uri).map_err(Why::Connect)?;
+        let server = NbdServer::find(uri).map_err(NbdWhy::Connect)?;
         let (stream, export) =
-            server.connect(Instant::now() + patience, patience_of_tcp(options.timeout)).map_err(Why::Connect)?;
+            server.connect(Instant::now() + patience, patience_of_tcp(options.timeout)).map_err(NbdWhy::Connect)?;
         let room = export.size.saturating_sub(BASE);
         if room < CLUSTER_BYTES {
-            return Err(Why::TooSmall(export.size));
+            return Err(NbdWhy::TooSmall(export.size));
         }
         let count = match options.connections {
-            Some(n) if n > 1 && !export.allows_several() => return Err(Why::OneConnection(n)),
+            Some(n) if n > 1 && !export.allows_several() => return Err(NbdWhy::OneConnection(n)),
             Some(n) => n.clamp(1, MAX_CONNECTIONS),
             None if export.allows_several() => CONNECTIONS,
             None => 1,
         };
         let bytes = options.size.map_or(room, |size| size.min(room));
         if bytes < CLUSTER_BYTES {
-            return Err(Why::TooSmall(bytes));
+            return Err(NbdWhy::TooSmall(bytes));
         }
         let line = Connection::new(stream, export.structured);
         // A server that is there may have a slow disk, or much to do.
@@ -224,24 +224,24 @@ impl NbdDevice {
     }
 
     /// A new connection to the export that we know.
-    fn connect(&self, deadline: Instant) -> Result<(Connection, Duration), Why> {
-        let (stream, export) = self.server.connect(deadline, patience_of_tcp(self.timeout)).map_err(Why::Connect)?;
+    fn connect(&self, deadline: Instant) -> Result<(Connection, Duration), NbdWhy> {
+        let (stream, export) = self.server.connect(deadline, patience_of_tcp(self.timeout)).map_err(NbdWhy::Connect)?;
         if export.size != self.export.size {
-            return Err(Why::Changed("it has another size"));
+            return Err(NbdWhy::Changed("it has another size"));
         }
         let abilities = |export: &Export| (export.flags, export.smallest, export.sector, export.largest);
         if abilities(&export) != abilities(&self.export) {
-            return Err(Why::Changed("it can do other things"));
+            return Err(NbdWhy::Changed("it can do other things"));
         }
         let line = Connection::new(stream, export.structured);
         let mut page = [0; PAGE_SIZE];
-        let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
+        let order = NbdOrder { command: NbdCommand::Read, offset: 0, length: PAGE_SIZE as u32 };
         match once(&line, order, &[], Some(&mut page), deadline) {
             Err(Broken) => return Err(broken(&line)),
-            Ok(Err(errno)) => return Err(Why::FirstPage(errno.to_string())),
-            Ok(Ok(())) if !page.starts_with(SIGNATURE) => return Err(Why::Changed("its first page is not ours")),
+            Ok(Err(errno)) => return Err(NbdWhy::FirstPage(errno.to_string())),
+            Ok(Ok(())) if !page.starts_with(SIGNATURE) => return Err(NbdWhy::Changed("its first page is not ours")),
             Ok(Ok(())) if page[OWNER_AT..OWNER_AT + OWNER] != self.owner => {
-                return Err(Why::Changed("another run has taken it"));
+                return Err(NbdWhy::Changed("another run has taken it"));
             }
             Ok(Ok(())) => {}
         }
@@ -379,7 +379,7 @@ impl NbdDevice {
     }
 
     /// One request, as often as its connection breaks, until its time is over.
-    fn transfer(&self, order: Order, payload: &[u8], mut buffer: Option<&mut [u8]>) -> Result<(), Errno> {
+    fn transfer(&self, order: NbdOrder, payload: &[u8], mut buffer: Option<&mut [u8]>) -> Result<(), Errno> {
         let patience = self.begin()?;
         loop {
             let line = self.line(patience)?;
@@ -393,13 +393,13 @@ impl NbdDevice {
         }
     }
 
-    fn order(&self, command: Command, first: u32, length: usize) -> Order {
-        Order { command, offset: BASE + u64::from(first) * PAGE_SIZE as u64, length: length as u32 }
+    fn order(&self, command: NbdCommand, first: u32, length: usize) -> NbdOrder {
+        NbdOrder { command, offset: BASE + u64::from(first) * PAGE_SIZE as u64, length: length as u32 }
     }
 
-    fn read_order(&self, first: u32, skip: usize, length: usize) -> Order {
-        let order = self.order(Command::Read, first, length);
-        Order { offset: order.offset + skip as u64, ..order }
+    fn read_order(&self, first: u32, skip: usize, length: usize) -> NbdOrder {
+        let order = self.order(NbdCommand::Read, first, length);
+        NbdOrder { offset: order.offset + skip as u64, ..order }
     }
 
     fn check_read(&self, first: u32, skip: usize, length: usize) -> Result<(), Errno> {
@@ -422,7 +422,7 @@ impl NbdDevice {
         let mut page = [0; PAGE_SIZE];
         while !rest.is_empty() {
             let (part, after) = rest.split_at_mut(rest.len().min(PAGE_SIZE - from));
-            self.transfer(self.order(Command::Read, slot, PAGE_SIZE), &[], Some(&mut page))?;
+            self.transfer(self.order(NbdCommand::Read, slot, PAGE_SIZE), &[], Some(&mut page))?;
             part.copy_from_slice(&page[from..from + part.len()]);
             (slot, from, rest) = (slot + 1, 0, after);
         }
@@ -441,7 +441,7 @@ impl NbdDevice {
         };
         let Ok(tickets) = line.take(requests.len().min(DEPTH), patience.deadline) else { return 0 };
         let batch = &mut requests[..tickets.indices().len()];
-        let mut orders = [Order { command: Command::Read, offset: 0, length: 0 }; DEPTH];
+        let mut orders = [NbdOrder { command: NbdCommand::Read, offset: 0, length: 0 }; DEPTH];
         for (order, request) in orders.iter_mut().zip(batch.iter()) {
             *order = self.read_order(request.slot, request.skip, request.buf.len());
         }
@@ -486,7 +486,7 @@ fn lend_all(line: &Connection, indices: &[u8], requests: &mut [ReadRequest<'_>],
 /// One request on one connection.
 fn once(
     line: &Connection,
-    order: Order,
+    order: NbdOrder,
     payload: &[u8],
     buffer: Option<&mut [u8]>,
     deadline: Instant,
@@ -510,14 +510,14 @@ fn patience_of_tcp(timeout: Duration) -> Duration {
     timeout / 3
 }
 
-fn broken(line: &Connection) -> Why {
-    Why::FirstPage(line.breakage().map_or_else(String::new, ToString::to_string))
+fn broken(line: &Connection) -> NbdWhy {
+    NbdWhy::FirstPage(line.breakage().map_or_else(String::new, ToString::to_string))
 }
 
 /// Time of one page's read: the shortest of three.
 fn measure(line: &Connection, deadline: Instant) -> Result<Duration, Broken> {
     let mut page = [0; PAGE_SIZE];
-    let order = Order { command: Command::Read, offset: 0, length: PAGE_SIZE as u32 };
+    let order = NbdOrder { command: NbdCommand::Read, offset: 0, length: PAGE_SIZE as u32 };
     let mut shortest = Duration::MAX;
     for _ in 0..3 {
         let begun = Instant::now();
@@ -529,32 +529,32 @@ fn measure(line: &Connection, deadline: Instant) -> Result<Duration, Broken> {
 }
 
 /// Writes our signature and a new number to the first page, unless it shows that somebody's data would be lost.
-fn claim(line: &Connection, deadline: Instant) -> Result<[u8; OWNER], Why> {
+fn claim(line: &Connection, deadline: Instant) -> Result<[u8; OWNER], NbdWhy> {
     let mut page = [0; PAGE_SIZE];
     let ask = |command, payload: &[u8], buffer: Option<&mut [u8]>| {
-        let order = Order { command, offset: 0, length: PAGE_SIZE as u32 };
+        let order = NbdOrder { command, offset: 0, length: PAGE_SIZE as u32 };
         match once(line, order, payload, buffer, deadline) {
-            Ok(outcome) => outcome.map_err(|errno| Why::FirstPage(errno.to_string())),
+            Ok(outcome) => outcome.map_err(|errno| NbdWhy::FirstPage(errno.to_string())),
             Err(Broken) => Err(broken(line)),
         }
     };
-    ask(Command::Read, &[], Some(&mut page))?;
+    ask(NbdCommand::Read, &[], Some(&mut page))?;
     if !is_swap_header(&page) {
-        return Err(Why::HoldsData);
+        return Err(NbdWhy::HoldsData);
     }
     let mut owner = [0; OWNER];
     for half in owner.chunks_mut(8) {
-        let word = uswap_sys::process::random_word().map_err(|error| Why::FirstPage(error.to_string()))?;
+        let word = uswap_sys::process::random_word().map_err(|error| NbdWhy::FirstPage(error.to_string()))?;
         half.copy_from_slice(&word.to_ne_bytes());
     }
     page.fill(0);
     page[..SIGNATURE.len()].copy_from_slice(SIGNATURE);
     page[OWNER_AT..OWNER_AT + OWNER].copy_from_slice(&owner);
-    ask(Command::Write, &page, None)?;
+    ask(NbdCommand::Write, &page, None)?;
     let mut back = [0; PAGE_SIZE];
-    ask(Command::Read, &[], Some(&mut back))?;
+    ask(NbdCommand::Read, &[], Some(&mut back))?;
     if back != page {
-        return Err(Why::Forgets);
+        return Err(NbdWhy::Forgets);
     }
     Ok(owner)
 }
@@ -579,7 +579,7 @@ impl Device for NbdDevice {
         let largest = self.export.largest as usize;
         for (piece, n) in bytes.chunks(largest).zip(0..) {
             let slot = first + n * (largest / PAGE_SIZE) as u32;
-            self.transfer(self.order(Command::Write, slot, piece.len()), piece, None)?;
+            self.transfer(self.order(NbdCommand::Write, slot, piece.len()), piece, None)?;
         }
         Ok(())
     }
@@ -627,7 +627,7 @@ impl Device for NbdDevice {
         }
         let length = count as usize * PAGE_SIZE;
         check_range(first, length, self.slots)?;
-        let command = if self.export.flags & flag::SEND_TRIM != 0 { Command::Trim } else { Command::WriteZeroes };
+        let command = if self.export.flags & flag::SEND_TRIM != 0 { NbdCommand::Trim } else { NbdCommand::WriteZeroes };
         let outcome = self.transfer(self.order(command, first, length), &[], None);
         if matches!(outcome, Err(Errno(libc::EINVAL | libc::ENOTSUP | libc::EPERM))) {
             self.can_discard.store(false, Relaxed);
@@ -677,7 +677,7 @@ impl Drop for NbdDevice {
             let end = BASE + u64::from(self.slots) * PAGE_SIZE as u64;
             while at < end {
                 let length = (end - at).min(u64::from(TRIM_BYTES)) as u32;
-                let order = Order { command: Command::Trim, offset: at, length };
+                let order = NbdOrder { command: NbdCommand::Trim, offset: at, length };
                 if !matches!(once(&line, order, &[], None, deadline), Ok(Ok(()))) {
                     break;
                 }

@@ -13,9 +13,9 @@ use uswap_sys::Reservation;
 use super::BASE;
 use super::connection::{DEPTH, INBOX, errno};
 use super::handshake::Export;
-use super::reply::{Decoder, Malformed, Progress, Table};
-use super::stream::{Stream, is_later};
-use super::wire::{self, Command};
+use super::reply::{CookieTable, Decoder, Malformed, ReplyProgress};
+use super::stream::{NbdStream, is_later};
+use super::wire::{self, NbdCommand};
 use crate::device::{Errno, check_part};
 use crate::queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 
@@ -26,7 +26,7 @@ struct Flight {
     memory: Reservation,
     at: usize,
     uses: u64,
-    progress: Progress,
+    progress: ReplyProgress,
     /// Set when its reply is complete.
     outcome: Option<Result<(), Errno>>,
 }
@@ -42,7 +42,7 @@ struct Flights {
 
 /// A connection and the reads under way on it.
 pub struct NbdQueue {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn NbdStream>,
     decoder: Decoder,
     inbox: Box<[u8; INBOX]>,
     flights: Flights,
@@ -55,7 +55,7 @@ pub struct NbdQueue {
 
 impl NbdQueue {
     /// On a connection whose handshake is done and on which nothing is under way.
-    pub fn new(stream: Box<dyn Stream>, export: &Export, slots: u32) -> Self {
+    pub fn new(stream: Box<dyn NbdStream>, export: &Export, slots: u32) -> Self {
         let flights = Flights { places: std::array::from_fn(|_| None), uses: 0, taken: 0, done: 0 };
         Self {
             stream,
@@ -71,7 +71,7 @@ impl NbdQueue {
 
     fn send(&mut self, number: usize, offset: u64, length: u32) -> bool {
         let cookie = self.flights.uses * DEPTH as u64 + number as u64;
-        let head = wire::request(Command::Read, cookie, offset, length);
+        let head = wire::request(NbdCommand::Read, cookie, offset, length);
         // The socket has room for far more than all requests that can be under way: a server that does not take them is left.
         let written = self.stream.try_write(&[IoSlice::new(&head)]).is_ok_and(|count| count == head.len());
         written && self.stream.try_flush().is_ok()
@@ -152,7 +152,7 @@ impl ReadQueue for NbdQueue {
             self.give_up();
             return Err(memory);
         }
-        let progress = Progress { offset, length: length as u32, got: 0, error: 0 };
+        let progress = ReplyProgress { offset, length: length as u32, got: 0, error: 0 };
         let flight = Flight { memory, at, uses: self.flights.uses, progress, outcome: None };
         self.flights.places[number as usize] = Some(flight);
         self.flights.taken |= 1 << number;
@@ -179,7 +179,7 @@ impl ReadQueue for NbdQueue {
 impl Drop for NbdQueue {
     fn drop(&mut self) {
         if !self.broken && self.flights.taken == 0 {
-            let head = wire::request(Command::Disconnect, 0, 0, 0);
+            let head = wire::request(NbdCommand::Disconnect, 0, 0, 0);
             let goodbye = || self.stream.try_write(&[IoSlice::new(&head)]).and_then(|_| self.stream.try_flush());
             // Who does not hear it learns of our going all the same.
             let _ = during(Growth::Devices, goodbye);
@@ -199,8 +199,8 @@ impl Flights {
     }
 }
 
-impl Table for Flights {
-    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+impl CookieTable for Flights {
+    fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed> {
         let (index, uses) = ((cookie % DEPTH as u64) as usize, cookie / DEPTH as u64);
         match &self.places[index] {
             Some(flight) if flight.uses == uses && flight.outcome.is_none() => Ok((index, flight.progress)),
@@ -209,11 +209,11 @@ impl Table for Flights {
         }
     }
 
-    fn progress(&self, index: usize) -> Progress {
-        self.places[index].as_ref().map_or_else(Progress::default, |flight| flight.progress)
+    fn progress(&self, index: usize) -> ReplyProgress {
+        self.places[index].as_ref().map_or_else(ReplyProgress::default, |flight| flight.progress)
     }
 
-    fn note(&mut self, index: usize, progress: Progress) {
+    fn note(&mut self, index: usize, progress: ReplyProgress) {
         self.flight(index).progress = progress;
     }
 

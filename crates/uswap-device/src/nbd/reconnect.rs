@@ -30,12 +30,12 @@ pub enum Look {
 /// One of a device's connections.
 #[derive(Default)]
 pub struct Reconnector {
-    state: Mutex<State>,
+    state: Mutex<ReconnectState>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ReconnectState {
     line: Option<Arc<Connection>>,
     connecting: bool,
     was_up: bool,
@@ -135,7 +135,7 @@ impl Reconnector {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ReconnectState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

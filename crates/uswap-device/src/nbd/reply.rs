@@ -1,6 +1,6 @@
 //! Replies, simple and structured, decoded as they arrive, however they are cut.
 //!
-//! The decoder does no I/O and knows no buffers: it asks a [`Table`] what each cookie stands for and hands over bytes
+//! The decoder does no I/O and knows no buffers: it asks a [`CookieTable`] what each cookie stands for and hands over bytes
 //! and outcomes. Nothing in a reply is believed: a length that does not fit what was asked for, a cookie that nobody
 //! waits for, a chunk of a kind that was not asked for end the connection by name. After a [`Malformed`] nothing that
 //! follows can be understood.
@@ -75,7 +75,7 @@ impl std::error::Error for Malformed {}
 
 /// What is waited for under a cookie, and how much of it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct ReplyProgress {
     /// Where the bytes that were asked for begin in the export.
     pub offset: u64,
     /// How many were asked for; 0 for requests that read nothing.
@@ -87,16 +87,16 @@ pub struct Progress {
 }
 
 /// The requests in flight, as the decoder sees them.
-pub trait Table {
+pub trait CookieTable {
     /// What this cookie stands for, and the number under which the other calls name it.
     ///
     /// # Errors
     /// [`Malformed::UnknownCookie`], [`Malformed::AnsweredTwice`].
-    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed>;
+    fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed>;
     /// How far the request of this number is.
-    fn progress(&self, index: usize) -> Progress;
+    fn progress(&self, index: usize) -> ReplyProgress;
     /// Notes progress.
-    fn note(&mut self, index: usize, progress: Progress);
+    fn note(&mut self, index: usize, progress: ReplyProgress);
     /// Bytes, `at` after the start of what was asked for.
     fn put(&mut self, index: usize, at: u32, bytes: &[u8]);
     /// Zero bytes there.
@@ -107,9 +107,9 @@ pub trait Table {
 
 /// A structured chunk under way.
 #[derive(Clone, Copy, Debug)]
-struct Chunk {
+struct ReplyChunk {
     index: usize,
-    progress: Progress,
+    progress: ReplyProgress,
     kind: u16,
     last: bool,
     /// Bytes after the head.
@@ -121,11 +121,11 @@ enum Stage {
     /// The next reply's head.
     Head,
     /// What a chunk begins with: an offset, a hole, an error.
-    Prefix(Chunk),
+    Prefix(ReplyChunk),
     /// Bytes that were asked for: `left` of them, from `at` on.
     Data { index: usize, at: u32, left: u32, last: bool },
     /// Text that nobody reads.
-    Text { chunk: Chunk, left: u32 },
+    Text { chunk: ReplyChunk, left: u32 },
 }
 
 /// Where bytes that come next belong, if they are bytes that were asked for.
@@ -165,7 +165,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The reply is complete and too short.
-    pub fn advanced(&mut self, count: u32, table: &mut impl Table) -> Result<(), Malformed> {
+    pub fn advanced(&mut self, count: u32, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let Stage::Data { index, at, left, last } = &mut self.stage else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
         if *left > 0 {
@@ -180,7 +180,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Malformed`]: the connection is of no use any more.
-    pub fn feed(&mut self, mut bytes: &[u8], table: &mut impl Table) -> Result<(), Malformed> {
+    pub fn feed(&mut self, mut bytes: &[u8], table: &mut impl CookieTable) -> Result<(), Malformed> {
         while !bytes.is_empty() {
             bytes = match self.stage {
                 Stage::Data { index, at, left, .. } => {
@@ -204,7 +204,7 @@ impl Decoder {
     }
 
     /// Collects a head or prefix; acts on it when it is complete.
-    fn gather<'a>(&mut self, bytes: &'a [u8], table: &mut impl Table) -> Result<&'a [u8], Malformed> {
+    fn gather<'a>(&mut self, bytes: &'a [u8], table: &mut impl CookieTable) -> Result<&'a [u8], Malformed> {
         let need = match self.stage {
             Stage::Prefix(chunk) => prefix_length(chunk.kind),
             // The magic tells how long the rest is.
@@ -241,7 +241,7 @@ impl Decoder {
         }
     }
 
-    fn simple(&mut self, table: &mut impl Table) -> Result<(), Malformed> {
+    fn simple(&mut self, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let (error, cookie) = (be32(&self.piece[4..]), be64(&self.piece[8..]));
         let (index, progress) = table.find(cookie)?;
         if error != 0 || progress.length == 0 {
@@ -251,16 +251,16 @@ impl Decoder {
         if self.structured {
             return Err(Malformed::SimpleRead);
         }
-        table.note(index, Progress { got: progress.length, ..progress });
+        table.note(index, ReplyProgress { got: progress.length, ..progress });
         self.stage = Stage::Data { index, at: 0, left: progress.length, last: true };
         Ok(())
     }
 
-    fn chunk(&mut self, table: &mut impl Table) -> Result<(), Malformed> {
+    fn chunk(&mut self, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let (flags, kind) = (be16(&self.piece[4..]), be16(&self.piece[6..]));
         let (cookie, length) = (be64(&self.piece[8..]), be32(&self.piece[16..]));
         let (index, progress) = table.find(cookie)?;
-        let chunk = Chunk { index, progress, kind, last: flags & DONE != 0, length };
+        let chunk = ReplyChunk { index, progress, kind, last: flags & DONE != 0, length };
         let wrong = Err(Malformed::ChunkLength(kind, length));
         match kind {
             NONE if length == 0 && chunk.last => return self.end_of(chunk, table),
@@ -278,13 +278,13 @@ impl Decoder {
         Ok(())
     }
 
-    fn prefix(&mut self, chunk: Chunk, table: &mut impl Table) -> Result<(), Malformed> {
-        let Chunk { index, progress, .. } = chunk;
+    fn prefix(&mut self, chunk: ReplyChunk, table: &mut impl CookieTable) -> Result<(), Malformed> {
+        let ReplyChunk { index, progress, .. } = chunk;
         match chunk.kind {
             OFFSET_DATA => {
                 let length = chunk.length - 8;
                 let at = place(&progress, be64(&self.piece), length)?;
-                table.note(index, Progress { got: progress.got + length, ..progress });
+                table.note(index, ReplyProgress { got: progress.got + length, ..progress });
                 self.stage = Stage::Data { index, at, left: length, last: chunk.last };
                 Ok(())
             }
@@ -292,14 +292,14 @@ impl Decoder {
                 let length = be32(&self.piece[8..]);
                 let at = place(&progress, be64(&self.piece), length)?;
                 table.zero(index, at, length);
-                table.note(index, Progress { got: progress.got + length, ..progress });
+                table.note(index, ReplyProgress { got: progress.got + length, ..progress });
                 self.end_of(chunk, table)
             }
             _ => self.error(chunk, table),
         }
     }
 
-    fn error(&mut self, chunk: Chunk, table: &mut impl Table) -> Result<(), Malformed> {
+    fn error(&mut self, chunk: ReplyChunk, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let (error, text) = (be32(&self.piece), u32::from(be16(&self.piece[4..])));
         let after = if chunk.kind == ERROR_OFFSET { 8 } else { 0 };
         // What follows the text in a kind that nobody knows yet is skipped with it.
@@ -312,7 +312,7 @@ impl Decoder {
             return Err(Malformed::NoError);
         }
         let first = if chunk.progress.error == 0 { error } else { chunk.progress.error };
-        table.note(chunk.index, Progress { error: first, ..chunk.progress });
+        table.note(chunk.index, ReplyProgress { error: first, ..chunk.progress });
         match chunk.length - 6 {
             0 => self.end_of(chunk, table),
             left => {
@@ -322,7 +322,7 @@ impl Decoder {
         }
     }
 
-    fn end_of(&mut self, chunk: Chunk, table: &mut impl Table) -> Result<(), Malformed> {
+    fn end_of(&mut self, chunk: ReplyChunk, table: &mut impl CookieTable) -> Result<(), Malformed> {
         self.stage = Stage::Head;
         if !chunk.last {
             return Ok(());
@@ -341,7 +341,7 @@ fn prefix_length(kind: u16) -> usize {
 }
 
 /// Where `length` bytes at `offset` of the export lie in what was asked for.
-fn place(progress: &Progress, offset: u64, length: u32) -> Result<u32, Malformed> {
+fn place(progress: &ReplyProgress, offset: u64, length: u32) -> Result<u32, Malformed> {
     let at = offset.checked_sub(progress.offset).filter(|at| *at <= u64::from(progress.length));
     let at = at.ok_or(Malformed::Outside(offset))? as u32;
     if length == 0 || length > progress.length - at {
@@ -354,7 +354,7 @@ fn place(progress: &Progress, offset: u64, length: u32) -> Result<u32, Malformed
 }
 
 /// The end of a reply: all must have come, unless an error was told of.
-fn finish(index: usize, table: &mut impl Table) -> Result<(), Malformed> {
+fn finish(index: usize, table: &mut impl CookieTable) -> Result<(), Malformed> {
     let progress = table.progress(index);
     if progress.error == 0 && progress.got < progress.length {
         return Err(Malformed::TooShort(progress.length - progress.got));

@@ -9,29 +9,29 @@ use super::*;
 /// Requests by cookie; what was put where; what came of each.
 #[derive(Default)]
 struct Requests {
-    waiting: Vec<(u64, Progress, Vec<u8>)>,
+    waiting: Vec<(u64, ReplyProgress, Vec<u8>)>,
     outcomes: BTreeMap<u64, u32>,
 }
 
 impl Requests {
     fn expect(&mut self, cookie: u64, offset: u64, length: u32) {
-        let progress = Progress { offset, length, ..Progress::default() };
+        let progress = ReplyProgress { offset, length, ..ReplyProgress::default() };
         self.waiting.push((cookie, progress, vec![0xee; length as usize]));
     }
 }
 
-impl Table for Requests {
-    fn find(&mut self, cookie: u64) -> Result<(usize, Progress), Malformed> {
+impl CookieTable for Requests {
+    fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed> {
         if self.outcomes.contains_key(&cookie) {
             return Err(Malformed::AnsweredTwice(cookie));
         }
         let found = self.waiting.iter().position(|waiting| waiting.0 == cookie);
         found.map(|index| (index, self.waiting[index].1)).ok_or(Malformed::UnknownCookie(cookie))
     }
-    fn progress(&self, index: usize) -> Progress {
+    fn progress(&self, index: usize) -> ReplyProgress {
         self.waiting[index].1
     }
-    fn note(&mut self, index: usize, progress: Progress) {
+    fn note(&mut self, index: usize, progress: ReplyProgress) {
         self.waiting[index].1 = progress;
     }
     fn put(&mut self, index: usize, at: u32, bytes: &[u8]) {

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::handshake::{self, Export, HandshakeError};
-use super::stream::{Stream, connect_tcp, connect_unix};
+use super::stream::{NbdStream, connect_tcp, connect_unix};
 use super::tls::TlsClient;
-use super::uri::{NbdUri, Place};
+use super::uri::{NbdPlace, NbdUri};
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -58,13 +58,13 @@ enum Way {
 }
 
 /// A server that was found once. Its addresses are kept: making a connection anew asks no name service.
-pub struct Server {
+pub struct NbdServer {
     uri: NbdUri,
     way: Way,
     tls: Option<TlsClient>,
 }
 
-impl Server {
+impl NbdServer {
     /// Looks the host up and reads the certificates.
     ///
     /// # Errors
@@ -72,8 +72,8 @@ impl Server {
     pub fn find(uri: &NbdUri) -> Result<Self, ConnectError> {
         let tls = if uri.tls { Some(TlsClient::new(uri).map_err(ConnectError::Certificates)?) } else { None };
         let way = match &uri.place {
-            Place::Unix(path) => Way::Unix(path.clone()),
-            Place::Tcp(host, port) => {
+            NbdPlace::Unix(path) => Way::Unix(path.clone()),
+            NbdPlace::Tcp(host, port) => {
                 let unknown = |error| ConnectError::Host(host.clone(), error);
                 let found: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
                 Way::Tcp(found)
@@ -87,9 +87,9 @@ impl Server {
     ///
     /// # Errors
     /// [`ConnectError`].
-    pub fn connect(&self, deadline: Instant, patience: Duration) -> Result<(Box<dyn Stream>, Export), ConnectError> {
+    pub fn connect(&self, deadline: Instant, patience: Duration) -> Result<(Box<dyn NbdStream>, Export), ConnectError> {
         let refused = |error| ConnectError::Connect(self.place(), error);
-        let mut stream: Box<dyn Stream> = match &self.way {
+        let mut stream: Box<dyn NbdStream> = match &self.way {
             Way::Tcp(addresses) => Box::new(connect_tcp(addresses, deadline, patience).map_err(refused)?),
             Way::Unix(path) => Box::new(connect_unix(path).map_err(refused)?),
         };
@@ -104,9 +104,9 @@ impl Server {
 
     fn place(&self) -> String {
         match &self.uri.place {
-            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Tcp(host, port) => format!("{host}:{port}"),
-            Place::Unix(path) => path.display().to_string(),
+            NbdPlace::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            NbdPlace::Tcp(host, port) => format!("{host}:{port}"),
+            NbdPlace::Unix(path) => path.display().to_string(),
         }
     }
 }

@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use uswap_sys::io::net::{Ready, notice_dead_peers, set_buffers, wait_ready};
+use uswap_sys::io::net::{SocketReady, notice_dead_peers, set_buffers, wait_ready};
 
 /// Bytes of socket buffers asked for: several requests of 512 KiB.
 const SOCKET_BUFFER: i32 = 2 << 20;
 
 /// A connection to a server.
-pub trait Stream: Send + Sync {
+pub trait NbdStream: Send + Sync {
     /// Reads what is there; 0: the end.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ pub trait Stream: Send + Sync {
     fn shut(&self);
 }
 
-impl Stream for TcpStream {
+impl NbdStream for TcpStream {
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         (&mut &*self).read(into)
     }
@@ -72,7 +72,7 @@ impl Stream for TcpStream {
     }
 }
 
-impl Stream for UnixStream {
+impl NbdStream for UnixStream {
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         (&mut &*self).read(into)
     }
@@ -133,13 +133,13 @@ pub fn left(deadline: Instant) -> io::Result<Duration> {
 ///
 /// # Errors
 /// `TimedOut`; `UnexpectedEof`; what the connection says.
-pub fn read_exact(stream: &dyn Stream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+pub fn read_exact(stream: &dyn NbdStream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
         match stream.try_read(&mut bytes[done..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
-            Err(error) if is_later(&error) => wait(stream, Ready { read: true, write: false }, deadline)?,
+            Err(error) if is_later(&error) => wait(stream, SocketReady { read: true, write: false }, deadline)?,
             Err(error) => return Err(error),
         }
     }
@@ -150,8 +150,8 @@ pub fn read_exact(stream: &dyn Stream, bytes: &mut [u8], deadline: Instant) -> i
 ///
 /// # Errors
 /// `TimedOut`; what the connection says.
-pub fn write_all(stream: &dyn Stream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
-    let room = Ready { read: false, write: true };
+pub fn write_all(stream: &dyn NbdStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    let room = SocketReady { read: false, write: true };
     while !bytes.is_empty() {
         match stream.try_write(&[IoSlice::new(bytes)]) {
             Ok(n) => bytes = &bytes[n..],
@@ -172,6 +172,6 @@ pub fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn wait(stream: &dyn Stream, ask: Ready, deadline: Instant) -> io::Result<()> {
+fn wait(stream: &dyn NbdStream, ask: SocketReady, deadline: Instant) -> io::Result<()> {
     wait_ready(stream.socket(), ask, left(deadline)?).map(drop)
 }

@@ -14,10 +14,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use uswap_core::util::growth::{Growth, during};
-use uswap_sys::io::net::{Ready, wait_ready};
+use uswap_sys::io::net::{SocketReady, wait_ready};
 
-use super::stream::{Stream, is_later, left};
-use super::uri::{NbdUri, Place};
+use super::stream::{NbdStream, is_later, left};
+use super::uri::{NbdPlace, NbdUri};
 
 /// Bytes that may wait inside for the socket.
 const BUFFER: usize = 128 << 10;
@@ -39,8 +39,8 @@ impl TlsClient {
     pub fn new(uri: &NbdUri) -> Result<Self, String> {
         let host = match (&uri.tls_hostname, &uri.place) {
             (Some(name), _) => name.as_str(),
-            (None, Place::Tcp(host, _)) => host.as_str(),
-            (None, Place::Unix(_)) => "localhost",
+            (None, NbdPlace::Tcp(host, _)) => host.as_str(),
+            (None, NbdPlace::Unix(_)) => "localhost",
         };
         let server = ServerName::try_from(host.to_owned());
         let server = server.map_err(|_| format!("{host:?} is no name that a certificate can hold"))?;
@@ -61,7 +61,7 @@ impl TlsClient {
     ///
     /// # Errors
     /// A certificate that is not to be believed, and other reasons, as a sentence.
-    pub fn connect(&self, inner: Box<dyn Stream>, deadline: Instant) -> io::Result<TlsStream> {
+    pub fn connect(&self, inner: Box<dyn NbdStream>, deadline: Instant) -> io::Result<TlsStream> {
         let session = ClientConnection::new(self.config.clone(), self.server.clone());
         let mut session = session.map_err(io::Error::other)?;
         session.set_buffer_limit(Some(BUFFER));
@@ -73,7 +73,7 @@ impl TlsClient {
     }
 }
 
-fn shake_hands(session: &mut ClientConnection, inner: &dyn Stream, deadline: Instant) -> io::Result<()> {
+fn shake_hands(session: &mut ClientConnection, inner: &dyn NbdStream, deadline: Instant) -> io::Result<()> {
     while session.is_handshaking() {
         let step = match session.wants_write() {
             true => session.write_tls(&mut Wire(inner)).map(drop),
@@ -85,7 +85,7 @@ fn shake_hands(session: &mut ClientConnection, inner: &dyn Stream, deadline: Ins
         };
         match step {
             Err(error) if is_later(&error) => {
-                let ask = Ready { read: !session.wants_write(), write: session.wants_write() };
+                let ask = SocketReady { read: !session.wants_write(), write: session.wants_write() };
                 wait_ready(inner.socket(), ask, left(deadline)?)?;
             }
             other => other?,
@@ -124,14 +124,14 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 /// A stream inside TLS. Reader and writer take turns at the session, and nobody waits for the socket there.
 pub struct TlsStream {
-    inner: Box<dyn Stream>,
+    inner: Box<dyn NbdStream>,
     session: Mutex<ClientConnection>,
     /// Plain bytes that came and were not read yet.
     buffered: AtomicBool,
 }
 
 /// The stream below, as rustls wants it.
-struct Wire<'a>(&'a dyn Stream);
+struct Wire<'a>(&'a dyn NbdStream);
 
 impl Read for Wire<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -201,7 +201,7 @@ impl TlsStream {
     }
 }
 
-impl Stream for TlsStream {
+impl NbdStream for TlsStream {
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
         during(Growth::Tls, || self.receive(into))
     }

@@ -11,7 +11,7 @@ const LONGEST_EXPORT: usize = 4096;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum NbdPlace {
     /// Host and port.
     Tcp(String, u16),
     /// A Unix socket.
@@ -24,7 +24,7 @@ pub struct NbdUri {
     /// As it was given.
     pub text: String,
     /// Where.
-    pub place: Place,
+    pub place: NbdPlace,
     /// The export's name; empty: the default one.
     pub export: String,
     /// Talk TLS only.
@@ -59,7 +59,7 @@ impl FromStr for NbdUri {
         let mut socket = None;
         let mut uri = Self {
             text: text.into(),
-            place: Place::Unix(PathBuf::new()),
+            place: NbdPlace::Unix(PathBuf::new()),
             export,
             tls,
             certificates: None,
@@ -93,9 +93,9 @@ impl NbdUri {
     }
 }
 
-fn place(unix: bool, authority: &str, socket: Option<PathBuf>) -> Result<Place, String> {
+fn place(unix: bool, authority: &str, socket: Option<PathBuf>) -> Result<NbdPlace, String> {
     match (unix, socket) {
-        (true, Some(socket)) if authority.is_empty() => Ok(Place::Unix(socket)),
+        (true, Some(socket)) if authority.is_empty() => Ok(NbdPlace::Unix(socket)),
         (true, Some(_)) => Err("a Unix socket has no host: write three slashes, nbd+unix:///EXPORT?socket=PATH".into()),
         (true, None) => Err("the socket is missing: nbd+unix:///EXPORT?socket=PATH".into()),
         (false, Some(_)) => Err("socket= is for nbd+unix:// and nbds+unix://".into()),
@@ -103,7 +103,7 @@ fn place(unix: bool, authority: &str, socket: Option<PathBuf>) -> Result<Place, 
     }
 }
 
-fn host_and_port(authority: &str) -> Result<Place, String> {
+fn host_and_port(authority: &str) -> Result<NbdPlace, String> {
     if authority.contains('@') {
         return Err("a user in the URI is not supported: certificates tell who we are".into());
     }
@@ -131,7 +131,7 @@ fn host_and_port(authority: &str) -> Result<Place, String> {
             _ => return Err(format!("{port:?} is no port")),
         },
     };
-    Ok(Place::Tcp(host.into(), port))
+    Ok(NbdPlace::Tcp(host.into(), port))
 }
 
 /// Text with %XX for bytes.
@@ -168,15 +168,15 @@ mod tests {
 
     #[test]
     fn each_form_is_read() {
-        let tcp = |host: &str, port| Place::Tcp(host.into(), port);
+        let tcp = |host: &str, port| NbdPlace::Tcp(host.into(), port);
         for (text, place, export) in [
             ("nbd://h/e", tcp("h", 10809), "e"),
             ("nbd://h", tcp("h", 10809), ""),
             ("nbd://h:/a/b", tcp("h", 10809), "a/b"),
             ("nbd://[::1]:7/x%20y", tcp("::1", 7), "x y"),
             ("nbd://10.0.0.1:1//e", tcp("10.0.0.1", 1), "/e"),
-            ("nbd+unix:///e?socket=/a%2Cb", Place::Unix("/a,b".into()), "e"),
-            ("nbd+unix://?socket=/s", Place::Unix("/s".into()), ""),
+            ("nbd+unix:///e?socket=/a%2Cb", NbdPlace::Unix("/a,b".into()), "e"),
+            ("nbd+unix://?socket=/s", NbdPlace::Unix("/s".into()), ""),
         ] {
             let uri = read(text);
             assert_eq!((uri.place, uri.export.as_str(), uri.tls), (place, export, false), "{text}");

@@ -51,7 +51,7 @@ pub mod flag {
 /// What a request asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub enum Command {
+pub enum NbdCommand {
     /// Bytes from the export.
     Read = 0,
     /// Bytes to the export.
@@ -68,7 +68,7 @@ pub enum Command {
 pub const REQUEST: usize = 28;
 
 /// The head of a request.
-pub fn request(command: Command, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST] {
+pub fn request(command: NbdCommand, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
     bytes[6..8].copy_from_slice(&(command as u16).to_be_bytes());
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_request_is_as_the_protocol_says() {
-        let bytes = request(Command::Trim, 0x0102_0304_0506_0708, 0x1000, 0x2000);
+        let bytes = request(NbdCommand::Trim, 0x0102_0304_0506_0708, 0x1000, 0x2000);
         let expected =
             [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 4, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0x20, 0];
         assert_eq!(bytes, expected);

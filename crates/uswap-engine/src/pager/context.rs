@@ -16,7 +16,7 @@ use crate::pager::counters::Counters;
 use crate::pager::fault_points::FaultPoints;
 use crate::pager::idle_priority::IdlePriority;
 use crate::pager::io::bounded_queue::Jobs;
-use crate::pager::io::page_query::{Callers, PageQuery};
+use crate::pager::io::page_query::{PageCallers, PageQuery};
 use crate::pager::io::reader::{Read, Readers};
 use crate::pager::io::unuse::BringIn;
 use crate::pager::latency::Latencies;
@@ -33,7 +33,7 @@ pub struct Shared<M: AddressSpace> {
     /// The groups.
     pub groups: crate::pager::accounting::groups::Groups,
     /// Load control.
-    pub load: crate::pager::load_control::Load,
+    pub load: crate::pager::load_control::LoadControlState,
     /// The counters.
     pub counters: Counters,
     /// Fault latencies by tier.
@@ -57,7 +57,7 @@ pub struct Shared<M: AddressSpace> {
     /// What the threads share of the kind of memory that is managed.
     pub of_memory: M::Shared,
     /// Who asks for pages.
-    pub page_callers: Callers,
+    pub page_callers: PageCallers,
     /// Wakes the engine's main thread.
     pub main_bell: EventFd,
     /// Where pages of forked processes went, by hash.

@@ -21,7 +21,7 @@ use crate::pager::context::{Mailbox, Message, Shared, Verdict};
 use crate::pager::io::direct_reads::{self, DirectReads};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
-use crate::pager::load_control::Record;
+use crate::pager::load_control::LoadRecord;
 use crate::pager::space::Space;
 use crate::pager::space::id::SpaceId;
 
@@ -444,7 +444,7 @@ impl<M: AddressSpace> Owner<M> {
             return false;
         }
         let mut space = space;
-        space.record = Arc::new(Record::new(self.number, space.id));
+        space.record = Arc::new(LoadRecord::new(self.number, space.id));
         self.shared.load.begin(&space.record);
         self.spaces.insert(space.id, Box::new(space));
         true

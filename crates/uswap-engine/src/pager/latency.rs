@@ -6,7 +6,7 @@ use uswap_core::{Histogram, HistogramSnapshot};
 
 /// Where a page came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub enum LatencyTier {
     /// First touch or evicted zeros.
     Zero,
     /// Staged.
@@ -25,16 +25,16 @@ pub struct Latencies {
 
 impl Latencies {
     /// Records one fault.
-    pub fn record(&self, tier: Tier, took: Duration) {
+    pub fn record(&self, tier: LatencyTier, took: Duration) {
         self.tiers[tier as usize].record(took.as_nanos() as u64);
     }
 
     /// Half of the faults of this tier took at most so many nanoseconds.
-    pub fn median_ns(&self, tier: Tier) -> u64 {
+    pub fn median_ns(&self, tier: LatencyTier) -> u64 {
         self.tiers[tier as usize].snapshot().p50_ns
     }
 
-    /// What was recorded of each tier, in the order of [`Tier`].
+    /// What was recorded of each tier, in the order of [`LatencyTier`].
     pub fn snapshots(&self) -> [HistogramSnapshot; 4] {
         self.tiers.each_ref().map(Histogram::snapshot)
     }

@@ -82,7 +82,7 @@ pub struct HeldFault {
 
 /// What an owner tells of a space, and the controller decides about it. Each counter has one writer.
 #[derive(Debug, Default)]
-pub struct Record {
+pub struct LoadRecord {
     owner: usize,
     space: SpaceId,
     pid: AtomicU32,
@@ -116,7 +116,7 @@ fn grow(counter: &AtomicU64, by: u64) {
 
 /// What an owner has told of a space, as it is now.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct LoadTold {
     /// Who runs there.
     pub runner: Runner,
     /// Pages can be evicted from it, and no group limits it.
@@ -135,10 +135,10 @@ pub struct Told {
     pub is_blocked: bool,
 }
 
-impl Record {
+impl LoadRecord {
     /// All that its owner has told.
-    pub fn told(&self) -> Told {
-        Told {
+    pub fn told(&self) -> LoadTold {
+        LoadTold {
             runner: Runner {
                 process: self.pid.load(Relaxed),
                 helper: self.agent.load(Relaxed),
@@ -212,7 +212,7 @@ impl Record {
 #[derive(Debug)]
 pub struct Question {
     /// Whose space.
-    pub record: Arc<Record>,
+    pub record: Arc<LoadRecord>,
     /// The process.
     pub pid: u32,
     /// The thread that faulted.
@@ -223,13 +223,13 @@ pub struct Question {
 
 /// What owners and controller share.
 #[derive(Debug)]
-pub struct Load {
+pub struct LoadControlState {
     enabled: bool,
     /// Owners tell of their spaces at each turn.
     watching: AtomicBool,
     /// Somebody is held.
     holding: AtomicBool,
-    records: Mutex<BTreeMap<Key, Arc<Record>>>,
+    records: Mutex<BTreeMap<Key, Arc<LoadRecord>>>,
     questions: SyncSender<Question>,
     /// By owner: pages of held spaces that can be evicted.
     suspended: Vec<AtomicI64>,
@@ -241,7 +241,7 @@ pub struct Load {
     longest_hold: AtomicU64,
 }
 
-impl Load {
+impl LoadControlState {
     /// For so many owners; the controller gets the other end of `questions`.
     pub fn new(enabled: bool, owners: usize, questions: SyncSender<Question>) -> Self {
         Self {
@@ -273,12 +273,12 @@ impl Load {
     }
 
     /// A space has begun.
-    pub fn begin(&self, record: &Arc<Record>) {
+    pub fn begin(&self, record: &Arc<LoadRecord>) {
         self.records.lock().expect("records").insert(key(record), record.clone());
     }
 
     /// A space has ended.
-    pub fn end(&self, record: &Record) {
+    pub fn end(&self, record: &LoadRecord) {
         if self.records.lock().expect("records").remove(&key(record)).is_some() {
             self.ended_ms.fetch_add(record.waiting_ms().1, Relaxed);
         }
@@ -300,7 +300,7 @@ impl Load {
     }
 
     /// The records of all spaces.
-    pub fn all(&self) -> Vec<(Key, Arc<Record>)> {
+    pub fn all(&self) -> Vec<(Key, Arc<LoadRecord>)> {
         self.records.lock().expect("records").iter().map(|(key, record)| (*key, record.clone())).collect()
     }
 
@@ -346,7 +346,7 @@ fn key_of(owner: usize, space: SpaceId) -> Key {
     (owner as u64) << 32 | u64::from(space)
 }
 
-fn key(record: &Record) -> Key {
+fn key(record: &LoadRecord) -> Key {
     key_of(record.owner, record.space)
 }
 

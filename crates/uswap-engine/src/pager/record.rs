@@ -26,9 +26,9 @@ pub type Sink = dyn Fn(&[u64]) -> Result<(), String> + Send + Sync;
 
 /// Where a run is recorded.
 #[derive(Clone)]
-pub struct Record(pub Arc<Sink>);
+pub struct TouchRecord(pub Arc<Sink>);
 
-impl std::fmt::Debug for Record {
+impl std::fmt::Debug for TouchRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Record")
     }
@@ -44,12 +44,12 @@ pub struct Recorder {
 /// The other end of a recorder.
 pub struct Tape {
     full: Receiver<Vec<u64>>,
-    sink: Record,
+    sink: TouchRecord,
 }
 
 impl Recorder {
     /// A recorder and what its thread needs.
-    pub fn new(sink: Record) -> (Self, Tape) {
+    pub fn new(sink: TouchRecord) -> (Self, Tape) {
         let (sender, full) = sync_channel(WAITING);
         let touches = Mutex::new(Vec::with_capacity(LIST));
         (Self { touches, full: sender, lost: AtomicU64::new(0) }, Tape { full, sink })
@@ -109,7 +109,7 @@ mod tests {
         touches: u64,
         sink: impl Fn(&[u64]) -> Result<(), String> + Send + Sync + 'static,
     ) -> (u64, Result<u64, String>) {
-        let (recorder, tape) = Recorder::new(Record(Arc::new(sink)));
+        let (recorder, tape) = Recorder::new(TouchRecord(Arc::new(sink)));
         let thread = std::thread::spawn(|| tape.run());
         (0..touches).for_each(|number| recorder.touch(3, number << 12));
         let lost = recorder.end();

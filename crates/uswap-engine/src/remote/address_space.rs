@@ -12,7 +12,7 @@ use uswap_sys::userfaultfd::{Event, Install, Userfaultfd};
 
 use crate::remote::agent::link::AgentLink;
 use crate::remote::events::hook_notes::Notes;
-use crate::remote::events::reorder::{EventReorderBuffer, Held, Known};
+use crate::remote::events::reorder::{EventReorderBuffer, Held, KnownMappings};
 use crate::remote::exclusive::Exclusive;
 use crate::remote::parts::{AgentState, PendingChanges, ProcessFiles, ProcessSearch};
 use crate::remote::scan::Scans;
@@ -186,6 +186,6 @@ impl Remote {
 }
 
 /// What is known before the changes in a window. A program without hooks leaves no notes of what its children do not get.
-fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> Known<'a> {
-    Known { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
+fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> KnownMappings<'a> {
+    KnownMappings { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
 }

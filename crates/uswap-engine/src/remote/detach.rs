@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::util::growth::{Growth, during};
 use uswap_core::util::size::human;
 
@@ -42,7 +42,7 @@ const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How far it is.
 #[derive(Debug)]
-pub struct Leaving {
+pub struct DetachState {
     phase: AtomicU8,
     /// Of each owner: pages that are away; `UNKNOWN` until it has looked in this phase.
     away: Vec<AtomicU64>,
@@ -51,7 +51,7 @@ pub struct Leaving {
     agents: Mutex<Vec<Leaver>>,
     /// The attacher has done its part.
     pub agents_gone: AtomicBool,
-    outcome: Mutex<Option<Asked>>,
+    outcome: Mutex<Option<DetachAsked>>,
 }
 
 /// A detach, under way or given up, as it is told to users.
@@ -70,7 +70,7 @@ pub struct DetachProgress {
 
 /// What was asked for last, and what came of it.
 #[derive(Clone, Debug)]
-struct Asked {
+struct DetachAsked {
     pages: u64,
     limit_before: u64,
     order_before: u64,
@@ -94,7 +94,7 @@ pub struct Leaver {
 
 const UNKNOWN: u64 = u64::MAX;
 
-impl Leaving {
+impl DetachState {
     /// Nobody leaves yet.
     pub fn new(owners: usize) -> Self {
         let unknown = || (0..owners).map(|_| AtomicU64::new(UNKNOWN)).collect();
@@ -143,7 +143,7 @@ impl Leaving {
 
     /// For the status.
     pub fn figures(&self) -> Option<DetachProgress> {
-        let Asked { pages, error, .. } = self.outcome.lock().expect("outcome").clone()?;
+        let DetachAsked { pages, error, .. } = self.outcome.lock().expect("outcome").clone()?;
         let pages_left = Self::sum(&self.away).unwrap_or(pages);
         Some(DetachProgress { running: self.is_under_way(), pages, pages_left, error })
     }
@@ -166,8 +166,12 @@ pub fn begin(shared: &Shared) -> Result<u64, String> {
     let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
     eligibility::check_room(pages << 12, room)?;
     let limit_before = (shared.budget.limit() as u64) << 12;
-    *outcome =
-        Some(Asked { pages, limit_before, order_before: shared.of_memory.run.orders.limit.load(SeqCst), error: None });
+    *outcome = Some(DetachAsked {
+        pages,
+        limit_before,
+        order_before: shared.of_memory.run.orders.limit.load(SeqCst),
+        error: None,
+    });
     let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
     shared.of_memory.run.orders.limit.store(lifted << 12, SeqCst);
     shared.budget.set_limit(lifted << 12);
@@ -190,18 +194,18 @@ fn wake(shared: &Shared) {
 
 /// What the main thread remembers of it.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct LeaveProgress {
     least: Option<(u64, Instant)>,
     last: Option<Instant>,
 }
 
-impl Progress {
+impl LeaveProgress {
     /// Looks whether the next phase can begin; `true`: everything is done.
     pub fn go_on(&mut self, shared: &Shared) -> bool {
         let leaving = &shared.of_memory.leaving;
         match leaving.phase.load(SeqCst) {
             BRINGING_BACK => self.bring_back(shared),
-            LETTING_GO if Leaving::sum(&leaving.spaces) == Some(0) => {
+            LETTING_GO if DetachState::sum(&leaving.spaces) == Some(0) => {
                 self.last = Some(Instant::now());
                 if let Some(asked) = leaving.outcome.lock().expect("outcome").as_ref() {
                     // What is told at the end is what was asked for.
@@ -225,7 +229,7 @@ impl Progress {
 
     fn bring_back(&mut self, shared: &Shared) {
         wake(shared);
-        let Some(away) = Leaving::sum(&shared.of_memory.leaving.away) else { return };
+        let Some(away) = DetachState::sum(&shared.of_memory.leaving.away) else { return };
         if away == 0 {
             *self = Self::default();
             return shared.of_memory.leaving.begin(LETTING_GO);
@@ -292,7 +296,7 @@ impl Owner {
     /// their way out.
     fn bring_back(&mut self, space: &mut Space) -> u64 {
         self.absorb(space);
-        let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
+        let is_away = |state: PageState| matches!(state, PageState::Staged(_) | PageState::Stored(_));
         let mut left = 0;
         let mut next = Vec::with_capacity(AT_ONCE);
         for (address, word) in space.table.iter() {
@@ -324,7 +328,7 @@ impl Owner {
         let changes = space.memory.agent_state.gate_pending
             || !space.memory.changes.window.is_empty()
             || !space.memory.events.is_quiet(space.memory.area);
-        let is_away = |state: State| matches!(state, State::Staged(_) | State::Stored(_));
+        let is_away = |state: PageState| matches!(state, PageState::Staged(_) | PageState::Stored(_));
         let is_out = |(_, word): (u64, uswap_core::page::word::PageWord)| is_away(word.state()) || word.in_flight();
         !(waits || orders || changes || space.table.iter().any(is_out))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::process;
 
-use uswap_sys::procfs::{self, OwnChildren, Seen};
+use uswap_sys::procfs::{self, OwnChildren, ProcessSeen};
 
 /// A program that is running already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// The same, and whether that is all.
-    pub fn look(&self) -> Seen {
+    pub fn look(&self) -> ProcessSeen {
         match self {
             Self::OfRun { .. } => procfs::descendants(std::process::id()),
             Self::OfProgram { members, .. } => members.lock().expect("members").look(),
@@ -97,7 +97,7 @@ impl Tree {
     }
 
     /// The same, with our own children in any case.
-    fn look_hard(&self) -> Seen {
+    fn look_hard(&self) -> ProcessSeen {
         let mut seen = self.look();
         if let (Self::OfRun { own: Some(own) }, false) = (self, seen.complete) {
             seen.pids.extend(own.read());
@@ -148,7 +148,7 @@ fn is_childless() -> bool {
     }
 }
 
-fn in_words(left: &Seen) -> String {
+fn in_words(left: &ProcessSeen) -> String {
     let pids: Vec<String> = left.pids.iter().map(u32::to_string).collect();
     let more = if left.complete { "" } else { " (and what cannot be seen for want of descriptors)" };
     format!("not ended within {} seconds: processes {}{more}", PATIENCE.as_secs(), pids.join(", "))
@@ -162,7 +162,7 @@ impl Members {
     }
 
     /// Those that live, and their children, and theirs.
-    fn look(&mut self) -> Seen {
+    fn look(&mut self) -> ProcessSeen {
         let mut complete = true;
         let mut lives = |pid: &u32, known: &mut u64| match procfs::born(*pid) {
             Ok(born) => born == Some(*known),
@@ -182,7 +182,7 @@ impl Members {
             }
             next += 1;
         }
-        Seen { pids, complete }
+        ProcessSeen { pids, complete }
     }
 
     /// Children of a member are members; `false`: not all could be looked at.

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_sys::procfs::maps::{Mapping, Maps};
 use uswap_sys::procfs::pagemap::PresentRun;
 
@@ -219,7 +219,7 @@ impl Owner {
             for run in &runs[..count] {
                 for page in (run.start..run.end).step_by(PAGE as usize) {
                     let word = space.table.get(page);
-                    if matches!(word.state(), State::Untouched) {
+                    if matches!(word.state(), PageState::Untouched) {
                         let active = self.is_welcome(space, page, ample);
                         self.become_resident(space, page, word.resident().set_active(active));
                     }

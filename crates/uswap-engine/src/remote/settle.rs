@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use uswap_core::util::growth::{Growth, during};
 
+use crate::pager::space::id::PageRange;
 use crate::remote::Owner;
 use crate::remote::Space;
-
-type Range = (u64, u64);
 
 impl Owner {
     /// Whether nothing is fresh any more; settles what is, if the moment is quiet.
@@ -53,7 +52,7 @@ impl Owner {
 
 impl Space {
     /// The parts of what is fresh that are not registered; `None` if an event is pending or the address space is gone.
-    fn unfounded(&self) -> Option<Vec<Range>> {
+    fn unfounded(&self) -> Option<Vec<PageRange>> {
         let maps = self.memory.proc.maps.as_ref()?;
         let next = |at| maps.extent_covering_or_next(at).ok();
         let found =
@@ -65,10 +64,10 @@ impl Space {
 /// The parts of the ranges that are not registered. `next` tells of the mapping that covers an address or is the next above, and
 /// `is_registered` of a mapping's page; what they do not know, nobody does.
 fn unfounded(
-    ranges: &[Range],
-    next: impl Fn(u64) -> Option<Option<Range>>,
+    ranges: &[PageRange],
+    next: impl Fn(u64) -> Option<Option<PageRange>>,
     is_registered: impl Fn(u64) -> Option<bool>,
-) -> Option<Vec<Range>> {
+) -> Option<Vec<PageRange>> {
     let mut unfounded = Vec::new();
     for (start, end) in ranges {
         let mut at = *start;
@@ -91,9 +90,9 @@ mod tests {
     use super::*;
 
     /// Mappings, and whether each is registered.
-    const MAPPINGS: [(Range, bool); 4] = [((10, 20), true), ((20, 30), false), ((40, 50), true), ((60, 70), false)];
+    const MAPPINGS: [(PageRange, bool); 4] = [((10, 20), true), ((20, 30), false), ((40, 50), true), ((60, 70), false)];
 
-    fn next(at: u64) -> Option<Option<Range>> {
+    fn next(at: u64) -> Option<Option<PageRange>> {
         Some(MAPPINGS.iter().map(|(range, _)| *range).find(|(_, end)| *end > at))
     }
 
@@ -103,7 +102,7 @@ mod tests {
 
     #[test]
     fn holes_and_what_was_mapped_into_them_are_unfounded() {
-        let found = |ranges: &[Range]| unfounded(ranges, next, is_registered).expect("known");
+        let found = |ranges: &[PageRange]| unfounded(ranges, next, is_registered).expect("known");
         assert_eq!(found(&[(10, 20), (42, 48)]), []);
         assert_eq!(found(&[(5, 15)]), [(5, 10)]);
         assert_eq!(found(&[(15, 45)]), [(20, 30), (30, 40)]);

@@ -13,11 +13,11 @@ use crate::pager::space::id::SpaceId;
 use crate::remote::Shared;
 use crate::remote::agent::admission::AdmissionQueue;
 use crate::remote::agent::link::AgentHello;
-use crate::remote::detach::Leaving;
+use crate::remote::detach::DetachState;
 use crate::remote::fd_budget::Descriptors;
 use crate::remote::identity::lookup::{Found, MatchJob};
 use crate::remote::identity::probe::Prover;
-use crate::remote::inject::reason::Why;
+use crate::remote::inject::reason::UnmanagedReason;
 use crate::remote::process_tree::Tree;
 use crate::remote::sched::affinity::AffinityPolicy;
 use crate::run::shared::RunShared;
@@ -34,7 +34,7 @@ pub struct RemoteShared {
     /// have not yet, whose number this is.
     pub tracing: Mutex<usize>,
     /// Why processes cannot be attached to.
-    pub refused: Mutex<BTreeMap<u32, Why>>,
+    pub refused: Mutex<BTreeMap<u32, UnmanagedReason>>,
     /// How long threads were stopped for an agent to be brought, in nanoseconds.
     pub attach_stops: Histogram,
     /// The engine's descriptors.
@@ -42,7 +42,7 @@ pub struct RemoteShared {
     /// Whose memory this is about.
     pub tree: Tree,
     /// Letting go of a program that was attached to.
-    pub leaving: Leaving,
+    pub leaving: DetachState,
     /// What is shared of the run.
     pub run: RunShared,
 }

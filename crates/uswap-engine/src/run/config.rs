@@ -54,7 +54,7 @@ pub struct RunConfig {
     /// Its arguments, the name first.
     pub arguments: Vec<CString>,
     /// Where touches are recorded.
-    pub record: Option<crate::pager::record::Record>,
+    pub record: Option<crate::pager::record::TouchRecord>,
     /// Fault points of a test.
     pub fault_points: String,
 }

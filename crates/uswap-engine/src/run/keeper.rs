@@ -8,7 +8,7 @@ use std::time::Duration;
 use uswap_sys::alloc::shared::{ControlPage, SharedValue};
 use uswap_sys::io::spares::Spares;
 use uswap_sys::process::signal::{self, Taken};
-use uswap_sys::process::{self, Change, Fork};
+use uswap_sys::process::{self, ChildChange, Fork};
 
 use crate::pager::fault_points::FaultPoints;
 use crate::remote::agent::image_file::ImageFile;
@@ -126,26 +126,26 @@ impl Keeper<'_> {
     fn look_after_engine(&self) -> Option<i32> {
         loop {
             match process::wait_news(None) {
-                Ok(Some((pid, change @ (Change::Exited(_) | Change::Killed(_))))) if pid == self.engine => {
+                Ok(Some((pid, change @ (ChildChange::Exited(_) | ChildChange::Killed(_))))) if pid == self.engine => {
                     return Some(self.engine_ended(change));
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return None,
-                Err(_) => return Some(self.engine_ended(Change::Exited(exit::ENGINE_DIED))),
+                Err(_) => return Some(self.engine_ended(ChildChange::Exited(exit::ENGINE_DIED))),
             }
         }
     }
 
-    fn engine_ended(&self, change: Change) -> i32 {
+    fn engine_ended(&self, change: ChildChange) -> i32 {
         if self.control.finished.load(SeqCst) == 1 {
             return self.control.status.load(SeqCst) as i32;
         }
         let harmless = self.tree.is_attached() && self.control.holds.load(SeqCst) == 0;
         let left = if harmless { None } else { self.kill_tree() };
         let how = match change {
-            Change::Killed(signal) => format!("was killed by signal {signal}"),
-            Change::Exited(status) => format!("ended with status {status}"),
-            Change::Stopped(_) | Change::Continued => "stopped".into(),
+            ChildChange::Killed(signal) => format!("was killed by signal {signal}"),
+            ChildChange::Exited(status) => format!("ended with status {status}"),
+            ChildChange::Stopped(_) | ChildChange::Continued => "stopped".into(),
         };
         if harmless {
             say!("uswap: the engine {how}; nothing of the program's memory was with it");

@@ -19,7 +19,7 @@ use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::io::events::{EventFd, Poller};
 use uswap_sys::io::socket::Listener;
 use uswap_sys::process::signal::{self, Mask};
-use uswap_sys::process::{self, Change, Fork, Limit};
+use uswap_sys::process::{self, ChildChange, Fork, ResourceLimit};
 
 use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::groups::Groups;
@@ -35,14 +35,14 @@ use crate::remote::agent::image::{AgentImage, Letters};
 use crate::remote::agent::image_file::ImageFile;
 use crate::remote::agent::listener::AgentListener;
 use crate::remote::agent::processes;
-use crate::remote::detach::Leaving;
+use crate::remote::detach::DetachState;
 use crate::remote::fd_budget::Descriptors;
 use crate::remote::identity::probe::Prover;
 use crate::remote::process_tree::Tree;
 use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteShared;
 use crate::remote::{Mailbox, Message, Shared};
-use crate::run::attach::session::Attached;
+use crate::run::attach::session::AttachSession;
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::Control;
 use crate::run::control::report;
@@ -85,7 +85,7 @@ pub fn run(
     keeper: u32,
     mask: &Mask,
     image: Option<Arc<ImageFile>>,
-    files_before: Option<Limit>,
+    files_before: Option<ResourceLimit>,
 ) -> i32 {
     match start(config, control, keeper, mask, image, files_before) {
         Err(reason) => {
@@ -120,7 +120,7 @@ struct Engine {
     governor: Arc<Mutex<Governor>>,
     stopping: Arc<AtomicBool>,
     /// If nothing was started.
-    attached: Option<Attached>,
+    attached: Option<AttachSession>,
     talk: VerboseLog,
     recording: Option<JoinHandle<Result<u64, String>>>,
     /// Kept open: programs load the agent through it.
@@ -139,7 +139,7 @@ fn start(
     keeper: u32,
     mask: &Mask,
     image: Option<Arc<ImageFile>>,
-    files_before: Option<Limit>,
+    files_before: Option<ResourceLimit>,
 ) -> Result<Engine, String> {
     let say = |what: &str| {
         let what = what.to_string();
@@ -218,7 +218,7 @@ fn start(
         stopping,
         talk,
         recording,
-        attached: config.target.map(|target| Attached::new(target.pid)),
+        attached: config.target.map(|target| AttachSession::new(target.pid)),
         config,
         _image: image,
     })
@@ -255,7 +255,13 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
 }
 
 /// In the forked child: waits until the engine is ready, then becomes the user's command.
-fn become_command(config: &RunConfig, mut wait: File, environment: &[CString], mask: &Mask, files: Option<Limit>) -> ! {
+fn become_command(
+    config: &RunConfig,
+    mut wait: File,
+    environment: &[CString],
+    mask: &Mask,
+    files: Option<ResourceLimit>,
+) -> ! {
     let mut byte = [0];
     if wait.read_exact(&mut byte).is_err() {
         process::exit_now(exit::ENGINE_DIED);
@@ -311,7 +317,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         attach_stops: Default::default(),
         descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
         tree: Tree::of(config.target, keeper),
-        leaving: Leaving::new(owners),
+        leaving: DetachState::new(owners),
         run: RunShared::default(),
     };
     let shared = Shared {
@@ -319,7 +325,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         store,
         budget: Budget::new(config.limit, processors).with_slack(!faults.no_slack),
         groups: Groups::new(processors, mailboxes.iter().map(|mailbox| mailbox.lowered.clone()).collect()),
-        load: crate::pager::load_control::Load::new(config.load_control || faults.crowd, owners, asked),
+        load: crate::pager::load_control::LoadControlState::new(config.load_control || faults.crowd, owners, asked),
         counters: Default::default(),
         latencies: Default::default(),
         hasher,
@@ -344,9 +350,9 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
 }
 
 /// Devices with their priorities.
-type Devices = Vec<(Box<dyn Device>, i32)>;
+type RunDevices = Vec<(Box<dyn Device>, i32)>;
 
-fn open_devices(config: &RunConfig) -> Result<Devices, String> {
+fn open_devices(config: &RunConfig) -> Result<RunDevices, String> {
     if config.swap.is_empty() {
         return default_device(config).map(|device| vec![(device, 0)]);
     }
@@ -512,10 +518,10 @@ impl Engine {
                 continue;
             }
             match change {
-                Change::Exited(code) => status = Some(code),
-                Change::Killed(signal) => status = Some(128 + signal),
-                Change::Stopped(_) => control.stopped.store(1, SeqCst),
-                Change::Continued => {
+                ChildChange::Exited(code) => status = Some(code),
+                ChildChange::Killed(signal) => status = Some(128 + signal),
+                ChildChange::Stopped(_) => control.stopped.store(1, SeqCst),
+                ChildChange::Continued => {
                     control.stopped.store(0, SeqCst);
                     // The keeper may have stopped along with the command.
                     let _ = process::kill(process::parent(), 18);

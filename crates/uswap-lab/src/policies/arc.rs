@@ -2,8 +2,8 @@
 //! were touched once, T2 those touched more often, both by their last touch; B1 and B2 remember the names of what left
 //! either. A return of a name moves `target`, the size that T1 is to have: up for B1, down for B2.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 const T1: usize = 0;
 const T2: usize = 1;
@@ -16,8 +16,8 @@ const NOWHERE: u8 = 4;
 pub struct AdaptiveReplacement {
     /// Index of the list that each page is on.
     places: Vec<u8>,
-    links: Links,
-    lists: [List; 4],
+    links: PageLinks,
+    lists: [LinkedPages; 4],
     /// The paper's p.
     target: f64,
     activations: u64,
@@ -29,8 +29,8 @@ impl AdaptiveReplacement {
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
             places: vec![NOWHERE; distinct],
-            links: Links::new(distinct),
-            lists: [List::default(); 4],
+            links: PageLinks::new(distinct),
+            lists: [LinkedPages::default(); 4],
             target: 0.0,
             activations: 0,
             capacity,
@@ -102,25 +102,25 @@ impl AdaptiveReplacement {
 }
 
 impl Policy for AdaptiveReplacement {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         match self.places[page as usize] as usize {
             T1 => {
                 self.take(page, T1);
                 self.put(page, T2);
                 self.activations += 1;
-                Outcome::Hit
+                AccessOutcome::Hit
             }
             T2 => {
                 self.lists[T2].move_to_back(&mut self.links, page);
-                Outcome::Hit
+                AccessOutcome::Hit
             }
             ghost @ (B1 | B2) => {
                 self.bring_back(page, ghost);
-                Outcome::Miss
+                AccessOutcome::Miss
             }
             _ => {
                 self.bring_in(page);
-                Outcome::Miss
+                AccessOutcome::Miss
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! A page arrives with its bit clear: the touch that brings it in does not count.
 
-use crate::policy::{Outcome, Policy};
+use crate::policy::{AccessOutcome, Policy};
 
 const OUT: u8 = 0;
 const HELD: u8 = 1;
@@ -11,7 +11,7 @@ const TOUCHED: u8 = 2;
 
 /// A ring of pages; without `SECOND_CHANCE` a plain FIFO.
 #[derive(Clone, Debug)]
-pub struct Ring<const SECOND_CHANCE: bool> {
+pub struct ClockRing<const SECOND_CHANCE: bool> {
     states: Vec<u8>,
     ring: Vec<u32>,
     hand: usize,
@@ -19,9 +19,9 @@ pub struct Ring<const SECOND_CHANCE: bool> {
 }
 
 /// First in, first out, with a second chance.
-pub type Clock = Ring<true>;
+pub type Clock = ClockRing<true>;
 
-impl<const SECOND_CHANCE: bool> Ring<SECOND_CHANCE> {
+impl<const SECOND_CHANCE: bool> ClockRing<SECOND_CHANCE> {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         let ring = Vec::with_capacity(capacity.min(distinct));
@@ -48,14 +48,14 @@ impl<const SECOND_CHANCE: bool> Ring<SECOND_CHANCE> {
     }
 }
 
-impl<const SECOND_CHANCE: bool> Policy for Ring<SECOND_CHANCE> {
-    fn access(&mut self, page: u32) -> Outcome {
+impl<const SECOND_CHANCE: bool> Policy for ClockRing<SECOND_CHANCE> {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         let state = &mut self.states[page as usize];
         if *state != OUT {
             if SECOND_CHANCE {
                 *state = TOUCHED;
             }
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         *state = HELD;
         if self.ring.len() < self.capacity {
@@ -63,7 +63,7 @@ impl<const SECOND_CHANCE: bool> Policy for Ring<SECOND_CHANCE> {
         } else {
             self.replace(page)
         }
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {

@@ -1,6 +1,6 @@
 //! First in, first out: a ring whose hand takes no notice of touches (see `clock.rs`).
 
-use crate::policies::clock::Ring;
+use crate::policies::clock::ClockRing;
 
 /// First in, first out.
-pub type FirstInFirstOut = Ring<false>;
+pub type FirstInFirstOut = ClockRing<false>;

@@ -11,14 +11,14 @@
 //!
 //! Left out: batches of 32 pages, several processors' vectors of pages on their way to the lists, priorities.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 const PAGE_SHIFT: u32 = 12;
 const GIB_SHIFT: u32 = 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum KernelPlace {
     Never,
     /// Evicted at this reading of the clock.
     Shadow(u64),
@@ -27,8 +27,8 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Page {
-    place: Place,
+struct KernelPage {
+    place: KernelPlace,
     /// The accessed bit of the page table entry.
     accessed: bool,
     /// PG_referenced.
@@ -37,25 +37,25 @@ struct Page {
 
 /// Two lists; reclaim takes from the front, which the kernel calls the tail.
 #[derive(Clone, Debug)]
-pub struct Kernel {
-    pages: Vec<Page>,
-    links: Links,
-    inactive: List,
-    active: List,
+pub struct KernelLists {
+    pages: Vec<KernelPage>,
+    links: PageLinks,
+    inactive: LinkedPages,
+    active: LinkedPages,
     nonresident_age: u64,
     activations: u64,
     capacity: usize,
 }
 
-impl Kernel {
+impl KernelLists {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(distinct: usize, capacity: usize) -> Self {
-        let page = Page { place: Place::Never, accessed: false, referenced: false };
+        let page = KernelPage { place: KernelPlace::Never, accessed: false, referenced: false };
         Self {
             pages: vec![page; distinct],
-            links: Links::new(distinct),
-            inactive: List::default(),
-            active: List::default(),
+            links: PageLinks::new(distinct),
+            inactive: LinkedPages::default(),
+            active: LinkedPages::default(),
             nonresident_age: 0,
             activations: 0,
             capacity,
@@ -70,7 +70,7 @@ impl Kernel {
     }
 
     fn activate(&mut self, page: u32) {
-        self.pages[page as usize].place = Place::Active;
+        self.pages[page as usize].place = KernelPlace::Active;
         self.active.push_back(&mut self.links, page);
         self.nonresident_age += 1;
         self.activations += 1;
@@ -79,7 +79,7 @@ impl Kernel {
     fn deactivate_one(&mut self) {
         if let Some(page) = self.active.pop_front(&mut self.links) {
             let state = &mut self.pages[page as usize];
-            (state.place, state.accessed) = (Place::Inactive, false);
+            (state.place, state.accessed) = (KernelPlace::Inactive, false);
             self.inactive.push_back(&mut self.links, page);
         }
     }
@@ -98,7 +98,7 @@ impl Kernel {
                 (true, true) => self.activate(page),
                 (true, false) => self.inactive.push_back(&mut self.links, page),
                 (false, _) => {
-                    state.place = Place::Shadow(self.nonresident_age);
+                    state.place = KernelPlace::Shadow(self.nonresident_age);
                     self.nonresident_age += 1;
                     return;
                 }
@@ -107,22 +107,22 @@ impl Kernel {
     }
 }
 
-impl Policy for Kernel {
-    fn access(&mut self, page: u32) -> Outcome {
+impl Policy for KernelLists {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         let place = self.pages[page as usize].place;
-        if matches!(place, Place::Inactive | Place::Active) {
+        if matches!(place, KernelPlace::Inactive | KernelPlace::Active) {
             self.pages[page as usize].accessed = true;
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         if self.held() == self.capacity {
             self.reclaim();
         }
-        self.pages[page as usize] = Page { place: Place::Inactive, accessed: true, referenced: false };
+        self.pages[page as usize] = KernelPage { place: KernelPlace::Inactive, accessed: true, referenced: false };
         match place {
-            Place::Shadow(age) if self.nonresident_age - age <= self.active.len() as u64 => self.activate(page),
+            KernelPlace::Shadow(age) if self.nonresident_age - age <= self.active.len() as u64 => self.activate(page),
             _ => self.inactive.push_back(&mut self.links, page),
         }
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {
@@ -130,7 +130,7 @@ impl Policy for Kernel {
     }
 
     fn holds(&self, page: u32) -> bool {
-        matches!(self.pages[page as usize].place, Place::Inactive | Place::Active)
+        matches!(self.pages[page as usize].place, KernelPlace::Inactive | KernelPlace::Active)
     }
 
     fn activations(&self) -> u64 {

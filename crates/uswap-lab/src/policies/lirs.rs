@@ -7,11 +7,11 @@
 //! nothing more and are taken off (*pruning*). The paper does not bound the HIR pages on the stack that are out of memory, and
 //! neither does this: there are no more than distinct pages.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Page {
+struct LirsPage {
     is_low: bool,
     on_stack: bool,
     on_queue: bool,
@@ -20,13 +20,13 @@ struct Page {
 /// The stack and the queue.
 #[derive(Clone, Debug)]
 pub struct Lirs {
-    pages: Vec<Page>,
-    stack_links: Links,
+    pages: Vec<LirsPage>,
+    stack_links: PageLinks,
     /// Its front is the bottom.
-    stack: List,
-    queue_links: Links,
+    stack: LinkedPages,
+    queue_links: PageLinks,
     /// Resident HIR pages; the front goes next.
-    queue: List,
+    queue: LinkedPages,
     low: usize,
     most_low: usize,
     activations: u64,
@@ -38,11 +38,11 @@ impl Lirs {
     pub fn new(distinct: usize, capacity: usize) -> Self {
         let most_high = (capacity / 100).max(1);
         Self {
-            pages: vec![Page::default(); distinct],
-            stack_links: Links::new(distinct),
-            stack: List::default(),
-            queue_links: Links::new(distinct),
-            queue: List::default(),
+            pages: vec![LirsPage::default(); distinct],
+            stack_links: PageLinks::new(distinct),
+            stack: LinkedPages::default(),
+            queue_links: PageLinks::new(distinct),
+            queue: LinkedPages::default(),
             low: 0,
             most_low: capacity - most_high,
             activations: 0,
@@ -87,7 +87,7 @@ impl Lirs {
     /// The LIR page at the bottom becomes a resident HIR page and leaves the stack.
     fn demote_bottom(&mut self) {
         if let Some(bottom) = self.stack.pop_front(&mut self.stack_links) {
-            self.pages[bottom as usize] = Page::default();
+            self.pages[bottom as usize] = LirsPage::default();
             self.low -= 1;
             self.put_on_queue(bottom);
         }
@@ -121,12 +121,12 @@ impl Lirs {
 }
 
 impl Policy for Lirs {
-    fn access(&mut self, page: u32) -> Outcome {
-        let Page { is_low, on_stack, on_queue } = self.pages[page as usize];
+    fn access(&mut self, page: u32) -> AccessOutcome {
+        let LirsPage { is_low, on_stack, on_queue } = self.pages[page as usize];
         if is_low {
             self.put_on_stack(page);
             self.prune();
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         if !on_queue && self.held() == self.capacity {
             self.evict();
@@ -137,7 +137,7 @@ impl Policy for Lirs {
         } else {
             self.keep_high(page)
         }
-        if on_queue { Outcome::Hit } else { Outcome::Miss }
+        if on_queue { AccessOutcome::Hit } else { AccessOutcome::Miss }
     }
 
     fn held(&self) -> usize {
@@ -145,7 +145,7 @@ impl Policy for Lirs {
     }
 
     fn holds(&self, page: u32) -> bool {
-        let Page { is_low, on_queue, .. } = self.pages[page as usize];
+        let LirsPage { is_low, on_queue, .. } = self.pages[page as usize];
         is_low || on_queue
     }
 

@@ -1,13 +1,13 @@
 //! LRU: the page that was not touched for longest goes.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 /// Pages in the order of their last touch.
 #[derive(Clone, Debug)]
 pub struct Lru {
-    links: Links,
-    list: List,
+    links: PageLinks,
+    list: LinkedPages,
     held: Vec<bool>,
     capacity: usize,
 }
@@ -15,15 +15,15 @@ pub struct Lru {
 impl Lru {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(distinct: usize, capacity: usize) -> Self {
-        Self { links: Links::new(distinct), list: List::default(), held: vec![false; distinct], capacity }
+        Self { links: PageLinks::new(distinct), list: LinkedPages::default(), held: vec![false; distinct], capacity }
     }
 }
 
 impl Policy for Lru {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         if self.held[page as usize] {
             self.list.move_to_back(&mut self.links, page);
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         if self.list.len() == self.capacity
             && let Some(victim) = self.list.pop_front(&mut self.links)
@@ -32,7 +32,7 @@ impl Policy for Lru {
         }
         self.list.push_back(&mut self.links, page);
         self.held[page as usize] = true;
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {

@@ -88,7 +88,7 @@ policies! {
         "pages touched once and pages touched more often, in shares that adapt";
     Lirs = lirs::Lirs accesses "lirs", "low inter-reference recency: pages by the distance of their last two touches";
     S3Fifo = s3fifo::S3Fifo accesses "s3fifo", "a small FIFO that filters for the main one";
-    Kernel = kernel::Kernel accesses "kernel", "Linux's inactive and active list with refault distance";
+    KernelLists = kernel::KernelLists accesses "kernel", "Linux's inactive and active list with refault distance";
     TwoList = two_list::TwoList faults "two-list", "two lists with staged pages, which see faults and soft faults only";
     UswapBits = uswap::UswapBits faults "uswap-bits",
         "the same where the kernel notes accesses: a touch of a page under test costs nothing";

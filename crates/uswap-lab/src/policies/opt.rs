@@ -7,7 +7,7 @@
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use crate::policy::{Outcome, Policy};
+use crate::policy::{AccessOutcome, Policy};
 
 /// The next use of a page that is not used again.
 pub const NEVER: u32 = u32::MAX;
@@ -50,19 +50,19 @@ impl Opt {
 }
 
 impl Policy for Opt {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         let next = self.next_uses[self.time];
         self.time += 1;
         if self.uses[page as usize].is_some() {
             self.push(page, next);
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         if self.held == self.capacity {
             self.evict();
         }
         self.held += 1;
         self.push(page, next);
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {

@@ -1,6 +1,6 @@
 //! A policy that only tests know: any page goes. It shows what a new policy takes, and holds what must hold of all.
 
-use crate::policy::{Outcome, Policy};
+use crate::policy::{AccessOutcome, Policy};
 
 /// Random replacement.
 #[derive(Clone, Debug)]
@@ -25,16 +25,16 @@ impl RandomVictim {
 }
 
 impl Policy for RandomVictim {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         if self.is_held[page as usize] {
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
         if self.held.len() == self.capacity {
             self.evict();
         }
         self.held.push(page);
         self.is_held[page as usize] = true;
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {

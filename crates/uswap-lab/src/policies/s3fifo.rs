@@ -3,14 +3,14 @@
 //! as long as the main queue has pages; a page that returns meanwhile arrives on the main queue. There each touch, three at
 //! most, buys a round.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 /// Most touches that count: two bits.
 const MAX_TOUCHES: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum S3Place {
     Out,
     Small,
     Main,
@@ -21,11 +21,11 @@ enum Place {
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     /// Where each page is, and touches since it came there.
-    pages: Vec<(Place, u8)>,
-    links: Links,
-    small: List,
-    main: List,
-    ghost: List,
+    pages: Vec<(S3Place, u8)>,
+    links: PageLinks,
+    small: LinkedPages,
+    main: LinkedPages,
+    ghost: LinkedPages,
     small_share: usize,
     activations: u64,
     capacity: usize,
@@ -35,11 +35,11 @@ impl S3Fifo {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
-            pages: vec![(Place::Out, 0); distinct],
-            links: Links::new(distinct),
-            small: List::default(),
-            main: List::default(),
-            ghost: List::default(),
+            pages: vec![(S3Place::Out, 0); distinct],
+            links: PageLinks::new(distinct),
+            small: LinkedPages::default(),
+            main: LinkedPages::default(),
+            ghost: LinkedPages::default(),
             small_share: (capacity / 10).max(1),
             activations: 0,
             capacity,
@@ -47,7 +47,7 @@ impl S3Fifo {
     }
 
     fn put_on_main(&mut self, page: u32) {
-        self.pages[page as usize] = (Place::Main, 0);
+        self.pages[page as usize] = (S3Place::Main, 0);
         self.main.push_back(&mut self.links, page);
         self.activations += 1;
     }
@@ -59,12 +59,12 @@ impl S3Fifo {
                 self.put_on_main(page);
                 continue;
             }
-            self.pages[page as usize].0 = Place::Ghost;
+            self.pages[page as usize].0 = S3Place::Ghost;
             self.ghost.push_back(&mut self.links, page);
             if self.ghost.len() > self.capacity - self.small_share
                 && let Some(forgotten) = self.ghost.pop_front(&mut self.links)
             {
-                self.pages[forgotten as usize].0 = Place::Out;
+                self.pages[forgotten as usize].0 = S3Place::Out;
             }
             return;
         }
@@ -74,7 +74,7 @@ impl S3Fifo {
         while let Some(page) = self.main.pop_front(&mut self.links) {
             let (place, touches) = &mut self.pages[page as usize];
             if *touches == 0 {
-                *place = Place::Out;
+                *place = S3Place::Out;
                 return;
             }
             *touches -= 1;
@@ -84,26 +84,26 @@ impl S3Fifo {
 }
 
 impl Policy for S3Fifo {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         let (place, touches) = &mut self.pages[page as usize];
         let place = *place;
-        if matches!(place, Place::Small | Place::Main) {
+        if matches!(place, S3Place::Small | S3Place::Main) {
             *touches = (*touches + 1).min(MAX_TOUCHES);
-            return Outcome::Hit;
+            return AccessOutcome::Hit;
         }
-        if place == Place::Ghost {
+        if place == S3Place::Ghost {
             self.ghost.remove(&mut self.links, page);
         }
         while self.held() == self.capacity {
             if self.small.len() >= self.small_share { self.evict_from_small() } else { self.evict_from_main() }
         }
-        if place == Place::Ghost {
+        if place == S3Place::Ghost {
             self.put_on_main(page);
         } else {
-            self.pages[page as usize] = (Place::Small, 0);
+            self.pages[page as usize] = (S3Place::Small, 0);
             self.small.push_back(&mut self.links, page);
         }
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {
@@ -111,7 +111,7 @@ impl Policy for S3Fifo {
     }
 
     fn holds(&self, page: u32) -> bool {
-        matches!(self.pages[page as usize].0, Place::Small | Place::Main)
+        matches!(self.pages[page as usize].0, S3Place::Small | S3Place::Main)
     }
 
     fn activations(&self) -> u64 {

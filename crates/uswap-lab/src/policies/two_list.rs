@@ -6,10 +6,10 @@
 //! evicted when room is wanted; one that returns within a distance no larger than the resident set becomes active. The
 //! page words are those of `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
 
-use uswap_core::page::word::{PageWord, State};
+use uswap_core::page::word::{PageState, PageWord};
 
-use crate::links::{Links, List};
-use crate::pager::{FaultPolicy, Pages};
+use crate::links::{LinkedPages, PageLinks};
+use crate::pager::{FaultPolicy, SimulatedPages};
 
 /// One staged page for so many pages of memory.
 const STAGED_SHARE: usize = 32;
@@ -20,11 +20,11 @@ const AGED_AT_ONCE: usize = 128;
 #[derive(Clone, Debug)]
 pub struct TwoList {
     words: Vec<PageWord>,
-    links: Links,
-    inactive: List,
-    active: List,
+    links: PageLinks,
+    inactive: LinkedPages,
+    active: LinkedPages,
     /// In the order in which they were staged.
-    staged: List,
+    staged: LinkedPages,
     clock: u32,
     activations: u64,
 }
@@ -33,7 +33,7 @@ impl TwoList {
     /// For a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         let words = vec![PageWord::UNTOUCHED; distinct];
-        let (links, list) = (Links::new(distinct), List::default());
+        let (links, list) = (PageLinks::new(distinct), LinkedPages::default());
         Self { words, links, inactive: list, active: list, staged: list, clock: 0, activations: 0 }
     }
 
@@ -46,7 +46,7 @@ impl TwoList {
     }
 
     /// Stages the head of the inactive list; `false` when there is no page.
-    fn stage_one(&mut self, pages: &mut Pages) -> bool {
+    fn stage_one(&mut self, pages: &mut SimulatedPages) -> bool {
         // Below a third of all, as with an `inactive_ratio` of 2.
         if self.inactive.len() * 2 < self.active.len() || self.inactive.is_empty() {
             // As many as the engine moves would be all that a small memory has.
@@ -60,7 +60,7 @@ impl TwoList {
     }
 
     /// Evicts the page that is staged for longest.
-    fn evict_one(&mut self, pages: &mut Pages) {
+    fn evict_one(&mut self, pages: &mut SimulatedPages) {
         if let Some(page) = self.staged.pop_front(&mut self.links) {
             self.clock = self.clock.wrapping_add(1);
             let word = &mut self.words[page as usize];
@@ -78,19 +78,19 @@ impl TwoList {
 }
 
 impl FaultPolicy for TwoList {
-    fn fault(&mut self, page: u32, pages: &mut Pages) {
+    fn fault(&mut self, page: u32, pages: &mut SimulatedPages) {
         if pages.is_full() {
             let target = pages.capacity() / STAGED_SHARE;
             while pages.staged() <= target && self.stage_one(pages) {}
             self.evict_one(pages);
         }
         let word = self.words[page as usize];
-        let returns = matches!(word.state(), State::Stored(_));
+        let returns = matches!(word.state(), PageState::Stored(_));
         let near = returns && word.refault_distance(self.clock) as usize <= pages.mapped();
         self.map(page, near);
     }
 
-    fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
+    fn soft_fault(&mut self, page: u32, _pages: &mut SimulatedPages) {
         self.staged.remove(&mut self.links, page);
         self.map(page, true);
     }
@@ -104,17 +104,23 @@ impl FaultPolicy for TwoList {
 mod tests {
     use super::*;
     use crate::pager::Pager;
-    use crate::policy::{Outcome, Policy};
+    use crate::policy::{AccessOutcome, Policy};
 
     #[test]
     fn staged_pages_come_back_and_early_refaults_become_active() {
         let mut memory = Pager::new(TwoList::new(100), 100, 64);
-        (0..64).for_each(|page| assert_eq!(memory.access(page), Outcome::Miss));
-        assert_eq!(memory.access(64), Outcome::Miss, "0, 1 and 2 are staged, 0 is evicted");
-        assert_eq!([1, 1, 3].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Hit, Outcome::Hit]);
+        (0..64).for_each(|page| assert_eq!(memory.access(page), AccessOutcome::Miss));
+        assert_eq!(memory.access(64), AccessOutcome::Miss, "0, 1 and 2 are staged, 0 is evicted");
+        assert_eq!(
+            [1, 1, 3].map(|page| memory.access(page)),
+            [AccessOutcome::Soft, AccessOutcome::Hit, AccessOutcome::Hit]
+        );
         assert_eq!((memory.activations(), memory.holds(0), memory.held()), (1, false, 64));
-        assert_eq!(memory.access(0), Outcome::Miss, "3 and 4 are staged, 2 is evicted");
+        assert_eq!(memory.access(0), AccessOutcome::Miss, "3 and 4 are staged, 2 is evicted");
         assert_eq!((memory.activations(), memory.holds(2)), (2, false));
-        assert_eq!([3, 4, 5].map(|page| memory.access(page)), [Outcome::Soft, Outcome::Soft, Outcome::Hit]);
+        assert_eq!(
+            [3, 4, 5].map(|page| memory.access(page)),
+            [AccessOutcome::Soft, AccessOutcome::Soft, AccessOutcome::Hit]
+        );
     }
 }

@@ -3,11 +3,11 @@
 //! A1out; a page that returns while it is remembered goes to Am, an LRU list. Sizes as the authors suggest: A1in a quarter of the
 //! memory, A1out as many names as half of the memory has pages.
 
-use crate::links::{Links, List};
-use crate::policy::{Outcome, Policy};
+use crate::links::{LinkedPages, PageLinks};
+use crate::policy::{AccessOutcome, Policy};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TwoQueuePlace {
     Out,
     A1in,
     A1out,
@@ -17,11 +17,11 @@ enum Place {
 /// A1in, A1out and Am.
 #[derive(Clone, Debug)]
 pub struct TwoQueue {
-    places: Vec<Place>,
-    links: Links,
-    a1in: List,
-    a1out: List,
-    am: List,
+    places: Vec<TwoQueuePlace>,
+    links: PageLinks,
+    a1in: LinkedPages,
+    a1out: LinkedPages,
+    am: LinkedPages,
     activations: u64,
     capacity: usize,
 }
@@ -30,11 +30,11 @@ impl TwoQueue {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
-            places: vec![Place::Out; distinct],
-            links: Links::new(distinct),
-            a1in: List::default(),
-            a1out: List::default(),
-            am: List::default(),
+            places: vec![TwoQueuePlace::Out; distinct],
+            links: PageLinks::new(distinct),
+            a1in: LinkedPages::default(),
+            a1out: LinkedPages::default(),
+            am: LinkedPages::default(),
             activations: 0,
             capacity,
         }
@@ -48,42 +48,43 @@ impl TwoQueue {
     fn reclaim(&mut self) {
         if self.a1in.len() <= self.capacity / 4 {
             if let Some(page) = self.am.pop_front(&mut self.links) {
-                self.places[page as usize] = Place::Out;
+                self.places[page as usize] = TwoQueuePlace::Out;
             }
             return;
         }
         let Some(page) = self.a1in.pop_front(&mut self.links) else { return };
-        self.places[page as usize] = Place::A1out;
+        self.places[page as usize] = TwoQueuePlace::A1out;
         self.a1out.push_back(&mut self.links, page);
         if self.a1out.len() > (self.capacity / 2).max(1)
             && let Some(forgotten) = self.a1out.pop_front(&mut self.links)
         {
-            self.places[forgotten as usize] = Place::Out;
+            self.places[forgotten as usize] = TwoQueuePlace::Out;
         }
     }
 }
 
 impl Policy for TwoQueue {
-    fn access(&mut self, page: u32) -> Outcome {
+    fn access(&mut self, page: u32) -> AccessOutcome {
         let place = self.places[page as usize];
         match place {
-            Place::Am => {
+            TwoQueuePlace::Am => {
                 self.am.move_to_back(&mut self.links, page);
-                return Outcome::Hit;
+                return AccessOutcome::Hit;
             }
-            Place::A1in => return Outcome::Hit,
-            Place::A1out => self.a1out.remove(&mut self.links, page),
-            Place::Out => {}
+            TwoQueuePlace::A1in => return AccessOutcome::Hit,
+            TwoQueuePlace::A1out => self.a1out.remove(&mut self.links, page),
+            TwoQueuePlace::Out => {}
         }
         if self.is_full() {
             self.reclaim();
         }
-        let is_known = place == Place::A1out;
-        let (list, place) = if is_known { (&mut self.am, Place::Am) } else { (&mut self.a1in, Place::A1in) };
+        let is_known = place == TwoQueuePlace::A1out;
+        let (list, place) =
+            if is_known { (&mut self.am, TwoQueuePlace::Am) } else { (&mut self.a1in, TwoQueuePlace::A1in) };
         list.push_back(&mut self.links, page);
         self.places[page as usize] = place;
         self.activations += u64::from(is_known);
-        Outcome::Miss
+        AccessOutcome::Miss
     }
 
     fn held(&self) -> usize {
@@ -91,7 +92,7 @@ impl Policy for TwoQueue {
     }
 
     fn holds(&self, page: u32) -> bool {
-        matches!(self.places[page as usize], Place::A1in | Place::Am)
+        matches!(self.places[page as usize], TwoQueuePlace::A1in | TwoQueuePlace::Am)
     }
 
     fn activations(&self) -> u64 {

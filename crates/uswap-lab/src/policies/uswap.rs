@@ -5,13 +5,13 @@
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::table::PageTable;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::age_test::AccessBits;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::reclaim::working_set::WorkingSet;
 
-use crate::links::{Links, List};
-use crate::pager::{FaultPolicy, Pages};
+use crate::links::{LinkedPages, PageLinks};
+use crate::pager::{FaultPolicy, SimulatedPages};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -20,9 +20,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub struct Uswap<P> {
     table: PageTable,
     policy: P,
-    links: Links,
+    links: PageLinks,
     /// In the order in which they were staged.
-    staged: List,
+    staged: LinkedPages,
     activations: u64,
 }
 
@@ -35,14 +35,14 @@ impl<P: ReclaimPolicy> Uswap<P> {
         Self {
             table: PageTable::default(),
             policy,
-            links: Links::new(distinct),
-            staged: List::default(),
+            links: PageLinks::new(distinct),
+            staged: LinkedPages::default(),
             activations: 0,
         }
     }
 
     /// Stages the next victim; `false` when there is none.
-    fn stage_one(&mut self, pages: &mut Pages) -> bool {
+    fn stage_one(&mut self, pages: &mut SimulatedPages) -> bool {
         let Some(address) = self.policy.next_victim(&mut self.table) else { return false };
         let page = (address / PAGE) as u32;
         self.table.set(address, self.table.get(address).staged(0));
@@ -52,7 +52,7 @@ impl<P: ReclaimPolicy> Uswap<P> {
     }
 
     /// Evicts the page that is staged for longest.
-    fn evict_one(&mut self, pages: &mut Pages) {
+    fn evict_one(&mut self, pages: &mut SimulatedPages) {
         let Some(page) = self.staged.pop_front(&mut self.links) else { return };
         let address = u64::from(page) * PAGE;
         let word = self.table.get(address);
@@ -78,7 +78,7 @@ impl UswapBits {
 }
 
 impl<P: ReclaimPolicy> FaultPolicy for Uswap<P> {
-    fn fault(&mut self, page: u32, pages: &mut Pages) {
+    fn fault(&mut self, page: u32, pages: &mut SimulatedPages) {
         if pages.is_full() {
             let target = self.policy.staging_target(pages.mapped() as u64).unwrap_or(0) as usize;
             while pages.staged() <= target && self.stage_one(pages) {}
@@ -86,12 +86,12 @@ impl<P: ReclaimPolicy> FaultPolicy for Uswap<P> {
         }
         let room = self.policy.has_room(false);
         let word = self.table.get(u64::from(page) * PAGE);
-        let returns = matches!(word.state(), State::Stored(_));
+        let returns = matches!(word.state(), PageState::Stored(_));
         let activate = returns && self.policy.refault(word).activate;
         self.map(page, activate || room);
     }
 
-    fn soft_fault(&mut self, page: u32, _pages: &mut Pages) {
+    fn soft_fault(&mut self, page: u32, _pages: &mut SimulatedPages) {
         self.staged.remove(&mut self.links, page);
         self.policy.soft_fault(self.table.get(u64::from(page) * PAGE));
         self.map(page, true);

@@ -12,7 +12,7 @@ use uswap_core::util::growth::{Growth, during};
 use crate::background::writeback::WritebackScratch;
 use crate::codec::TAG;
 use crate::config::ObjectId;
-use crate::object::table::Place;
+use crate::object::table::ObjectPlace;
 use crate::stats::add;
 use crate::store::Store;
 
@@ -66,10 +66,10 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         match guard.entry(index).place {
-            Place::Pool { handle: now, referenced, writing: false } if now == handle => {
+            ObjectPlace::Pool { handle: now, referenced, writing: false } if now == handle => {
                 let moved = during(Growth::Pool, || self.pool.relocate(handle));
                 let Some(handle) = moved else { return false };
-                guard.set_place(index, Place::Pool { handle, referenced, writing: false });
+                guard.set_place(index, ObjectPlace::Pool { handle, referenced, writing: false });
                 true
             }
             _ => false,

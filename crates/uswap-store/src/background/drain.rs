@@ -6,7 +6,7 @@
 //! not read here but left to those whose pages they are: brought back into memory its objects lose their last reference.
 //! Once the device has been closed a reader that looked an object up before looks again and finds the new place.
 //!
-//! **Whether it fits** is looked at beforehand ([`Room`]). A page that does not compress cannot go to the pool, a compressed
+//! **Whether it fits** is looked at beforehand ([`DrainRoom`]). A page that does not compress cannot go to the pool, a compressed
 //! one takes a whole page in memory, and one that several processes have takes a page for each.
 //!
 //! What cannot be read stays where it is: the device can then not be closed, and its other pages are safe.
@@ -16,7 +16,7 @@ use uswap_device::{Device, News};
 
 use crate::background::relocate::Mover;
 use crate::device::extent::{Extent, SLOT_UNITS, UNIT};
-use crate::object::table::Place;
+use crate::object::table::ObjectPlace;
 use crate::store::Store;
 
 /// Why a device is not drained.
@@ -33,13 +33,13 @@ pub enum DrainRefusal {
         /// Pages that it would take in memory.
         pages: u64,
         /// What there is.
-        room: Room,
+        room: DrainRoom,
     },
 }
 
 /// Where what lies on a device can go. All in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct DrainRoom {
     /// Of what is compressed, as much as the pool takes.
     pub pool: u64,
     /// Slots of other devices.
@@ -69,7 +69,7 @@ impl Holdings {
     }
 
     /// Whether all of it can go: to the pool what it takes, then to other devices, and the rest as it comes to memory.
-    fn fits(&self, room: &Room) -> bool {
+    fn fits(&self, room: &DrainRoom) -> bool {
         let left = self.slots().saturating_sub(room.pool + room.devices);
         left == 0 || (self.pages * left).div_ceil(self.slots()) <= room.memory
     }
@@ -139,11 +139,11 @@ impl Store {
         Ok(Drain { device, mover: Mover::new() })
     }
 
-    fn room_beside(&self, device: u8, holdings: &Holdings, memory: u64) -> Room {
+    fn room_beside(&self, device: u8, holdings: &Holdings, memory: u64) -> DrainRoom {
         let others = self.devices.open().filter(|(index, _)| *index != device);
         let devices = others.map(|(_, bay)| u64::from(bay.slots_free())).sum();
         let pool = holdings.compressed().min(self.pool_room() / PAGE_SIZE as u64);
-        Room { pool, devices, memory: memory.saturating_sub(pool) }
+        DrainRoom { pool, devices, memory: memory.saturating_sub(pool) }
     }
 
     fn holdings(&self, device: u8) -> Holdings {
@@ -155,7 +155,7 @@ impl Store {
                 let shard = self.shards[shard].lock();
                 from = shard.on_device(device, index, usize::MAX, LOOKS, |_| true, &mut found);
                 for entry in found.iter().map(|index| shard.entry(*index)).filter(|entry| !entry.all_cached()) {
-                    let Place::Device(extent) = entry.place else { continue };
+                    let ObjectPlace::Device(extent) = entry.place else { continue };
                     all.whole += u64::from(extent.is_page());
                     all.units += if extent.is_page() { 0 } else { u64::from(extent.units) };
                     all.pages += entry.refs - entry.cached;
@@ -166,8 +166,8 @@ impl Store {
     }
 
     /// Whether the copy lies on a device that is being drained: it must not be used anew.
-    pub(crate) fn is_leaving(&self, place: Place) -> bool {
-        matches!(place, Place::Device(extent) if self.devices.bay(extent.device).is_draining())
+    pub(crate) fn is_leaving(&self, place: ObjectPlace) -> bool {
+        matches!(place, ObjectPlace::Device(extent) if self.devices.bay(extent.device).is_draining())
     }
 
     /// Whether it makes sense to read the object in order to move it.

@@ -19,7 +19,7 @@ use crate::config::ObjectId;
 use crate::device::extent::{Extent, unpack};
 use crate::device::write_batch::{BATCH_BYTES, WriteBatch};
 use crate::device::{ReadPlan, WriteLists};
-use crate::object::table::Place;
+use crate::object::table::ObjectPlace;
 use crate::store::Store;
 
 /// Objects that are moved at a time, at most. Each takes a slot at most.
@@ -29,7 +29,7 @@ const _: () = assert!(BATCH < BATCH_BYTES / PAGE_SIZE);
 
 /// An object that is to leave its place.
 #[derive(Clone, Copy)]
-pub(crate) struct Leaving {
+pub(crate) struct LeavingObject {
     pub id: ObjectId,
     pub extent: Extent,
     pub check: u64,
@@ -42,9 +42,9 @@ pub(crate) struct Mover {
     index: u32,
     found: Vec<u32>,
     /// The objects of this step.
-    pub pages: Vec<Leaving>,
+    pub pages: Vec<LeavingObject>,
     /// Those of them that are in `batch`.
-    batched: Vec<Leaving>,
+    batched: Vec<LeavingObject>,
     batch: WriteBatch,
     io: AlignedBuf,
     plan: ReadPlan,
@@ -113,14 +113,14 @@ impl Store {
         let next = shard.on_device(device, mover.index, BATCH, looks, wanted, &mut mover.found);
         for index in &mover.found {
             let entry = shard.entry(*index);
-            let Place::Device(extent) = entry.place else { continue };
+            let ObjectPlace::Device(extent) = entry.place else { continue };
             if entry.all_cached() {
-                shard.set_place(*index, Place::Gone);
+                shard.set_place(*index, ObjectPlace::Gone);
                 self.free_copy(Some(entry.place));
                 given_up += 1;
             } else {
                 let id = self.join(mover.shard, *index);
-                mover.pages.push(Leaving { id, extent, check: entry.check });
+                mover.pages.push(LeavingObject { id, extent, check: entry.check });
             }
         }
         drop(shard);
@@ -167,14 +167,14 @@ impl Store {
     }
 
     /// The bytes of a page as read, if they are right.
-    fn verified<'a>(&self, page: &Leaving, units: &'a [u8]) -> Option<&'a [u8]> {
+    fn verified<'a>(&self, page: &LeavingObject, units: &'a [u8]) -> Option<&'a [u8]> {
         let mut whole: PageBuf = [0; PAGE_SIZE];
         let bytes = unpack(units)?;
         self.expand_whole(bytes, page.check, &mut whole).then_some(bytes)
     }
 
     /// Moves compressed bytes into the pool, if there is room; others not.
-    fn move_to_pool(&self, page: &Leaving, bytes: &[u8]) -> bool {
+    fn move_to_pool(&self, page: &LeavingObject, bytes: &[u8]) -> bool {
         let mut tagged = [0; TAG + MAX_COMPRESSED];
         let length = TAG + bytes.len();
         if length > tagged.len() {
@@ -184,7 +184,7 @@ impl Store {
         tagged[TAG..length].copy_from_slice(bytes);
         let stored = during(Growth::Pool, || self.pool.alloc(&tagged[..length]));
         let Ok(handle) = stored else { return false };
-        self.settle_moved(page, Place::pool(handle));
+        self.settle_moved(page, ObjectPlace::pool(handle));
         true
     }
 
@@ -193,7 +193,7 @@ impl Store {
         self.write_objects(&mut mover.batch, &mut mover.extents, &mut mover.lists, mover.taker);
         for (page, extent) in mover.batched.iter().zip(&mover.extents) {
             self.note_whole(extent);
-            self.settle_moved(page, Place::Device(*extent));
+            self.settle_moved(page, ObjectPlace::Device(*extent));
         }
         report.moved += mover.extents.len() as u32;
         report.refused += (mover.batched.len() - mover.extents.len()) as u32;
@@ -201,10 +201,10 @@ impl Store {
 
     /// The page lies in `new` too. Its entry changes over if it still names the old place; else the object was freed
     /// meanwhile, or its copy given up.
-    fn settle_moved(&self, page: &Leaving, new: Place) {
+    fn settle_moved(&self, page: &LeavingObject, new: ObjectPlace) {
         let (shard, index) = self.split(page.id);
         let mut guard = self.shards[shard].lock();
-        let old = Place::Device(page.extent);
+        let old = ObjectPlace::Device(page.extent);
         let entry = guard.entry(index);
         let same = entry.place == old && entry.check == page.check;
         if same {

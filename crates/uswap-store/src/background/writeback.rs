@@ -21,7 +21,7 @@ use crate::config::ObjectId;
 use crate::device::WriteLists;
 use crate::device::extent::Extent;
 use crate::device::write_batch::{BATCH_OBJECTS, WriteBatch};
-use crate::object::table::{List, Place, Shard};
+use crate::object::table::{EntryList, ObjectPlace, Shard};
 use crate::stats::add;
 use crate::store::Store;
 
@@ -120,7 +120,7 @@ impl Store {
         let before = self.pool_bytes();
         if self.above(LOW_PERCENT) {
             self.writing_back.store(true, Relaxed);
-            report.given_up = self.give_up_cached(List::PoolCached, GIVE_UP);
+            report.given_up = self.give_up_cached(EntryList::PoolCached, GIVE_UP);
         }
         if self.above(LOW_PERCENT) && !report.progressed() && self.is_worth_compacting() {
             report.moved = self.compact(scratch);
@@ -160,7 +160,7 @@ impl Store {
         scratch.extents.clear();
         scratch.batch.clear();
         scratch.batch.packing = self.packing();
-        if self.devices.has_room() || self.give_up_cached(List::DeviceCached, GIVE_UP) > 0 || self.squeeze() {
+        if self.devices.has_room() || self.give_up_cached(EntryList::DeviceCached, GIVE_UP) > 0 || self.squeeze() {
             self.select(scratch);
             self.pause();
             self.write_objects(&mut scratch.batch, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
@@ -201,12 +201,12 @@ impl Store {
                 break;
             }
             let Some(index) = shard.next_victim(4 * PER_LOCK) else { break };
-            let Place::Pool { handle, .. } = shard.entry(index).place else {
+            let ObjectPlace::Pool { handle, .. } = shard.entry(index).place else {
                 unreachable!("the LRU holds pool objects")
             };
             let batch = &mut scratch.batch;
             self.pool.read(handle, &mut |bytes| batch.push(&bytes[TAG..]));
-            shard.set_place(index, Place::Pool { handle, referenced: false, writing: true });
+            shard.set_place(index, ObjectPlace::Pool { handle, referenced: false, writing: true });
             scratch.victims.push(Victim { id: self.join(shard_number, index), handle });
         }
     }
@@ -223,8 +223,8 @@ impl Store {
                 _ if released => {
                     guard.vacate(index);
                 }
-                Some(extent) => guard.set_place(index, Place::Device(extent)),
-                None => guard.set_place(index, Place::pool(victim.handle)),
+                Some(extent) => guard.set_place(index, ObjectPlace::Device(extent)),
+                None => guard.set_place(index, ObjectPlace::pool(victim.handle)),
             }
             drop(guard);
             if released && let Some(extent) = extent {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-use uswap_core::{Locking, PAGE_SIZE, RankedRwLock, Run, Slots, ranks, worker_number};
+use uswap_core::{Locking, PAGE_SIZE, RankedRwLock, SlotRun, Slots, ranks, worker_number};
 use uswap_device::{Device, DeviceClass, Errno, News, ReadQueue, ReadRequest};
 
 use crate::background::squeeze::Taker;
@@ -66,7 +66,7 @@ pub(crate) struct Rules {
 }
 
 /// Where a page was written: index of the device, slot.
-pub(crate) type Spot = (u8, u32);
+pub(crate) type DeviceSpot = (u8, u32);
 
 impl SwapDevice {
     pub fn new(device: Box<dyn Device>, priority: i32, locking: Locking, rules: Arc<Rules>) -> Self {
@@ -190,7 +190,7 @@ impl SwapDevice {
 
     /// Frees a page's slot.
     pub fn free_slot(&self, slot: u32) {
-        self.slots.free(worker_number(), Run { first: slot, count: 1 });
+        self.slots.free(worker_number(), SlotRun { first: slot, count: 1 });
     }
 
     /// Frees an object, and the slots in which it was the last.
@@ -255,7 +255,7 @@ impl SwapDevice {
 
     /// Writes pages from the start of `bytes` into slots of this device until all are written or one write failed;
     /// the slots are appended to `slots`.
-    fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<Run>) {
+    fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<SlotRun>) {
         self.take_slots((bytes.len() / PAGE_SIZE) as u32, runs, Taker::Anybody);
         let mut rest = bytes;
         let mut failed = false;
@@ -294,9 +294,9 @@ impl SwapDevice {
             let part = batch.lay_out(extents.len(), run.count, &mut lists.places);
             let count = (part.bytes.len() / PAGE_SIZE) as u32;
             if count < run.count {
-                self.slots.free(worker_number(), Run { first: run.first + count, count: run.count - count });
+                self.slots.free(worker_number(), SlotRun { first: run.first + count, count: run.count - count });
             }
-            failed = !self.write_run(Run { first: run.first, count }, part.bytes);
+            failed = !self.write_run(SlotRun { first: run.first, count }, part.bytes);
             if !failed {
                 extents.extend(part.places.iter().map(|&(unit, units)| Extent {
                     device: index,
@@ -310,7 +310,7 @@ impl SwapDevice {
     }
 
     /// Writes one run; on failure its slots are given back or set aside.
-    fn write_run(&self, run: Run, bytes: &[u8]) -> bool {
+    fn write_run(&self, run: SlotRun, bytes: &[u8]) -> bool {
         let device = self.device().filter(|_| !self.latched.load(Relaxed));
         let result = device.map_or(Err(Errno::IO), |device| device.write(run.first, bytes));
         match result {
@@ -436,7 +436,7 @@ impl ReadPlan {
 /// Buffers of a writing thread, so that writing does not allocate.
 pub(crate) struct WriteLists {
     slots: Vec<u32>,
-    runs: Vec<Run>,
+    runs: Vec<SlotRun>,
     turns: Vec<u8>,
     places: Vec<(u32, u8)>,
 }
@@ -449,14 +449,14 @@ impl Default for WriteLists {
 }
 
 /// All devices that ever were.
-pub(crate) struct Devices {
+pub(crate) struct SwapDevices {
     bays: Box<[OnceLock<SwapDevice>]>,
     turn: AtomicU32,
     locking: Locking,
     pub rules: Arc<Rules>,
 }
 
-impl Devices {
+impl SwapDevices {
     pub fn new(locking: Locking) -> Self {
         let bays = (0..MAX_DEVICES).map(|_| OnceLock::new()).collect();
         Self { bays, turn: AtomicU32::new(0), locking, rules: Arc::default() }
@@ -499,7 +499,7 @@ impl Devices {
 
     /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and appends where each
     /// went to `spots`: a prefix of the pages, all of them when there was room.
-    pub fn write_pages(&self, bytes: &[u8], spots: &mut Vec<Spot>, lists: &mut WriteLists) {
+    pub fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let mut written = 0;
         let mut turns = std::mem::take(&mut lists.turns);
         self.turns(&mut turns);

@@ -18,11 +18,11 @@ use crate::device::extent::{Extent, SLOT_UNITS};
 
 const CLUSTER: usize = 512;
 
-type Cluster = Box<[Living; CLUSTER]>;
+type PackCluster = Box<[Living; CLUSTER]>;
 
 /// Living units of the slots of one device.
 pub(crate) struct Packs {
-    clusters: Blocks<OnceLock<Cluster>>,
+    clusters: Blocks<OnceLock<PackCluster>>,
     objects: AtomicU64,
     units: AtomicU64,
     slots: AtomicU64,

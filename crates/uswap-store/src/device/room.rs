@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use uswap_core::{Run, worker_number};
+use uswap_core::{SlotRun, worker_number};
 
 use super::SwapDevice;
 use crate::background::squeeze::Taker;
@@ -55,7 +55,7 @@ impl SwapDevice {
     }
 
     /// Takes slots. What others took at the same moment may have been the last before the reserve: then all are given back.
-    pub(super) fn take_slots(&self, count: u32, runs: &mut Vec<Run>, taker: Taker) {
+    pub(super) fn take_slots(&self, count: u32, runs: &mut Vec<SlotRun>, taker: Taker) {
         runs.clear();
         let count = self.room_of(taker).map_or(count, |room| count.min(room));
         if count == 0 || !self.usable() {

@@ -22,7 +22,7 @@ pub(crate) const BATCH_OBJECTS: usize = 512;
 
 /// An object of a batch, in units.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct BatchPiece {
     start: u32,
     units: u32,
 }
@@ -31,7 +31,7 @@ struct Piece {
 pub(crate) struct WriteBatch {
     collected: AlignedBuf,
     laid_out: AlignedBuf,
-    pieces: Vec<Piece>,
+    pieces: Vec<BatchPiece>,
     /// Units collected.
     units: u32,
     /// Off: each object begins a slot.
@@ -41,7 +41,7 @@ pub(crate) struct WriteBatch {
 }
 
 /// A part of a batch in the shape of a run of slots.
-pub(crate) struct Part<'a> {
+pub(crate) struct BatchPart<'a> {
     /// What is to be written: whole slots.
     pub bytes: &'a [u8],
     /// First unit, counted from the start of the run, and units of each piece.
@@ -90,7 +90,7 @@ impl WriteBatch {
     }
 
     fn note(&mut self, units: usize) {
-        self.pieces.push(Piece { start: self.units, units: units as u32 });
+        self.pieces.push(BatchPiece { start: self.units, units: units as u32 });
         self.units += units as u32;
     }
 
@@ -107,7 +107,7 @@ impl WriteBatch {
     }
 
     /// Lays the pieces from `first` on out into a run of `slots`, as many as fit: one at least.
-    pub fn lay_out<'a>(&'a mut self, first: usize, slots: u32, places: &'a mut Vec<(u32, u8)>) -> Part<'a> {
+    pub fn lay_out<'a>(&'a mut self, first: usize, slots: u32, places: &'a mut Vec<(u32, u8)>) -> BatchPart<'a> {
         let room = slots.min((BATCH_BYTES / PAGE_SIZE) as u32) * SLOT_UNITS as u32;
         places.clear();
         let mut end = 0;
@@ -125,7 +125,7 @@ impl WriteBatch {
         }
         let whole = (end as usize * UNIT).next_multiple_of(PAGE_SIZE);
         self.laid_out[end as usize * UNIT..whole].fill(0);
-        Part { bytes: &self.laid_out[..whole], places }
+        BatchPart { bytes: &self.laid_out[..whole], places }
     }
 }
 

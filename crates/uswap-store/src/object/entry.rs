@@ -8,7 +8,7 @@
 //! pool. No object knows its neighbours in a list: in which order copies go is a matter of chunks of objects (`table.rs`).
 //!
 //! The counts of references are the use counts of the slots: the swap map. Counts that do not fit into 4 bits lie
-//! in a table beside ([`Counts`], `table.rs`), and [`OVERFLOW`] says so.
+//! in a table beside ([`EntryCounts`], `table.rs`), and [`OVERFLOW`] says so.
 
 use uswap_core::Handle;
 
@@ -19,7 +19,7 @@ pub(crate) const OVERFLOW: u64 = 0xF;
 
 /// Where the copy of an object is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ObjectPlace {
     /// The entry is not in use.
     Vacant,
     /// One word repeated.
@@ -32,7 +32,7 @@ pub(crate) enum Place {
     Gone,
 }
 
-impl Place {
+impl ObjectPlace {
     pub fn pool(handle: Handle) -> Self {
         Self::Pool { handle, referenced: false, writing: false }
     }
@@ -40,19 +40,19 @@ impl Place {
 
 /// References of all kinds, and how many of them are cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Counts {
+pub(crate) struct EntryCounts {
     pub refs: u64,
     pub cached: u64,
 }
 
 /// An object as it is stored.
 #[derive(Clone, Copy)]
-pub(crate) struct Packed {
+pub(crate) struct PackedExtent {
     check: u64,
     word: u64,
 }
 
-const _: () = assert!(size_of::<Packed>() == 16);
+const _: () = assert!(size_of::<PackedExtent>() == 16);
 
 mod kind {
     pub const VACANT: u64 = 0;
@@ -75,11 +75,11 @@ const UNITS_AT: u32 = 25;
 const UNITS_MASK: u64 = (1 << 6) - 1;
 const HIGH_AT: u32 = 32;
 
-impl Packed {
+impl PackedExtent {
     pub const VACANT: Self = Self { check: 0, word: kind::VACANT };
 
     /// An object without references.
-    pub fn new(check: u64, place: Place) -> Self {
+    pub fn new(check: u64, place: ObjectPlace) -> Self {
         let mut entry = Self { check, word: 0 };
         entry.set_place(place);
         entry
@@ -90,57 +90,57 @@ impl Packed {
         self.check
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> ObjectPlace {
         let high = (self.word >> HIGH_AT) as u32;
         match self.word & kind::MASK {
-            kind::VACANT => Place::Vacant,
-            kind::FILLED => Place::Filled(self.check),
-            kind::POOL => Place::Pool {
+            kind::VACANT => ObjectPlace::Vacant,
+            kind::FILLED => ObjectPlace::Filled(self.check),
+            kind::POOL => ObjectPlace::Pool {
                 handle: Handle::from_bits(high),
                 referenced: self.word & REFERENCED != 0,
                 writing: self.word & WRITING != 0,
             },
-            kind::DEVICE => Place::Device(Extent {
+            kind::DEVICE => ObjectPlace::Device(Extent {
                 device: (self.word >> DEVICE_AT) as u8,
                 slot: high,
                 offset: (self.word >> OFFSET_AT & UNITS_MASK) as u8,
                 units: (self.word >> UNITS_AT & UNITS_MASK) as u8 + 1,
             }),
-            _ => Place::Gone,
+            _ => ObjectPlace::Gone,
         }
     }
 
     /// Changes the place. Once it was a repeated word the checksum is lost.
-    pub fn set_place(&mut self, place: Place) {
+    pub fn set_place(&mut self, place: ObjectPlace) {
         let high = |bits: u32| u64::from(bits) << HIGH_AT;
         let word = match place {
-            Place::Vacant => kind::VACANT,
-            Place::Filled(word) => {
+            ObjectPlace::Vacant => kind::VACANT,
+            ObjectPlace::Filled(word) => {
                 self.check = word;
                 kind::FILLED
             }
-            Place::Pool { handle, referenced, writing } => {
+            ObjectPlace::Pool { handle, referenced, writing } => {
                 let flags = if referenced { REFERENCED } else { 0 } | if writing { WRITING } else { 0 };
                 kind::POOL | flags | high(handle.to_bits())
             }
-            Place::Device(Extent { device, slot, offset, units }) => {
+            ObjectPlace::Device(Extent { device, slot, offset, units }) => {
                 debug_assert!((1..=64).contains(&units) && offset < 64);
                 let units = u64::from(units) - 1;
                 let within = u64::from(offset) << OFFSET_AT | units << UNITS_AT;
                 kind::DEVICE | u64::from(device) << DEVICE_AT | within | high(slot)
             }
-            Place::Gone => kind::GONE,
+            ObjectPlace::Gone => kind::GONE,
         };
         self.word = word | self.word & COUNTS_MASK;
     }
 
     /// The counts; when `refs` is [`OVERFLOW`] both lie beside.
-    pub fn counts(&self) -> Counts {
-        Counts { refs: self.word >> REFS_AT & OVERFLOW, cached: self.word >> CACHED_AT & OVERFLOW }
+    pub fn counts(&self) -> EntryCounts {
+        EntryCounts { refs: self.word >> REFS_AT & OVERFLOW, cached: self.word >> CACHED_AT & OVERFLOW }
     }
 
     /// `refs` at most [`OVERFLOW`], and `cached` not more than `refs`.
-    pub fn set_counts(&mut self, counts: Counts) {
+    pub fn set_counts(&mut self, counts: EntryCounts) {
         debug_assert!(counts.refs <= OVERFLOW && counts.cached <= counts.refs);
         self.word = self.word & !COUNTS_MASK | counts.refs << REFS_AT | counts.cached << CACHED_AT;
     }
@@ -152,22 +152,24 @@ mod tests {
 
     use super::*;
 
-    fn place() -> impl Strategy<Value = Place> {
+    fn place() -> impl Strategy<Value = ObjectPlace> {
         prop_oneof![
-            Just(Place::Vacant),
-            (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(|(bits, referenced, writing)| Place::Pool {
+            Just(ObjectPlace::Vacant),
+            (any::<u32>(), any::<bool>(), any::<bool>()).prop_map(|(bits, referenced, writing)| ObjectPlace::Pool {
                 handle: Handle::from_bits(bits),
                 referenced,
                 writing
             }),
             (any::<u8>(), any::<u32>(), 0u8..64, 1u8..=64)
-                .prop_map(|(device, slot, offset, units)| Place::Device(Extent { device, slot, offset, units })),
-            Just(Place::Gone),
+                .prop_map(|(device, slot, offset, units)| ObjectPlace::Device(Extent { device, slot, offset, units })),
+            Just(ObjectPlace::Gone),
         ]
     }
 
-    fn counts() -> impl Strategy<Value = Counts> {
-        (0..=OVERFLOW).prop_flat_map(|refs| (Just(refs), 0..=refs)).prop_map(|(refs, cached)| Counts { refs, cached })
+    fn counts() -> impl Strategy<Value = EntryCounts> {
+        (0..=OVERFLOW)
+            .prop_flat_map(|refs| (Just(refs), 0..=refs))
+            .prop_map(|(refs, cached)| EntryCounts { refs, cached })
     }
 
     proptest! {
@@ -178,19 +180,19 @@ mod tests {
             filled in any::<u64>(),
             steps in prop::collection::vec((place(), counts()), 1..8),
         ) {
-            let mut entry = Packed::new(check, Place::Gone);
+            let mut entry = PackedExtent::new(check, ObjectPlace::Gone);
             for (place, counts) in steps {
                 entry.set_place(place);
                 entry.set_counts(counts);
                 prop_assert_eq!((entry.check(), entry.place(), entry.counts()), (check, place, counts));
-                entry.set_place(Place::Gone);
-                prop_assert_eq!((entry.check(), entry.place(), entry.counts()), (check, Place::Gone, counts));
+                entry.set_place(ObjectPlace::Gone);
+                prop_assert_eq!((entry.check(), entry.place(), entry.counts()), (check, ObjectPlace::Gone, counts));
                 entry.set_place(place);
-                entry.set_counts(Counts { refs: 1, cached: 0 });
+                entry.set_counts(EntryCounts { refs: 1, cached: 0 });
                 prop_assert_eq!((entry.check(), entry.place()), (check, place));
             }
-            entry.set_place(Place::Filled(filled));
-            prop_assert_eq!((entry.place(), entry.counts()), (Place::Filled(filled), Counts { refs: 1, cached: 0 }));
+            entry.set_place(ObjectPlace::Filled(filled));
+            prop_assert_eq!((entry.place(), entry.counts()), (ObjectPlace::Filled(filled), EntryCounts { refs: 1, cached: 0 }));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The entries of a shard's objects, and the order in which their copies may go.
 //!
 //! Entries lie in chunks of 64 that never move, so that growing never copies under the lock. An entry with a copy is a
-//! member of at most one list, chosen by its state alone (`Entry::home`):
+//! member of at most one list, chosen by its state alone (`TableEntry::home`):
 //!
 //! | copy | all references cached | list |
 //! |---|---|---|
@@ -27,8 +27,8 @@ use std::collections::HashMap;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::device::extent::Extent;
-pub(crate) use crate::object::entry::Place;
-use crate::object::entry::{Counts, OVERFLOW, Packed};
+pub(crate) use crate::object::entry::ObjectPlace;
+use crate::object::entry::{EntryCounts, OVERFLOW, PackedExtent};
 
 /// Entries of a chunk: a bit of a word each.
 const CHUNK: usize = u64::BITS as usize;
@@ -41,7 +41,7 @@ const HOLES: usize = 3;
 /// The lists of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum List {
+pub(crate) enum EntryList {
     Lru,
     PoolCached,
     DeviceCached,
@@ -50,25 +50,25 @@ pub(crate) enum List {
 
 /// What is known of one object. `refs` counts all references, `cached` those of them that are cached.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     /// The checksum of the page ([`uswap_core::PageHash::check`]); of a repeated word it means nothing.
     pub check: u64,
     pub refs: u64,
     pub cached: u64,
-    pub place: Place,
+    pub place: ObjectPlace,
 }
 
-impl Entry {
+impl TableEntry {
     pub fn all_cached(&self) -> bool {
         self.refs > 0 && self.refs == self.cached
     }
 
-    fn home(&self) -> List {
+    fn home(&self) -> EntryList {
         match self.place {
-            Place::Pool { writing: false, .. } if self.all_cached() => List::PoolCached,
-            Place::Pool { writing: false, .. } => List::Lru,
-            Place::Device(_) if self.all_cached() => List::DeviceCached,
-            _ => List::None,
+            ObjectPlace::Pool { writing: false, .. } if self.all_cached() => EntryList::PoolCached,
+            ObjectPlace::Pool { writing: false, .. } => EntryList::Lru,
+            ObjectPlace::Device(_) if self.all_cached() => EntryList::DeviceCached,
+            _ => EntryList::None,
         }
     }
 }
@@ -82,8 +82,8 @@ struct Pair {
 
 const APART: Pair = Pair { prev: NONE, next: NONE };
 
-struct Chunk {
-    entries: [Packed; CHUNK],
+struct EntryChunk {
+    entries: [PackedExtent; CHUNK],
     /// A bit for each entry that is not in use.
     vacant: u64,
     /// A bit for each member of the lists.
@@ -94,7 +94,7 @@ struct Chunk {
 /// The objects of one shard, by index.
 pub(crate) struct Shard {
     /// By number; `None` where nothing was left.
-    chunks: Vec<Option<Box<Chunk>>>,
+    chunks: Vec<Option<Box<EntryChunk>>>,
     /// How many there are none of, and a number below which all are there.
     absent: usize,
     lowest_absent: usize,
@@ -106,7 +106,7 @@ pub(crate) struct Shard {
     /// Where writeback has come to: a chunk, and an entry in it.
     hand: (u32, u32),
     /// Counts of the objects that have too many references for their entry.
-    crowded: HashMap<u32, Counts>,
+    crowded: HashMap<u32, EntryCounts>,
 }
 
 /// The chunk of an entry, and its bit there.
@@ -130,13 +130,13 @@ impl Shard {
 
     /// Memory of the entries, and of the counts beside.
     pub fn bytes(&self) -> u64 {
-        let beside = self.crowded.capacity() * size_of::<(u32, Counts)>();
-        let pointers = self.chunks.capacity() * size_of::<Option<Box<Chunk>>>();
-        ((self.chunks.len() - self.absent) * size_of::<Chunk>() + pointers + beside) as u64
+        let beside = self.crowded.capacity() * size_of::<(u32, EntryCounts)>();
+        let pointers = self.chunks.capacity() * size_of::<Option<Box<EntryChunk>>>();
+        ((self.chunks.len() - self.absent) * size_of::<EntryChunk>() + pointers + beside) as u64
     }
 
     /// A new object with one authoritative reference; its index is below `limit`.
-    pub fn insert(&mut self, check: u64, place: Place, limit: u32) -> Option<u32> {
+    pub fn insert(&mut self, check: u64, place: ObjectPlace, limit: u32) -> Option<u32> {
         if self.filling == NONE || self.chunk(self.filling).vacant == 0 {
             self.fill_another(limit)?;
         }
@@ -144,9 +144,9 @@ impl Shard {
         let chunk = self.chunk_mut(number);
         let at = chunk.vacant.trailing_zeros();
         chunk.vacant &= chunk.vacant - 1;
-        chunk.entries[at as usize] = Packed::new(check, place);
+        chunk.entries[at as usize] = PackedExtent::new(check, place);
         let index = number * CHUNK as u32 + at;
-        self.set_counts(index, Counts { refs: 1, cached: 0 });
+        self.set_counts(index, EntryCounts { refs: 1, cached: 0 });
         self.join(index, self.entry(index).home());
         Some(index)
     }
@@ -164,7 +164,7 @@ impl Shard {
                 self.filling = oldest;
             }
         }
-        self.among_older = self.chunk(self.filling).members[List::Lru as usize] != 0;
+        self.among_older = self.chunk(self.filling).members[EntryList::Lru as usize] != 0;
         Some(())
     }
 
@@ -177,8 +177,8 @@ impl Shard {
         if (number + 1) * CHUNK > limit as usize {
             return None;
         }
-        let entries = [Packed::VACANT; CHUNK];
-        let chunk = Chunk { entries, vacant: u64::MAX, members: [0; 3], links: [APART; 4] };
+        let entries = [PackedExtent::VACANT; CHUNK];
+        let chunk = EntryChunk { entries, vacant: u64::MAX, members: [0; 3], links: [APART; 4] };
         during(Growth::ObjectTable, || match self.chunks.get_mut(number) {
             Some(place) => *place = Some(Box::new(chunk)),
             None => self.chunks.push(Some(Box::new(chunk))),
@@ -191,7 +191,7 @@ impl Shard {
     /// Gives chunks in which nothing is left back to the system, but for one to each eight that are in use: those are
     /// wanted again as objects come and go. Returns how many went.
     pub fn trim(&mut self) -> u32 {
-        let is_empty = |chunk: &Option<Box<Chunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
+        let is_empty = |chunk: &Option<Box<EntryChunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
         let empty = self.chunks.iter().filter(|chunk| is_empty(chunk)).count();
         let in_use = self.chunks.len() - self.absent - empty;
         let surplus = empty.saturating_sub(in_use / 8 + 1);
@@ -221,33 +221,33 @@ impl Shard {
     }
 
     /// What is known of the object at `index`; it is vacant where there is none any more.
-    pub fn entry(&self, index: u32) -> Entry {
+    pub fn entry(&self, index: u32) -> TableEntry {
         let packed = self.packed(index);
-        let Counts { refs, cached } = match packed.counts() {
-            Counts { refs: OVERFLOW, .. } => self.crowded[&index],
+        let EntryCounts { refs, cached } = match packed.counts() {
+            EntryCounts { refs: OVERFLOW, .. } => self.crowded[&index],
             counts => counts,
         };
-        Entry { check: packed.check(), refs, cached, place: packed.place() }
+        TableEntry { check: packed.check(), refs, cached, place: packed.place() }
     }
 
-    fn chunk(&self, number: u32) -> &Chunk {
+    fn chunk(&self, number: u32) -> &EntryChunk {
         self.chunks[number as usize].as_deref().expect(LEFT)
     }
 
-    fn chunk_mut(&mut self, number: u32) -> &mut Chunk {
+    fn chunk_mut(&mut self, number: u32) -> &mut EntryChunk {
         self.chunks[number as usize].as_deref_mut().expect(LEFT)
     }
 
-    fn packed(&self, index: u32) -> &Packed {
+    fn packed(&self, index: u32) -> &PackedExtent {
         let chunk = self.chunks[index as usize / CHUNK].as_deref();
-        chunk.map_or(&Packed::VACANT, |chunk| &chunk.entries[index as usize % CHUNK])
+        chunk.map_or(&PackedExtent::VACANT, |chunk| &chunk.entries[index as usize % CHUNK])
     }
 
-    fn at(&mut self, index: u32) -> &mut Packed {
+    fn at(&mut self, index: u32) -> &mut PackedExtent {
         &mut self.chunk_mut(index / CHUNK as u32).entries[index as usize % CHUNK]
     }
 
-    fn set_counts(&mut self, index: u32, counts: Counts) {
+    fn set_counts(&mut self, index: u32, counts: EntryCounts) {
         if self.packed(index).counts().refs == OVERFLOW && counts.refs < OVERFLOW {
             self.crowded.remove(&index);
         }
@@ -255,7 +255,7 @@ impl Shard {
             self.at(index).set_counts(counts);
         } else {
             during(Growth::ObjectTable, || self.crowded.insert(index, counts));
-            self.at(index).set_counts(Counts { refs: OVERFLOW, cached: 0 });
+            self.at(index).set_counts(EntryCounts { refs: OVERFLOW, cached: 0 });
         }
     }
 
@@ -272,7 +272,7 @@ impl Shard {
     ) -> Option<u32> {
         let end = (self.chunks.len() * CHUNK) as u32;
         for index in from..end.min(from + looks) {
-            if matches!(self.packed(index).place(), Place::Device(at) if at.device == device && wanted(&at)) {
+            if matches!(self.packed(index).place(), ObjectPlace::Device(at) if at.device == device && wanted(&at)) {
                 found.push(index);
                 if found.len() == most {
                     return Some(index + 1);
@@ -283,44 +283,44 @@ impl Shard {
     }
 
     /// Changes the copy of an object, and with it the list that it is in.
-    pub fn set_place(&mut self, index: u32, place: Place) {
+    pub fn set_place(&mut self, index: u32, place: ObjectPlace) {
         let entry = self.entry(index);
-        let (old, new) = (entry.home(), Entry { place, ..entry }.home());
+        let (old, new) = (entry.home(), TableEntry { place, ..entry }.home());
         self.at(index).set_place(place);
         self.change_over(index, old, new);
     }
 
     /// Notes that the object was loaded: writeback passes it by once.
     pub fn set_referenced(&mut self, index: u32) {
-        if let Place::Pool { handle, writing, .. } = self.packed(index).place() {
-            self.at(index).set_place(Place::Pool { handle, writing, referenced: true });
+        if let ObjectPlace::Pool { handle, writing, .. } = self.packed(index).place() {
+            self.at(index).set_place(ObjectPlace::Pool { handle, writing, referenced: true });
         }
     }
 
     /// Adds to the counts of references and of cached ones. When no reference is left the entry becomes vacant and
     /// the copy is returned to be freed, except during a write: then the writer finds `refs == 0` and does it.
     #[must_use]
-    pub fn add_refs(&mut self, index: u32, refs: i64, cached: i64) -> Option<Place> {
+    pub fn add_refs(&mut self, index: u32, refs: i64, cached: i64) -> Option<ObjectPlace> {
         let entry = self.entry(index);
-        debug_assert!(entry.refs > 0 && !matches!(entry.place, Place::Vacant), "object {index} has no reference");
+        debug_assert!(entry.refs > 0 && !matches!(entry.place, ObjectPlace::Vacant), "object {index} has no reference");
         let refs = entry.refs.checked_add_signed(refs).expect("a reference was released too often");
         let cached = entry.cached.checked_add_signed(cached).expect("a cached reference was released too often");
         debug_assert!(cached <= refs, "object {index}: an authoritative reference was released too often");
-        if refs == 0 && !matches!(entry.place, Place::Pool { writing: true, .. }) {
+        if refs == 0 && !matches!(entry.place, ObjectPlace::Pool { writing: true, .. }) {
             return Some(self.vacate(index));
         }
-        self.set_counts(index, Counts { refs, cached });
-        let (old, new) = (entry.home(), Entry { refs, cached, ..entry }.home());
+        self.set_counts(index, EntryCounts { refs, cached });
+        let (old, new) = (entry.home(), TableEntry { refs, cached, ..entry }.home());
         self.change_over(index, old, new);
         None
     }
 
     /// Ends the object and returns its copy.
-    pub fn vacate(&mut self, index: u32) -> Place {
+    pub fn vacate(&mut self, index: u32) -> ObjectPlace {
         let entry = self.entry(index);
         self.leave(index, entry.home());
-        self.set_counts(index, Counts { refs: 0, cached: 0 });
-        self.at(index).set_place(Place::Vacant);
+        self.set_counts(index, EntryCounts { refs: 0, cached: 0 });
+        self.at(index).set_place(ObjectPlace::Vacant);
         let (number, bit) = split(index);
         let vacant = &mut self.chunk_mut(number).vacant;
         let before = std::mem::replace(vacant, *vacant | bit);
@@ -331,14 +331,14 @@ impl Shard {
     }
 
     /// A member of the chunk at the tail of `list`.
-    pub fn tail(&self, list: List) -> Option<u32> {
+    pub fn tail(&self, list: EntryList) -> Option<u32> {
         let number = self.ends[list as usize].prev;
         (number != NONE).then(|| number * CHUNK as u32 + self.chunk(number).members[list as usize].trailing_zeros())
     }
 
     /// The next object for writeback: not loaded since it was last looked at. `None` also after `looks` that were.
     pub fn next_victim(&mut self, looks: usize) -> Option<u32> {
-        let lru = List::Lru as usize;
+        let lru = EntryList::Lru as usize;
         let mut looked = 0;
         while looked < looks {
             let number = self.ends[lru].prev;
@@ -359,8 +359,8 @@ impl Shard {
             let at = ahead.trailing_zeros();
             let index = number * CHUNK as u32 + at;
             match self.packed(index).place() {
-                Place::Pool { handle, referenced: true, writing } => {
-                    self.at(index).set_place(Place::Pool { handle, referenced: false, writing });
+                ObjectPlace::Pool { handle, referenced: true, writing } => {
+                    self.at(index).set_place(ObjectPlace::Pool { handle, referenced: false, writing });
                     self.hand.1 = at + 1;
                     looked += 1;
                 }
@@ -370,15 +370,15 @@ impl Shard {
         None
     }
 
-    fn change_over(&mut self, index: u32, old: List, new: List) {
+    fn change_over(&mut self, index: u32, old: EntryList, new: EntryList) {
         if old != new {
             self.leave(index, old);
             self.join(index, new);
         }
     }
 
-    fn join(&mut self, index: u32, list: List) {
-        if list == List::None {
+    fn join(&mut self, index: u32, list: EntryList) {
+        if list == EntryList::None {
             return;
         }
         let (number, bit) = split(index);
@@ -389,8 +389,8 @@ impl Shard {
         }
     }
 
-    fn leave(&mut self, index: u32, list: List) {
-        if list == List::None {
+    fn leave(&mut self, index: u32, list: EntryList) {
+        if list == EntryList::None {
             return;
         }
         let (number, bit) = split(index);
@@ -430,29 +430,29 @@ mod tests {
 
     use super::*;
 
-    fn pool(n: u32) -> Place {
-        Place::pool(Handle::from_bits(n))
+    fn pool(n: u32) -> ObjectPlace {
+        ObjectPlace::pool(Handle::from_bits(n))
     }
 
-    fn device(slot: u32) -> Place {
-        Place::Device(Extent { device: 1, slot, offset: 37, units: 7 })
+    fn device(slot: u32) -> ObjectPlace {
+        ObjectPlace::Device(Extent { device: 1, slot, offset: 37, units: 7 })
     }
 
     #[test]
     fn lists_follow_the_state() {
         let mut shard = Shard::new();
         let ids: Vec<u32> = (0..3).map(|i| shard.insert(i, pool(i as u32), 1024).unwrap()).collect();
-        assert_eq!(shard.tail(List::Lru), Some(ids[0]));
+        assert_eq!(shard.tail(EntryList::Lru), Some(ids[0]));
         assert_eq!(shard.add_refs(ids[1], 1, 1), None);
-        assert_eq!(shard.tail(List::PoolCached), None, "one reference is authoritative");
+        assert_eq!(shard.tail(EntryList::PoolCached), None, "one reference is authoritative");
         assert_eq!(shard.add_refs(ids[1], 0, 1), None);
-        assert_eq!((shard.tail(List::Lru), shard.tail(List::PoolCached)), (Some(ids[0]), Some(ids[1])));
+        assert_eq!((shard.tail(EntryList::Lru), shard.tail(EntryList::PoolCached)), (Some(ids[0]), Some(ids[1])));
         shard.set_place(ids[1], device(1));
-        assert_eq!((shard.tail(List::PoolCached), shard.tail(List::DeviceCached)), (None, Some(ids[1])));
-        shard.set_place(ids[1], Place::Gone);
-        assert_eq!(shard.tail(List::DeviceCached), None);
+        assert_eq!((shard.tail(EntryList::PoolCached), shard.tail(EntryList::DeviceCached)), (None, Some(ids[1])));
+        shard.set_place(ids[1], ObjectPlace::Gone);
+        assert_eq!(shard.tail(EntryList::DeviceCached), None);
         assert_eq!(shard.add_refs(ids[1], -1, -1), None);
-        assert_eq!(shard.add_refs(ids[1], -1, -1), Some(Place::Gone));
+        assert_eq!(shard.add_refs(ids[1], -1, -1), Some(ObjectPlace::Gone));
     }
 
     fn take(shard: &mut Shard) -> Option<u32> {
@@ -494,9 +494,9 @@ mod tests {
         }
         let bytes = shard.bytes();
         let fresh = |shard: &mut Shard| {
-            let index = shard.insert(9, Place::Gone, 1024).unwrap();
+            let index = shard.insert(9, ObjectPlace::Gone, 1024).unwrap();
             let referenced = shard.is_among_older();
-            shard.set_place(index, Place::Pool { handle: Handle::from_bits(9), referenced, writing: false });
+            shard.set_place(index, ObjectPlace::Pool { handle: Handle::from_bits(9), referenced, writing: false });
             index
         };
         assert_eq!([(); 3].map(|()| fresh(&mut shard)), [ids[70], ids[5], ids[6]]);
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!((shard.entry(700).place, shard.entry(3000).refs), (pool(700), 1));
         assert_eq!(
             (shard.entry(6000).place, shard.entry(6000).refs),
-            (Place::Vacant, 0),
+            (ObjectPlace::Vacant, 0),
             "who comes late finds nothing"
         );
         let mut found = Vec::new();
@@ -560,7 +560,7 @@ mod tests {
         assert_eq!((hand.0, shard.hand.0, shard.trim()), (0, NONE, 1));
         let again: Vec<u32> = (0..192).map(|i| shard.insert(i, pool(i as u32), 1024).unwrap()).collect();
         assert_eq!(shard.absent, 0);
-        ids[192..].iter().for_each(|id| shard.set_place(*id, Place::Gone));
+        ids[192..].iter().for_each(|id| shard.set_place(*id, ObjectPlace::Gone));
         assert_eq!(shard.next_victim(9), Some(again[0]));
         assert_eq!(std::iter::from_fn(|| take(&mut shard)).count(), 192, "each is found");
     }
@@ -568,10 +568,10 @@ mod tests {
     #[test]
     fn freed_during_a_write_stays_for_the_writer() {
         let mut shard = Shard::new();
-        let writing = Place::Pool { handle: Handle::from_bits(1), referenced: false, writing: true };
+        let writing = ObjectPlace::Pool { handle: Handle::from_bits(1), referenced: false, writing: true };
         let id = shard.insert(0, pool(1), 1024).unwrap();
         shard.set_place(id, writing);
-        assert_eq!(shard.tail(List::Lru), None);
+        assert_eq!(shard.tail(EntryList::Lru), None);
         assert_eq!(shard.add_refs(id, -1, 0), None);
         assert_eq!(shard.entry(id).refs, 0);
         assert_eq!(shard.vacate(id), writing);
@@ -589,13 +589,13 @@ mod tests {
         }
         assert_eq!(shard.crowded.len(), 1);
         for cached in 1..=1000 {
-            assert_eq!(shard.tail(List::PoolCached), None);
+            assert_eq!(shard.tail(EntryList::PoolCached), None);
             assert_eq!(shard.add_refs(crowded, 0, 1), None);
             assert_eq!(shard.entry(crowded).cached, cached);
         }
-        assert_eq!(shard.tail(List::PoolCached), Some(crowded), "all are cached");
+        assert_eq!(shard.tail(EntryList::PoolCached), Some(crowded), "all are cached");
         shard.set_place(crowded, device(9));
-        assert_eq!((shard.tail(List::DeviceCached), shard.entry(crowded).refs), (Some(crowded), 1000));
+        assert_eq!((shard.tail(EntryList::DeviceCached), shard.entry(crowded).refs), (Some(crowded), 1000));
         for refs in (1..1000).rev() {
             assert_eq!(shard.add_refs(crowded, -1, -1), None);
             assert_eq!((shard.entry(crowded).refs, shard.entry(crowded).cached), (refs, refs));
@@ -604,7 +604,7 @@ mod tests {
         assert_eq!(shard.entry(crowded).place, device(9));
         let freed = shard.add_refs(crowded, -1, -1);
         assert_eq!(freed, Some(device(9)));
-        assert_eq!((shard.tail(List::DeviceCached), shard.insert(9, pool(9), 1024)), (None, Some(crowded)));
+        assert_eq!((shard.tail(EntryList::DeviceCached), shard.insert(9, pool(9), 1024)), (None, Some(crowded)));
         assert_eq!(shard.entry(crowded).refs, 1);
     }
 

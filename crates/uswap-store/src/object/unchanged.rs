@@ -10,8 +10,8 @@ use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 
 use crate::codec::{MAX_COMPRESSED, expand};
 use crate::config::ObjectId;
-use crate::object::table::Place;
-use crate::path::load::Found;
+use crate::object::table::ObjectPlace;
+use crate::path::load::LoadFound;
 use crate::stats::add;
 use crate::store::Store;
 
@@ -24,7 +24,7 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let place = guard.entry(index).place;
-        let reused = equal && place != Place::Gone && !self.is_leaving(place);
+        let reused = equal && place != ObjectPlace::Gone && !self.is_leaving(place);
         let freed = match reused {
             true => guard.add_refs(index, 0, -1),
             false => guard.add_refs(index, -1, -1),
@@ -44,8 +44,9 @@ impl Store {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
-        let there =
-            entry.refs > 0 && !matches!(entry.place, Place::Gone | Place::Vacant) && !self.is_leaving(entry.place);
+        let there = entry.refs > 0
+            && !matches!(entry.place, ObjectPlace::Gone | ObjectPlace::Vacant)
+            && !self.is_leaving(entry.place);
         if there {
             let freed = guard.add_refs(index, 1, 0);
             debug_assert!(freed.is_none());
@@ -63,18 +64,18 @@ impl Store {
     fn holds(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
         let (shard, index) = self.split(id);
         let entry = self.shards[shard].lock().entry(index);
-        if !matches!(entry.place, Place::Filled(_)) && entry.check != hash.check() {
+        if !matches!(entry.place, ObjectPlace::Filled(_)) && entry.check != hash.check() {
             return false;
         }
         let mut bytes = [0; MAX_COMPRESSED];
         match self.find(id, &mut bytes) {
-            Found::Filled(word) => same_filled(page) == Some(word),
-            Found::Device(wanted) => wanted.check == hash.check(),
-            Found::Compressed { length, check } => {
+            LoadFound::Filled(word) => same_filled(page) == Some(word),
+            LoadFound::Device(wanted) => wanted.check == hash.check(),
+            LoadFound::Compressed { length, check } => {
                 let mut copy = [0; PAGE_SIZE];
                 check == hash.check() && expand(&bytes[..length], &mut copy) && copy == *page
             }
-            Found::Gone => false,
+            LoadFound::Gone => false,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::codec::{MAX_COMPRESSED, TAG, expand, fill};
 use crate::config::{Load, LoadError, ObjectId};
 use crate::device::extent::{Extent, unpack};
 use crate::device::{ReadPlan, SwapDevice};
-use crate::object::table::Place;
+use crate::object::table::ObjectPlace;
 use crate::path::put::IO_PAGES;
 use crate::stats::add;
 use crate::store::Store;
@@ -79,7 +79,7 @@ impl AsMut<LoadScratch> for LoadScratch {
 }
 
 /// What the table says of an object, with the bytes if the pool has them.
-pub(crate) enum Found {
+pub(crate) enum LoadFound {
     Filled(u64),
     Compressed { length: usize, check: u64 },
     Device(Wanted),
@@ -99,7 +99,7 @@ impl Store {
     pub fn spot_of(&self, id: ObjectId) -> Option<Spot> {
         let (shard, index) = self.split(id);
         match self.shards[shard].lock().entry(index).place {
-            Place::Device(extent) => {
+            ObjectPlace::Device(extent) => {
                 Some(Spot { device: extent.device, start: extent.bytes().start, end: extent.bytes().end })
             }
             _ => None,
@@ -112,7 +112,7 @@ impl Store {
         let guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         match entry.place {
-            Place::Device(extent) => Some(Wanted { extent, check: entry.check, position: 0 }),
+            ObjectPlace::Device(extent) => Some(Wanted { extent, check: entry.check, position: 0 }),
             _ => None,
         }
     }
@@ -120,7 +120,7 @@ impl Store {
     /// Whether the object's copy is in this place of a device now.
     pub(crate) fn is_at(&self, id: ObjectId, extent: &Extent) -> bool {
         let (shard, index) = self.split(id);
-        self.shards[shard].lock().entry(index).place == Place::Device(*extent)
+        self.shards[shard].lock().entry(index).place == ObjectPlace::Device(*extent)
     }
 
     /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time, one that was moved
@@ -264,10 +264,10 @@ impl Store {
     pub(crate) fn load_memory(&self, id: ObjectId, out: &mut PageBuf) -> Result<Option<Wanted>, LoadError> {
         let mut bytes = [0; MAX_COMPRESSED];
         match self.find(id, &mut bytes) {
-            Found::Gone => return Err(LoadError::Gone),
-            Found::Device(wanted) => return Ok(Some(wanted)),
-            Found::Filled(word) => fill(out, word),
-            Found::Compressed { length, check } => {
+            LoadFound::Gone => return Err(LoadError::Gone),
+            LoadFound::Device(wanted) => return Ok(Some(wanted)),
+            LoadFound::Filled(word) => fill(out, word),
+            LoadFound::Compressed { length, check } => {
                 if !self.expand_whole(&bytes[..length], check, out) {
                     add(&self.counters.checksum_errors, 1);
                     return Err(LoadError::Checksum { device: None, slot: 0 });
@@ -279,24 +279,24 @@ impl Store {
     }
 
     /// Looks an object up, and copies its compressed bytes out.
-    pub(crate) fn find(&self, id: ObjectId, bytes: &mut [u8; MAX_COMPRESSED]) -> Found {
+    pub(crate) fn find(&self, id: ObjectId, bytes: &mut [u8; MAX_COMPRESSED]) -> LoadFound {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
         let entry = guard.entry(index);
         debug_assert!(entry.refs > 0, "{id:?} is loaded without a reference");
         let check = entry.check;
         match entry.place {
-            Place::Filled(word) => Found::Filled(word),
-            Place::Device(extent) => Found::Device(Wanted { extent, check, position: 0 }),
-            Place::Gone | Place::Vacant => Found::Gone,
-            Place::Pool { handle, .. } => {
+            ObjectPlace::Filled(word) => LoadFound::Filled(word),
+            ObjectPlace::Device(extent) => LoadFound::Device(Wanted { extent, check, position: 0 }),
+            ObjectPlace::Gone | ObjectPlace::Vacant => LoadFound::Gone,
+            ObjectPlace::Pool { handle, .. } => {
                 guard.set_referenced(index);
                 let mut length = 0;
                 self.pool.read(handle, &mut |stored| {
                     length = stored.len() - TAG;
                     bytes[..length].copy_from_slice(&stored[TAG..]);
                 });
-                Found::Compressed { length, check }
+                LoadFound::Compressed { length, check }
             }
         }
     }

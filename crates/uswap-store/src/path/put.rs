@@ -12,8 +12,8 @@ use crate::codec::{Compressor, Reject, TAG};
 use crate::config::{GROUP, ObjectId, PutError};
 use crate::device::extent::Extent;
 use crate::device::write_batch::{BATCH_OBJECTS, WriteBatch};
-use crate::device::{Spot, WriteLists};
-use crate::object::table::{List, Place, Shard};
+use crate::device::{DeviceSpot, WriteLists};
+use crate::object::table::{EntryList, ObjectPlace, Shard};
 use crate::path::load::LoadScratch;
 use crate::stats::add;
 use crate::store::Store;
@@ -51,7 +51,7 @@ pub struct Scratch {
     pub(crate) io: AlignedBuf,
     /// Pages staged in `io` to be written as they are.
     staged: Vec<Outbound>,
-    spots: Vec<Spot>,
+    spots: Vec<DeviceSpot>,
     /// Compressed pages on their way to a device, and of each its position in the batch and its hash.
     outgoing: WriteBatch,
     spilled: Vec<Outbound>,
@@ -179,7 +179,9 @@ impl Store {
         let shard = scratch.next_shard(self.shards.len());
         let id = match same_filled(page) {
             Some(word) => {
-                let id = self.insert(shard, hash, Place::Filled(word), false).ok_or(Leaves::Whole { refused: true })?;
+                let id = self
+                    .insert(shard, hash, ObjectPlace::Filled(word), false)
+                    .ok_or(Leaves::Whole { refused: true })?;
                 add(&self.counters.same_filled_pages, 1);
                 id
             }
@@ -221,14 +223,14 @@ impl Store {
         }
     }
 
-    fn insert(&self, shard: usize, hash: PageHash, place: Place, refused: bool) -> Option<ObjectId> {
+    fn insert(&self, shard: usize, hash: PageHash, place: ObjectPlace, refused: bool) -> Option<ObjectId> {
         self.note_in_use(shard);
         let index = self.enter(&mut self.shards[shard].lock(), hash, place, refused)?;
         Some(self.join(shard, index))
     }
 
     /// An entry for an object with one authoritative reference. A page that was refused one before is counted already.
-    fn enter(&self, shard: &mut Shard, hash: PageHash, place: Place, refused: bool) -> Option<u32> {
+    fn enter(&self, shard: &mut Shard, hash: PageHash, place: ObjectPlace, refused: bool) -> Option<u32> {
         let fails = self.faults.entry.hits();
         let index = if fails { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
         add(&self.counters.reject_kmemcache_fail, u64::from(index.is_none() && !refused));
@@ -249,7 +251,7 @@ impl Store {
         self.writing_back.store(true, Relaxed);
         let mut refused = false;
         for _ in 0..GIVE_UP_ROUNDS {
-            if self.give_up_cached(List::PoolCached, GIVE_UP) == 0 {
+            if self.give_up_cached(EntryList::PoolCached, GIVE_UP) == 0 {
                 break;
             }
             match self.insert_in_pool(shard, hash, bytes, refused) {
@@ -270,14 +272,14 @@ impl Store {
     ) -> Result<ObjectId, Option<AllocError>> {
         self.note_in_use(shard);
         let mut guard = self.shards[shard].lock();
-        let index = self.enter(&mut guard, hash, Place::Gone, refused).ok_or(None)?;
+        let index = self.enter(&mut guard, hash, ObjectPlace::Gone, refused).ok_or(None)?;
         let id = self.join(shard, index);
         bytes[..TAG].copy_from_slice(&id.to_bits().to_ne_bytes());
         let fails = self.faults.memory.hits();
         match if fails { Err(AllocError::NoMemory) } else { during(Growth::Pool, || self.pool.alloc(bytes)) } {
             Ok(handle) => {
                 let referenced = guard.is_among_older();
-                guard.set_place(index, Place::Pool { handle, referenced, writing: false });
+                guard.set_place(index, ObjectPlace::Pool { handle, referenced, writing: false });
                 Ok(id)
             }
             Err(error) => {
@@ -301,9 +303,14 @@ impl Store {
         for (page, &(device, slot)) in staged.iter().zip(&spots) {
             let extent = Extent::page(device, slot);
             self.note_whole(&extent);
-            match self.insert(scratch.next_shard(self.shards.len()), page.hash, Place::Device(extent), page.refused) {
+            match self.insert(
+                scratch.next_shard(self.shards.len()),
+                page.hash,
+                ObjectPlace::Device(extent),
+                page.refused,
+            ) {
                 Some(id) => done(page.position, id),
-                None => self.free_copy(Some(Place::Device(extent))),
+                None => self.free_copy(Some(ObjectPlace::Device(extent))),
             }
         }
         add(&self.counters.put_full, (staged.len() - spots.len()) as u64);
@@ -323,7 +330,12 @@ impl Store {
         let spilled = std::mem::take(&mut scratch.spilled);
         let extents = std::mem::take(&mut scratch.extents);
         for (page, extent) in spilled.iter().zip(&extents) {
-            match self.insert(scratch.next_shard(self.shards.len()), page.hash, Place::Device(*extent), page.refused) {
+            match self.insert(
+                scratch.next_shard(self.shards.len()),
+                page.hash,
+                ObjectPlace::Device(*extent),
+                page.refused,
+            ) {
                 Some(id) => done(page.position, id),
                 None => self.devices.free(extent),
             }
@@ -346,7 +358,7 @@ impl Store {
         let before = extents.len();
         self.devices.write_objects(batch, extents, lists, taker);
         let left = batch.len() - extents.len();
-        if left > 0 && self.give_up_cached(List::DeviceCached, left as u32) > 0 {
+        if left > 0 && self.give_up_cached(EntryList::DeviceCached, left as u32) > 0 {
             self.devices.write_objects(batch, extents, lists, taker);
         }
         add(&self.counters.pswpout, (extents.len() - before) as u64);
@@ -357,12 +369,12 @@ impl Store {
 
     /// Writes a prefix of the pages of `bytes` to devices and appends where they lie to `spots`; cached copies there are given up
     /// before pages are left.
-    pub(crate) fn write_pages(&self, bytes: &[u8], spots: &mut Vec<Spot>, lists: &mut WriteLists) {
+    pub(crate) fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let before = spots.len();
         self.devices.write_pages(bytes, spots, lists);
         let done = spots.len() - before;
         let left = bytes.len() / PAGE_SIZE - done;
-        if left > 0 && self.give_up_cached(List::DeviceCached, left as u32) > 0 {
+        if left > 0 && self.give_up_cached(EntryList::DeviceCached, left as u32) > 0 {
             self.devices.write_pages(&bytes[done * PAGE_SIZE..], spots, lists);
         }
         add(&self.counters.pswpout, (spots.len() - before) as u64);

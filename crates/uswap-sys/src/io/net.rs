@@ -8,7 +8,7 @@ use crate::check_int;
 
 /// What a socket is ready for. An error or the end of the connection counts as both: the next call tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ready {
+pub struct SocketReady {
     /// A read does not wait.
     pub read: bool,
     /// A write does not wait.
@@ -20,17 +20,20 @@ pub struct Ready {
 ///
 /// # Errors
 /// Those of poll(2).
-pub fn wait_ready(socket: impl AsFd, ask: Ready, patience: Duration) -> io::Result<Ready> {
+pub fn wait_ready(socket: impl AsFd, ask: SocketReady, patience: Duration) -> io::Result<SocketReady> {
     let events = if ask.read { libc::POLLIN } else { 0 } | if ask.write { libc::POLLOUT } else { 0 };
     let mut entry = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events, revents: 0 };
     let milliseconds = patience.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     // SAFETY: one entry, alive during the call.
     match check_int(unsafe { libc::poll(&raw mut entry, 1, milliseconds) }) {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Ready::default()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(SocketReady::default()),
         result => result?,
     };
     let ended = entry.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
-    Ok(Ready { read: ended || entry.revents & libc::POLLIN != 0, write: ended || entry.revents & libc::POLLOUT != 0 })
+    Ok(SocketReady {
+        read: ended || entry.revents & libc::POLLIN != 0,
+        write: ended || entry.revents & libc::POLLOUT != 0,
+    })
 }
 
 /// Asks the kernel to notice a dead peer of a TCP connection: after ten idle seconds it is asked every five (tcp(7)), and
@@ -79,21 +82,21 @@ mod tests {
     #[test]
     fn readiness_is_told_for_each_direction() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
-        let both = Ready { read: true, write: true };
-        let reading = Ready { read: true, write: false };
-        assert_eq!(asked(&ours, both), Ready { read: false, write: true });
+        let both = SocketReady { read: true, write: true };
+        let reading = SocketReady { read: true, write: false };
+        assert_eq!(asked(&ours, both), SocketReady { read: false, write: true });
         theirs.write_all(b"x").expect("room");
         assert_eq!(asked(&ours, both), both);
         let nothing = wait_ready(&theirs, reading, Duration::from_millis(1)).expect("poll");
-        assert_eq!(nothing, Ready::default());
+        assert_eq!(nothing, SocketReady::default());
         drop(ours);
         assert!(asked(&theirs, reading).read);
     }
 
     /// What a socket is ready for that is ready for something, also when signals for other tests come here.
-    fn asked(socket: &UnixStream, ask: Ready) -> Ready {
+    fn asked(socket: &UnixStream, ask: SocketReady) -> SocketReady {
         let waits = || wait_ready(socket, ask, Duration::from_secs(1)).expect("poll");
-        (0..1000).map(|_| waits()).find(|ready| *ready != Ready::default()).expect("it is ready")
+        (0..1000).map(|_| waits()).find(|ready| *ready != SocketReady::default()).expect("it is ready")
     }
 
     #[test]

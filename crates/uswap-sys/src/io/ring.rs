@@ -1,6 +1,6 @@
 //! Batched file I/O through io_uring, with a safe face.
 //!
-//! [`Ring::run`] borrows all buffers of a batch, submits, and returns only when every completion has come: the kernel
+//! [`IoRing::run`] borrows all buffers of a batch, submits, and returns only when every completion has come: the kernel
 //! never holds a buffer whose borrow has ended. If waiting itself fails for a reason that cannot pass, the process is
 //! aborted, because returning would break that promise.
 
@@ -14,7 +14,7 @@ pub struct RingOp<'a> {
     /// Byte offset in the file.
     pub offset: u64,
     buffer: Buffer<'a>,
-    /// Bytes transferred, or the negative errno. Valid after [`Ring::run`].
+    /// Bytes transferred, or the negative errno. Valid after [`IoRing::run`].
     pub result: i32,
 }
 
@@ -53,11 +53,11 @@ impl<'a> RingOp<'a> {
 }
 
 /// An io_uring instance. One thread at a time uses it.
-pub struct Ring {
+pub struct IoRing {
     ring: IoUring,
 }
 
-impl Ring {
+impl IoRing {
     /// A ring that has up to `depth` transfers in flight (rounded up to a power of two).
     ///
     /// # Errors
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn batch_larger_than_the_ring_and_errors_per_transfer() {
-        let Ok(mut ring) = Ring::new(4) else { return };
+        let Ok(mut ring) = IoRing::new(4) else { return };
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(std::env::temp_dir()).unwrap();
         let data: Vec<Vec<u8>> = (0..21u8).map(|i| vec![i; 100]).collect();

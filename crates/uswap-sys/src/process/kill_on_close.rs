@@ -27,7 +27,7 @@ const F_OWNER_PID: libc::c_int = 1;
 
 /// struct f_owner_ex.
 #[repr(C)]
-struct Owner {
+struct LeashOwner {
     kind: libc::c_int,
     pid: libc::pid_t,
 }
@@ -77,7 +77,7 @@ impl KillOnClose {
     /// # Errors
     /// ESRCH: the process is gone.
     pub fn belong_to(&self, pid: u32) -> io::Result<()> {
-        let owner = Owner { kind: F_OWNER_PID, pid: pid as libc::pid_t };
+        let owner = LeashOwner { kind: F_OWNER_PID, pid: pid as libc::pid_t };
         // SAFETY: the structure lives during the call.
         check_int(unsafe { libc::fcntl(self.0.as_raw_fd(), F_SETOWN_EX, &raw const owner) })?;
         // SAFETY: no pointers.

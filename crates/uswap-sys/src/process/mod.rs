@@ -29,7 +29,7 @@ pub enum Fork {
 
 /// How a child changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ChildChange {
     /// It ended with this status.
     Exited(i32),
     /// A signal ended it.
@@ -124,7 +124,7 @@ pub fn exit_now(status: i32) -> ! {
 ///
 /// # Errors
 /// ECHILD: there are no children.
-pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, Change)>> {
+pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, ChildChange)>> {
     let mut status = 0;
     let which = pid.map_or(-1, |pid| pid as libc::pid_t);
     let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
@@ -134,13 +134,13 @@ pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, Change)>> {
         return Ok(None);
     }
     let change = if libc::WIFEXITED(status) {
-        Change::Exited(libc::WEXITSTATUS(status))
+        ChildChange::Exited(libc::WEXITSTATUS(status))
     } else if libc::WIFSIGNALED(status) {
-        Change::Killed(libc::WTERMSIG(status))
+        ChildChange::Killed(libc::WTERMSIG(status))
     } else if libc::WIFSTOPPED(status) {
-        Change::Stopped(libc::WSTOPSIG(status))
+        ChildChange::Stopped(libc::WSTOPSIG(status))
     } else {
-        Change::Continued
+        ChildChange::Continued
     };
     Ok(Some((pid as u32, change)))
 }
@@ -257,7 +257,7 @@ fn clock(clock: libc::clockid_t) -> io::Result<std::time::Duration> {
 }
 
 /// Raises the soft limit of open files to the hard one: each process of a tree costs three.
-pub fn raise_open_files() -> Option<Limit> {
+pub fn raise_open_files() -> Option<ResourceLimit> {
     let before = limit(libc::RLIMIT_NOFILE)?;
     let raised = libc::rlimit { rlim_cur: before.hard, rlim_max: before.hard };
     // SAFETY: a valid structure.
@@ -280,7 +280,7 @@ pub fn reserve_descriptors(count: u64) {
 
 /// A resource limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Limit {
+pub struct ResourceLimit {
     /// What is in force.
     pub soft: u64,
     /// How far it may be raised.
@@ -288,29 +288,29 @@ pub struct Limit {
 }
 
 /// RLIMIT_NOFILE of this process.
-pub fn open_files_limit() -> Option<Limit> {
+pub fn open_files_limit() -> Option<ResourceLimit> {
     limit(libc::RLIMIT_NOFILE)
 }
 
 /// RLIMIT_MEMLOCK of this process; `u64::MAX` is no limit.
-pub fn locked_memory_limit() -> Option<Limit> {
+pub fn locked_memory_limit() -> Option<ResourceLimit> {
     limit(libc::RLIMIT_MEMLOCK)
 }
 
 /// RLIMIT_FSIZE of this process; `u64::MAX` is no limit.
-pub fn file_size_limit() -> Option<Limit> {
+pub fn file_size_limit() -> Option<ResourceLimit> {
     limit(libc::RLIMIT_FSIZE)
 }
 
-fn limit(which: libc::__rlimit_resource_t) -> Option<Limit> {
+fn limit(which: libc::__rlimit_resource_t) -> Option<ResourceLimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid structure.
     let result = unsafe { libc::getrlimit(which, &raw mut limit) };
-    (result == 0).then_some(Limit { soft: limit.rlim_cur, hard: limit.rlim_max })
+    (result == 0).then_some(ResourceLimit { soft: limit.rlim_cur, hard: limit.rlim_max })
 }
 
 /// Puts the limit of open files back (in the child that becomes the user's command).
-pub fn restore_open_files(before: Limit) {
+pub fn restore_open_files(before: ResourceLimit) {
     let limit = libc::rlimit { rlim_cur: before.soft, rlim_max: before.hard };
     // SAFETY: a valid structure.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };

@@ -18,7 +18,7 @@ pub struct Statm(File);
 
 /// One reading, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryFigures {
     /// Anonymous resident pages.
     pub anonymous: i64,
     /// All mapped address space.
@@ -38,14 +38,14 @@ impl Statm {
     ///
     /// # Errors
     /// ESRCH: gone.
-    pub fn read(&self) -> io::Result<Memory> {
+    pub fn read(&self) -> io::Result<MemoryFigures> {
         let mut text = [0u8; 128];
         let n = self.0.read_at(&mut text, 0)?;
         let text = std::str::from_utf8(&text[..n]).unwrap_or_default();
         let mut fields = text.split(' ').map(|field| field.trim().parse::<i64>().unwrap_or(0));
         let mut next = || fields.next().unwrap_or(0);
         let (size, resident, shared) = (next(), next(), next());
-        Ok(Memory { anonymous: (resident - shared).max(0), size })
+        Ok(MemoryFigures { anonymous: (resident - shared).max(0), size })
     }
 }
 
@@ -323,7 +323,7 @@ impl OwnChildren {
 
 /// Processes, as far as they could be seen.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ProcessSeen {
     /// Those that were.
     pub pids: Vec<u32>,
     /// Nothing was left out for want of a descriptor.
@@ -331,9 +331,9 @@ pub struct Seen {
 }
 
 /// All descendants of `pid`.
-pub fn descendants(pid: u32) -> Seen {
+pub fn descendants(pid: u32) -> ProcessSeen {
     let first = children_seen(pid);
-    let mut found = Seen { complete: first.is_ok(), pids: first.unwrap_or_default() };
+    let mut found = ProcessSeen { complete: first.is_ok(), pids: first.unwrap_or_default() };
     let mut next = 0;
     while next < found.pids.len() {
         match children_seen(found.pids[next]) {

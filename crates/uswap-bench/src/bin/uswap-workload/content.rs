@@ -14,7 +14,7 @@ pub const LINK: usize = 1;
 
 /// What pages are filled with.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ContentKind {
     /// Words of text; lz4 makes about a third of it
     Text,
     /// Nothing but zeros, written
@@ -53,7 +53,7 @@ pub fn mix(number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-impl Kind {
+impl ContentKind {
     /// What stands in an inner word of a page.
     fn word(self, page: u64, word: usize) -> u64 {
         let random = || mix((page << 9) + word as u64);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn every_kind_passes_its_own_check_and_tells_a_foreign_an_old_and_a_torn_page() {
-        for kind in [Kind::Text, Kind::Incompressible, Kind::Half] {
+        for kind in [ContentKind::Text, ContentKind::Incompressible, ContentKind::Half] {
             let mut page = [0; WORDS];
             kind.fill(&mut page, 7, 3);
             kind.check_all(&page, 7, 0).unwrap();
@@ -133,7 +133,7 @@ mod tests {
             assert!(kind.check(&[0; WORDS], 7, 1, 5).is_err());
         }
         let mut zero = [1; WORDS];
-        Kind::Zero.fill(&mut zero, 7, 3);
+        ContentKind::Zero.fill(&mut zero, 7, 3);
         assert_eq!(zero, [0; WORDS]);
     }
 }

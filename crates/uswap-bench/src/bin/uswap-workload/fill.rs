@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::content::{Kind, WORDS};
+use crate::content::{ContentKind, WORDS};
 
 /// Options of `fill`.
 #[derive(Args, Debug)]
@@ -40,12 +40,12 @@ fn fill(arguments: &FillArguments, number: usize) -> Result<Value, String> {
     let first = (number * pages) as u64;
     let mut memory = vec![0u64; pages * WORDS];
     for (i, page) in memory.chunks_mut(WORDS).enumerate() {
-        Kind::Text.fill(page, first + i as u64, 0);
+        ContentKind::Text.fill(page, first + i as u64, 0);
     }
     println!("filled");
     std::io::stdin().read_line(&mut String::new()).map_err(|error| error.to_string())?;
     for (i, page) in memory.chunks(WORDS).enumerate() {
-        Kind::Text.check_all(page, first + i as u64, 0)?;
+        ContentKind::Text.check_all(page, first + i as u64, 0)?;
     }
     Ok(json!({ "answer": "whole" }))
 }

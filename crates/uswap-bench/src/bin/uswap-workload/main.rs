@@ -20,11 +20,11 @@ use clap::{Parser, Subcommand};
 #[command(version, about = "Workloads of uswap-bench: each checks its own memory and prints one line of JSON")]
 struct Arguments {
     #[command(subcommand)]
-    workload: Workload,
+    workload: WorkloadCommand,
 }
 
 #[derive(Subcommand, Debug)]
-enum Workload {
+enum WorkloadCommand {
     /// Fills memory and visits its pages by a pattern, with the latency of each visit
     Memory(memory::MemoryArguments),
     /// Processes that each fill a share of the memory in order, then read it back
@@ -39,11 +39,11 @@ enum Workload {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().workload {
-        Workload::Memory(arguments) => memory::run(&arguments),
-        Workload::Fill(arguments) => fill::run(&arguments),
-        Workload::Turns(arguments) => turns::run(&arguments),
-        Workload::Pft(arguments) => pft::run(&arguments),
-        Workload::Redis(arguments) => redis::run(&arguments),
+        WorkloadCommand::Memory(arguments) => memory::run(&arguments),
+        WorkloadCommand::Fill(arguments) => fill::run(&arguments),
+        WorkloadCommand::Turns(arguments) => turns::run(&arguments),
+        WorkloadCommand::Pft(arguments) => pft::run(&arguments),
+        WorkloadCommand::Redis(arguments) => redis::run(&arguments),
     };
     match outcome {
         Ok(told) => {

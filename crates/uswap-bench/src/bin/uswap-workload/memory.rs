@@ -10,9 +10,9 @@ use clap::Args;
 use serde_json::{Value, json};
 use uswap_core::Histogram;
 
-use crate::content::{Kind, LINK, WORDS};
-use crate::pattern::{Pattern, Walk, cycle};
-use crate::sequence::Random;
+use crate::content::{ContentKind, LINK, WORDS};
+use crate::pattern::{TouchPattern, Walk, cycle};
+use crate::sequence::SequenceRandom;
 
 /// A visit that took longer than this has waited for its page.
 pub const SLOW_NS: u64 = 2_000;
@@ -25,10 +25,10 @@ pub struct MemoryArguments {
     mib: usize,
     /// Order of the visits
     #[arg(long, value_enum, default_value = "seq")]
-    pattern: Pattern,
+    pattern: TouchPattern,
     /// What pages hold
     #[arg(long, value_enum, default_value = "text")]
-    content: Kind,
+    content: ContentKind,
     /// Percentage of visits that write
     #[arg(long, default_value_t = 0)]
     writes: u64,
@@ -51,7 +51,7 @@ pub struct MemoryArguments {
 
 /// What one thread did.
 #[derive(Default)]
-struct Share {
+struct MemoryShare {
     fill: Duration,
     visits: Duration,
     operations: u64,
@@ -61,7 +61,7 @@ struct Share {
 }
 
 /// One thread's part of the memory: the pages from `first` on.
-struct Part<'a> {
+struct MemoryPart<'a> {
     arguments: &'a MemoryArguments,
     memory: &'a mut [u64],
     first: u64,
@@ -85,11 +85,11 @@ pub fn run(arguments: &MemoryArguments) -> Result<Value, String> {
     let (all, slow) = (Histogram::new(), Histogram::new());
     let barrier = std::sync::Barrier::new(threads);
     let share = pages.div_ceil(threads);
-    let outcomes: Vec<Result<Share, String>> = std::thread::scope(|scope| {
+    let outcomes: Vec<Result<MemoryShare, String>> = std::thread::scope(|scope| {
         let parts = memory.chunks_mut(share * WORDS).enumerate().map(|(i, memory)| {
             let versions = vec![0; memory.len() / WORDS];
             let (all, slow, barrier) = (&all, &slow, &barrier);
-            let part = Part { arguments, memory, first: (i * share) as u64, versions, all, slow };
+            let part = MemoryPart { arguments, memory, first: (i * share) as u64, versions, all, slow };
             scope.spawn(move || part.run(barrier))
         });
         let handles: Vec<_> = parts.collect();
@@ -106,11 +106,11 @@ fn whole_pages(room: &mut [u64], pages: usize) -> &mut [u64] {
     &mut room[skip..skip + pages * WORDS]
 }
 
-impl Part<'_> {
-    fn run(mut self, barrier: &std::sync::Barrier) -> Result<Share, String> {
+impl MemoryPart<'_> {
+    fn run(mut self, barrier: &std::sync::Barrier) -> Result<MemoryShare, String> {
         let start = Instant::now();
         self.fill();
-        let mut share = Share { fill: start.elapsed(), ..Share::default() };
+        let mut share = MemoryShare { fill: start.elapsed(), ..MemoryShare::default() };
         barrier.wait();
         let start = Instant::now();
         let outcome = self.visit(start, &mut share);
@@ -124,9 +124,9 @@ impl Part<'_> {
     }
 
     fn fill(&mut self) {
-        let mut random = Random::new(self.arguments.seed + self.first);
+        let mut random = SequenceRandom::new(self.arguments.seed + self.first);
         let links = match self.arguments.pattern {
-            Pattern::Chase => cycle(self.versions.len(), &mut random),
+            TouchPattern::Chase => cycle(self.versions.len(), &mut random),
             _ => Vec::new(),
         };
         for (i, page) in self.memory.chunks_mut(WORDS).enumerate() {
@@ -135,16 +135,16 @@ impl Part<'_> {
         }
     }
 
-    fn visit(&mut self, start: Instant, share: &mut Share) -> Result<(), String> {
+    fn visit(&mut self, start: Instant, share: &mut MemoryShare) -> Result<(), String> {
         let MemoryArguments { pattern, content, writes, threads, operations, seconds, seed, .. } = *self.arguments;
-        let mut random = Random::new(seed ^ self.first << 20 ^ 77);
+        let mut random = SequenceRandom::new(seed ^ self.first << 20 ^ 77);
         let mut walk = Walk::new(pattern, self.versions.len() as u64);
         let limit = Duration::from_secs_f64(seconds);
         for n in 0..operations / threads as u64 {
             let at = walk.next(&mut random);
             let dice = random.next();
             let page = self.page(at)?;
-            let writing = content != Kind::Zero && dice % 100 < writes;
+            let writing = content != ContentKind::Zero && dice % 100 < writes;
             let begin = Instant::now();
             let link = self.touch(page, (dice >> 32) as usize % WORDS, writing)?;
             let took = begin.elapsed().as_nanos() as u64;
@@ -181,7 +181,7 @@ impl Part<'_> {
         Ok(page[LINK])
     }
 
-    fn check(&self, start: Instant, share: &mut Share) -> Result<(), String> {
+    fn check(&self, start: Instant, share: &mut MemoryShare) -> Result<(), String> {
         let limit = Duration::from_secs_f64(self.arguments.check_seconds);
         for (i, page) in self.memory.chunks(WORDS).enumerate() {
             self.arguments.content.check_all(page, self.first + i as u64, self.versions[i])?;
@@ -194,9 +194,9 @@ impl Part<'_> {
     }
 }
 
-fn tell(arguments: &MemoryArguments, pages: usize, shares: &[Share], all: &Histogram, slow: &Histogram) -> Value {
-    let longest = |part: fn(&Share) -> Duration| shares.iter().map(part).max().unwrap_or_default().as_secs_f64();
-    let sum = |part: fn(&Share) -> u64| shares.iter().map(part).sum::<u64>();
+fn tell(arguments: &MemoryArguments, pages: usize, shares: &[MemoryShare], all: &Histogram, slow: &Histogram) -> Value {
+    let longest = |part: fn(&MemoryShare) -> Duration| shares.iter().map(part).max().unwrap_or_default().as_secs_f64();
+    let sum = |part: fn(&MemoryShare) -> u64| shares.iter().map(part).sum::<u64>();
     let (operations, written, visits) = (sum(|s| s.operations), sum(|s| s.written), longest(|s| s.visits));
     let planned = arguments.operations / shares.len() as u64 * shares.len() as u64;
     let mib = |visits_of: u64| visits_of as f64 * 4096.0 / f64::from(1 << 20) / visits.max(1e-9);

@@ -2,17 +2,17 @@
 
 use clap::ValueEnum;
 
-use crate::sequence::{Random, Zipf, scatter};
+use crate::sequence::{SequenceRandom, ZipfSequence, scatter};
 
 /// The order in which a thread visits its pages.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum TouchPattern {
     /// One page after the other, again and again
     Seq,
     /// Every 16th page, then the same from the next page on
     Stride,
     /// Each page as likely as any other
-    Random,
+    SequenceRandom,
     /// Zipf with exponent 0.5: a broad middle
     #[value(name = "zipf-0.5")]
     ZipfHalf,
@@ -28,33 +28,33 @@ const STRIDE: u64 = 16;
 /// A pattern under way over `pages` pages.
 #[derive(Debug)]
 pub struct Walk {
-    pattern: Pattern,
+    pattern: TouchPattern,
     pages: u64,
     step: u64,
-    zipf: Option<Zipf>,
+    zipf: Option<ZipfSequence>,
     /// Where the chain goes on.
     pub link: u64,
 }
 
 impl Walk {
     /// The beginning of a walk.
-    pub fn new(pattern: Pattern, pages: u64) -> Self {
+    pub fn new(pattern: TouchPattern, pages: u64) -> Self {
         let zipf = match pattern {
-            Pattern::ZipfHalf => Some(Zipf::new(pages, 0.5)),
-            Pattern::ZipfHot => Some(Zipf::new(pages, 1.2)),
+            TouchPattern::ZipfHalf => Some(ZipfSequence::new(pages, 0.5)),
+            TouchPattern::ZipfHot => Some(ZipfSequence::new(pages, 1.2)),
             _ => None,
         };
         Self { pattern, pages, step: 0, zipf, link: 0 }
     }
 
     /// The next page to visit.
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut SequenceRandom) -> u64 {
         let n = self.step;
         self.step += 1;
         match (self.pattern, &self.zipf) {
-            (Pattern::Seq, _) => n % self.pages,
-            (Pattern::Stride, _) => strided(n % self.pages, self.pages),
-            (Pattern::Chase, _) => self.link,
+            (TouchPattern::Seq, _) => n % self.pages,
+            (TouchPattern::Stride, _) => strided(n % self.pages, self.pages),
+            (TouchPattern::Chase, _) => self.link,
             (_, Some(zipf)) => scatter(zipf.sample(random) - 1, self.pages),
             (_, None) => random.below(self.pages),
         }
@@ -78,7 +78,7 @@ fn strided(n: u64, pages: u64) -> u64 {
 }
 
 /// One cycle through all pages in random order (Sattolo): `links[p]` follows page `p`.
-pub fn cycle(pages: usize, random: &mut Random) -> Vec<u32> {
+pub fn cycle(pages: usize, random: &mut SequenceRandom) -> Vec<u32> {
     let mut links: Vec<u32> = (0..pages as u32).collect();
     for i in (1..pages).rev() {
         links.swap(i, random.below(i as u64) as usize);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_chain_passes_every_page_before_it_returns() {
-        let links = cycle(1000, &mut Random::new(3));
+        let links = cycle(1000, &mut SequenceRandom::new(3));
         let (mut at, mut steps) = (links[0], 1);
         while at != 0 {
             at = links[at as usize];

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use uswap_core::Histogram;
 
 use crate::content::mix;
-use crate::sequence::{Random, Zipf, scatter};
+use crate::sequence::{SequenceRandom, ZipfSequence, scatter};
 
 /// Options of `redis`.
 #[derive(Args, Debug)]
@@ -102,7 +102,7 @@ impl Client {
     }
 
     fn load(&mut self, arguments: &RedisArguments, start: Instant, latency: &Histogram) -> Result<u64, String> {
-        let (zipf, mut random) = (Zipf::new(arguments.keys, arguments.zipf), Random::new(5));
+        let (zipf, mut random) = (ZipfSequence::new(arguments.keys, arguments.zipf), SequenceRandom::new(5));
         let mut done = 0;
         while done < arguments.operations && start.elapsed().as_secs_f64() < arguments.seconds {
             let mut batch: Vec<(u64, bool)> = Vec::new();

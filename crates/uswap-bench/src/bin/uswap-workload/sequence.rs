@@ -4,9 +4,9 @@ use crate::content::mix;
 
 /// A sequence of random numbers that is the same for the same seed.
 #[derive(Debug)]
-pub struct Random(u64);
+pub struct SequenceRandom(u64);
 
-impl Random {
+impl SequenceRandom {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed))
@@ -32,7 +32,7 @@ impl Random {
 /// Numbers from 1 to n, k with a probability in proportion to k^-s, by rejection-inversion (Hörmann and Derflinger 1996):
 /// no table, constant time.
 #[derive(Debug)]
-pub struct Zipf {
+pub struct ZipfSequence {
     n: f64,
     s: f64,
     integral_at_first: f64,
@@ -40,7 +40,7 @@ pub struct Zipf {
     shortcut: f64,
 }
 
-impl Zipf {
+impl ZipfSequence {
     /// The distribution over `n` numbers with exponent `s`, which is not 1.
     pub fn new(n: u64, s: f64) -> Self {
         let mut zipf = Self { n: n as f64, s, integral_at_first: 0.0, integral_at_last: 0.0, shortcut: 0.0 };
@@ -59,7 +59,7 @@ impl Zipf {
     }
 
     /// The next number.
-    pub fn sample(&self, random: &mut Random) -> u64 {
+    pub fn sample(&self, random: &mut SequenceRandom) -> u64 {
         loop {
             let u = self.integral_at_last + random.unit() * (self.integral_at_first - self.integral_at_last);
             let x = self.inverse(u);
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn zipf_has_the_stated_frequencies() {
         for s in [0.5, 1.2] {
-            let (zipf, mut random) = (Zipf::new(1000, s), Random::new(1));
+            let (zipf, mut random) = (ZipfSequence::new(1000, s), SequenceRandom::new(1));
             let mut seen = vec![0u32; 1001];
             (0..200_000).for_each(|_| seen[zipf.sample(&mut random) as usize] += 1);
             let sum: f64 = (1..=1000).map(|k| f64::from(k).powf(-s)).sum();

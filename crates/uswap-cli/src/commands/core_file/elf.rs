@@ -1,6 +1,6 @@
 //! How a core file is laid out (elf(5), x86-64): header, program headers, notes, and the segments of memory, each at a multiple of a page.
 
-use super::mappings::Mapping;
+use super::mappings::CoreMapping;
 
 const PAGE: u64 = 4096;
 const HEADER: u64 = 64;
@@ -14,13 +14,13 @@ const EM_X86_64: u16 = 62;
 const PN_XNUM: u64 = 0xffff;
 
 /// Where everything lies. Segments are added in the order of their addresses.
-pub struct Layout {
+pub struct CoreLayout {
     headers: u64,
     program_headers: Vec<u8>,
     next: u64,
 }
 
-impl Layout {
+impl CoreLayout {
     /// For so many segments, and notes of so many bytes.
     pub fn new(segments: usize, notes: usize) -> Self {
         let (headers, notes) = (segments as u64 + 1, notes as u64);
@@ -40,7 +40,7 @@ impl Layout {
     }
 
     /// The next segment is this mapping, with so many bytes in the file.
-    pub fn add(&mut self, mapping: &Mapping, bytes: u64) {
+    pub fn add(&mut self, mapping: &CoreMapping, bytes: u64) {
         let flags = u32::from(mapping.executable) | u32::from(mapping.writable) << 1 | u32::from(mapping.readable) << 2;
         let memory = mapping.end - mapping.start;
         self.program_headers.extend(program_header(PT_LOAD, flags, self.next, mapping.start, bytes, memory, PAGE));
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn segments_lie_behind_one_another_at_multiples_of_a_page() {
-        let mut layout = Layout::new(2, 1000);
+        let mut layout = CoreLayout::new(2, 1000);
         let mapping = |start: u64| {
-            let mut mapping = Mapping::default();
+            let mut mapping = CoreMapping::default();
             (mapping.start, mapping.end, mapping.writable) = (start, start + 0x3000, true);
             mapping
         };
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn more_segments_than_the_header_counts_are_counted_by_a_section() {
-        let layout = Layout::new(70_000, 0);
+        let layout = CoreLayout::new(70_000, 0);
         let headers = layout.headers();
         assert_eq!((number(&headers, 56, 2), number(&headers, 60, 2)), (0xffff, 1));
         let (at, section) = layout.section().expect("a section");

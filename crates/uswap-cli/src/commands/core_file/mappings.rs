@@ -22,7 +22,7 @@ const KERNEL: u64 = 1 << 63;
 
 /// One mapping, as smaps tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
+pub struct CoreMapping {
     /// First byte.
     pub start: u64,
     /// Byte behind the last.
@@ -60,7 +60,7 @@ pub enum Content {
     Whole,
 }
 
-impl Mapping {
+impl CoreMapping {
     /// Whether it is the agent's: its area, or the ring.
     pub fn is_agents(&self, area: u64) -> bool {
         let in_area = area != 0 && self.start < area + AREA_BYTES && area < self.end;
@@ -96,7 +96,7 @@ impl Mapping {
 ///
 /// # Errors
 /// For the user: they cannot be read.
-pub fn of(thread: u32) -> Result<Vec<Mapping>, String> {
+pub fn of(thread: u32) -> Result<Vec<CoreMapping>, String> {
     let text =
         std::fs::read(format!("/proc/{thread}/smaps")).map_err(|error| format!("/proc/{thread}/smaps: {error}"))?;
     Ok(read(&text))
@@ -108,8 +108,8 @@ pub fn filter(thread: u32) -> u32 {
     u32::from_str_radix(text.trim(), 16).unwrap_or(USUAL_FILTER)
 }
 
-fn read(text: &[u8]) -> Vec<Mapping> {
-    let mut mappings: Vec<Mapping> = Vec::new();
+fn read(text: &[u8]) -> Vec<CoreMapping> {
+    let mut mappings: Vec<CoreMapping> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         match (read_first_line(line), mappings.last_mut()) {
             (Some(mapping), _) => mappings.push(mapping),
@@ -122,7 +122,7 @@ fn read(text: &[u8]) -> Vec<Mapping> {
 }
 
 /// `START-END PERMISSIONS OFFSET DEVICE INODE   NAME`.
-fn read_first_line(line: &[u8]) -> Option<Mapping> {
+fn read_first_line(line: &[u8]) -> Option<CoreMapping> {
     let mut rest = line;
     let mut words = [""; 5];
     for word in &mut words {
@@ -135,7 +135,7 @@ fn read_first_line(line: &[u8]) -> Option<Mapping> {
     let may = |letter: char| words[1].contains(letter);
     let has_file = words[4] != "0";
     let name = unescape(rest);
-    Some(Mapping {
+    Some(CoreMapping {
         start: hexadecimal(start)?,
         end: hexadecimal(end)?,
         readable: may('r'),
@@ -145,7 +145,7 @@ fn read_first_line(line: &[u8]) -> Option<Mapping> {
         offset: hexadecimal(words[2])?,
         file: has_file.then(|| OsString::from_vec(name.clone())),
         name,
-        ..Mapping::default()
+        ..CoreMapping::default()
     })
 }
 
@@ -158,7 +158,7 @@ fn unescape(name: &[u8]) -> Vec<u8> {
     name
 }
 
-fn read_detail(mapping: &mut Mapping, line: &str) {
+fn read_detail(mapping: &mut CoreMapping, line: &str) {
     let Some((what, value)) = line.split_once(':') else { return };
     match what {
         "Anonymous" | "Swap" => mapping.is_changed |= value.trim() != "0 kB",

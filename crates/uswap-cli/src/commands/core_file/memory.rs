@@ -14,9 +14,9 @@ use uswap_engine::page_answer::{Answered, Named};
 use uswap_sys::procfs::pagemap::{Pagemap, PresentRun};
 
 use super::file::CoreFile;
-use super::mappings::{Content, Mapping};
+use super::mappings::{Content, CoreMapping};
 use super::source::Source;
-use super::{Failure, look_for_interrupt, refused};
+use super::{CoreFailure, look_for_interrupt, refused};
 
 const PAGE: u64 = 4096;
 /// Read at a time.
@@ -53,7 +53,7 @@ pub struct Copier<'a> {
 
 /// A part of a mapping, and where it goes.
 #[derive(Clone, Copy)]
-struct Piece {
+struct MemoryPiece {
     start: u64,
     end: u64,
     /// What is to be added to an address to have its place in the file (it can be less than nothing).
@@ -62,7 +62,7 @@ struct Piece {
     is_registered: bool,
 }
 
-impl Piece {
+impl MemoryPiece {
     fn place(&self, address: u64) -> u64 {
         address.wrapping_add(self.shift)
     }
@@ -90,9 +90,9 @@ impl<'a> Copier<'a> {
     ///
     /// # Errors
     /// A sentence and a status.
-    pub fn copy(&mut self, mapping: &Mapping, content: Content, begins: u64) -> Result<u64, Failure> {
+    pub fn copy(&mut self, mapping: &CoreMapping, content: Content, begins: u64) -> Result<u64, CoreFailure> {
         let shift = begins.wrapping_sub(mapping.start);
-        let whole = Piece { start: mapping.start, end: mapping.end, shift, is_registered: mapping.is_registered };
+        let whole = MemoryPiece { start: mapping.start, end: mapping.end, shift, is_registered: mapping.is_registered };
         match content {
             Content::Nothing => return Ok(0),
             Content::Header => return self.copy_header(&whole),
@@ -103,8 +103,8 @@ impl<'a> Copier<'a> {
         while at < whole.end {
             look_for_interrupt()?;
             at = match content {
-                Content::Own => self.copy_own(&Piece { start: at, ..whole })?,
-                _ => self.copy_all(&Piece { start: at, end: whole.end.min(at + PIECE), ..whole })?,
+                Content::Own => self.copy_own(&MemoryPiece { start: at, ..whole })?,
+                _ => self.copy_all(&MemoryPiece { start: at, end: whole.end.min(at + PIECE), ..whole })?,
             };
             self.tell();
         }
@@ -122,7 +122,7 @@ impl<'a> Copier<'a> {
     }
 
     /// The first page of a file, if it is an ELF file's: it has the build id.
-    fn copy_header(&mut self, piece: &Piece) -> Result<u64, Failure> {
+    fn copy_header(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let page = &mut self.buffer[..PAGE as usize];
         if self.memory.read_exact_at(page, piece.start).is_err() || !page.starts_with(b"\x7fELF") {
             return Ok(0);
@@ -132,7 +132,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies what is there and what is evicted at the beginning of a piece. Returns how far it came.
-    fn copy_own(&mut self, piece: &Piece) -> Result<u64, Failure> {
+    fn copy_own(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let mut runs = [PresentRun::default(); 64];
         let scanned = self.pagemap.present(piece.start, piece.end, &mut runs);
         let (count, walked) = scanned.map_err(|error| refused(format!("what is in memory cannot be told: {error}")))?;
@@ -140,11 +140,11 @@ impl<'a> Copier<'a> {
         if first >= piece.start + PIECE {
             // A long way without a page: it is not looked at page by page.
             self.read.clear();
-            self.ask(&Piece { end: first, ..*piece })?;
+            self.ask(&MemoryPiece { end: first, ..*piece })?;
             return Ok(first);
         }
         let end = walked.min(piece.start + PIECE).min(piece.end);
-        let piece = Piece { end, ..*piece };
+        let piece = MemoryPiece { end, ..*piece };
         self.begin(&piece);
         for run in &runs[..count] {
             self.read_run(&piece, run.start, run.end.min(end))?;
@@ -153,19 +153,19 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies a piece by reading all of it.
-    fn copy_all(&mut self, piece: &Piece) -> Result<u64, Failure> {
+    fn copy_all(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         self.begin(piece);
         self.read_run(piece, piece.start, piece.end)?;
         self.finish(piece)
     }
 
-    fn begin(&mut self, piece: &Piece) {
+    fn begin(&mut self, piece: &MemoryPiece) {
         self.read.clear();
         self.read.resize(piece.index(piece.end), false);
     }
 
     /// Reads what is there of a run, and writes it. What cannot be read is left to the run.
-    fn read_run(&mut self, piece: &Piece, start: u64, end: u64) -> Result<(), Failure> {
+    fn read_run(&mut self, piece: &MemoryPiece, start: u64, end: u64) -> Result<(), CoreFailure> {
         let mut at = start;
         while at < end {
             let bytes = &mut self.buffer[..(end - at) as usize];
@@ -189,7 +189,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Asks about what was not read. Returns the piece's end.
-    fn finish(&mut self, piece: &Piece) -> Result<u64, Failure> {
+    fn finish(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let missing = |read: &bool| !read;
         if let (Some(first), Some(last)) = (self.read.iter().position(missing), self.read.iter().rposition(missing)) {
             let address = |index: usize| piece.start + index as u64 * PAGE;
@@ -200,11 +200,11 @@ impl<'a> Copier<'a> {
     }
 
     /// Asks about all of a piece of which nothing is there.
-    fn ask(&mut self, piece: &Piece) -> Result<(), Failure> {
+    fn ask(&mut self, piece: &MemoryPiece) -> Result<(), CoreFailure> {
         self.ask_range(piece, piece.start, piece.end)
     }
 
-    fn ask_range(&mut self, piece: &Piece, start: u64, end: u64) -> Result<(), Failure> {
+    fn ask_range(&mut self, piece: &MemoryPiece, start: u64, end: u64) -> Result<(), CoreFailure> {
         self.moving.clear();
         let mut next = start;
         let mut deadline = Instant::now() + PATIENCE;
@@ -228,7 +228,7 @@ impl<'a> Copier<'a> {
     }
 
     /// Writes the pages of an answer that were not read.
-    fn take(&mut self, piece: &Piece) -> Result<(), Failure> {
+    fn take(&mut self, piece: &MemoryPiece) -> Result<(), CoreFailure> {
         let mut bytes = self.source.bytes.chunks_exact(PAGE as usize);
         for named in &self.source.named {
             let is_read = |page: u64| self.read.get(piece.index(page)).copied().unwrap_or(false);
@@ -254,8 +254,8 @@ impl<'a> Copier<'a> {
     }
 
     /// A page is on its way: it is looked for where it may be until it is found.
-    fn settle(&mut self, piece: &Piece, page: u64) -> Result<(), Failure> {
-        let piece = Piece { start: page, end: page + PAGE, ..*piece };
+    fn settle(&mut self, piece: &MemoryPiece, page: u64) -> Result<(), CoreFailure> {
+        let piece = MemoryPiece { start: page, end: page + PAGE, ..*piece };
         let deadline = Instant::now() + PATIENCE;
         loop {
             look_for_interrupt()?;
@@ -285,7 +285,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-fn wait(deadline: Instant, state: Answered) -> Result<(), Failure> {
+fn wait(deadline: Instant, state: Answered) -> Result<(), CoreFailure> {
     if Instant::now() < deadline {
         std::thread::sleep(PAUSE);
         return look_for_interrupt();

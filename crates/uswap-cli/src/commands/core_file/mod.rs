@@ -22,10 +22,10 @@ use uswap_sys::process::interrupt;
 
 use crate::client;
 use file::CoreFile;
-use mappings::Mapping;
+use mappings::CoreMapping;
 use memory::{Copier, Tally};
 use source::Source;
-use threads::Stopped;
+use threads::StoppedThreads;
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -37,7 +37,7 @@ struct CoreWritten {
 }
 
 /// Why there is no core file, in a sentence, and the exit status.
-type Failure = (String, i32);
+type CoreFailure = (String, i32);
 
 /// Ended by this signal, as shells tell it.
 const BY_SIGNAL: i32 = 128;
@@ -78,15 +78,15 @@ pub fn run(arguments: &CoreArguments) -> i32 {
     }
 }
 
-fn refused(text: String) -> Failure {
+fn refused(text: String) -> CoreFailure {
     (text, exit::REFUSED)
 }
 
-fn write(name: &str, pid: u32, place: &Path) -> Result<CoreWritten, Failure> {
+fn write(name: &str, pid: u32, place: &Path) -> Result<CoreWritten, CoreFailure> {
     let run = client::find(name).map_err(refused)?;
     let mut source = Source::open(&run, pid).map_err(refused)?;
     let mut file = CoreFile::create(place).map_err(refused)?;
-    let stopped = Stopped::all_of(pid).map_err(refused)?;
+    let stopped = StoppedThreads::all_of(pid).map_err(refused)?;
     let written = write_stopped(pid, &stopped, &mut source, &mut file);
     let tally = written.map_err(|failure| why(pid, failure))?;
     let threads = stopped.threads().len();
@@ -97,7 +97,7 @@ fn write(name: &str, pid: u32, place: &Path) -> Result<CoreWritten, Failure> {
 }
 
 /// Whatever went wrong: it may be that the process has ended.
-fn why(pid: u32, failure: Failure) -> Failure {
+fn why(pid: u32, failure: CoreFailure) -> CoreFailure {
     match threads::has_ended(pid) && failure.1 == exit::REFUSED {
         true => refused(format!("process {pid} ended while its memory was being written; there is no core file")),
         false => failure,
@@ -105,15 +105,20 @@ fn why(pid: u32, failure: Failure) -> Failure {
 }
 
 /// Writes everything, the beginning of the file last: where segments lie is known then.
-fn write_stopped(pid: u32, stopped: &Stopped, source: &mut Source, file: &mut CoreFile) -> Result<Tally, Failure> {
+fn write_stopped(
+    pid: u32,
+    stopped: &StoppedThreads,
+    source: &mut Source,
+    file: &mut CoreFile,
+) -> Result<Tally, CoreFailure> {
     // The first thread may have ended: nothing can be seen through it then.
     let reader = stopped.reader();
     let area = source.area().map_err(refused)?;
     let mappings = mappings::of(reader).map_err(refused)?;
-    let mappings: Vec<Mapping> = mappings.into_iter().filter(|mapping| !mapping.is_agents(area)).collect();
+    let mappings: Vec<CoreMapping> = mappings.into_iter().filter(|mapping| !mapping.is_agents(area)).collect();
     let notes = notes::of(pid, stopped, &mappings).map_err(refused)?;
     let filter = mappings::filter(reader);
-    let mut layout = elf::Layout::new(mappings.len(), notes.len());
+    let mut layout = elf::CoreLayout::new(mappings.len(), notes.len());
     let mut copier = Copier::new(reader, source, file).map_err(refused)?;
     for mapping in &mappings {
         let content = mapping.content(filter);
@@ -132,7 +137,7 @@ fn write_stopped(pid: u32, stopped: &Stopped, source: &mut Source, file: &mut Co
 }
 
 /// A request to end is obeyed between two pieces.
-fn look_for_interrupt() -> Result<(), Failure> {
+fn look_for_interrupt() -> Result<(), CoreFailure> {
     match interrupt::arrived() {
         Some(signal) => Err(("interrupted; there is no core file".into(), BY_SIGNAL + signal)),
         None => Ok(()),

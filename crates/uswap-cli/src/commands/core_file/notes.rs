@@ -3,8 +3,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use super::mappings::Mapping;
-use super::threads::{Stopped, Thread};
+use super::mappings::CoreMapping;
+use super::threads::{StoppedThreads, Thread};
 
 const NT_PRSTATUS: u32 = 1;
 const NT_FPREGSET: u32 = 2;
@@ -23,7 +23,7 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// For the user: a thread's registers cannot be read.
-pub fn of(pid: u32, stopped: &Stopped, mappings: &[Mapping]) -> Result<Vec<u8>, String> {
+pub fn of(pid: u32, stopped: &StoppedThreads, mappings: &[CoreMapping]) -> Result<Vec<u8>, String> {
     let reader = stopped.reader();
     let mut notes = Vec::new();
     for (number, thread) in stopped.threads().iter().enumerate() {
@@ -61,9 +61,9 @@ fn fill_up(notes: &mut Vec<u8>) {
 }
 
 /// What /proc/TID/stat tells, from the third field on.
-struct Stat(Vec<String>);
+struct ProcessStat(Vec<String>);
 
-impl Stat {
+impl ProcessStat {
     fn of(tid: u32) -> Self {
         let text = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
         let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
@@ -91,7 +91,7 @@ fn status(tid: u32, name: &str) -> String {
 /// `struct elf_prstatus`.
 fn thread_status(thread: &Thread) -> std::io::Result<Vec<u8>> {
     let tid = thread.tracee.tid();
-    let (stat, signals) = (Stat::of(tid), |name| u64::from_str_radix(&status(tid, name), 16).unwrap_or(0));
+    let (stat, signals) = (ProcessStat::of(tid), |name| u64::from_str_radix(&status(tid, name), 16).unwrap_or(0));
     let mut bytes: Vec<u8> = [thread.signal, 0, 0].into_iter().flat_map(i32::to_le_bytes).collect();
     bytes.extend((thread.signal as u32).to_le_bytes());
     bytes.extend([signals("SigPnd"), signals("SigBlk")].into_iter().flat_map(u64::to_le_bytes));
@@ -108,7 +108,7 @@ fn thread_status(thread: &Thread) -> std::io::Result<Vec<u8>> {
 
 /// `struct elf_prpsinfo`.
 fn process_information(pid: u32, reader: u32) -> Vec<u8> {
-    let stat = Stat::of(pid);
+    let stat = ProcessStat::of(pid);
     let state = stat.0.first().and_then(|text| text.bytes().next()).unwrap_or(b'R');
     let number = b"RSDTZW".iter().position(|letter| *letter == state.to_ascii_uppercase()).unwrap_or(0) as u8;
     let mut bytes = vec![number, state, u8::from(state == b'Z'), stat.number(19) as u8, 0, 0, 0, 0];
@@ -136,7 +136,7 @@ fn text<const ROOM: usize>(from: &[u8]) -> [u8; ROOM] {
 }
 
 /// Which files are mapped where: a count, the size of a page, then start, end and page in the file of each, then their names.
-fn files(mappings: &[Mapping]) -> Vec<u8> {
+fn files(mappings: &[CoreMapping]) -> Vec<u8> {
     let found: Vec<_> = mappings.iter().filter_map(|mapping| Some((mapping, mapping.file.as_ref()?))).collect();
     let mut bytes: Vec<u8> = [found.len() as u64, PAGE].into_iter().flat_map(u64::to_le_bytes).collect();
     for (mapping, _) in &found {

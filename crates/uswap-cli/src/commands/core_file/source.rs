@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use uswap_engine::control::protocol::Request;
-use uswap_engine::page_answer::{Header, Named, Question};
+use uswap_engine::page_answer::{AnswerHeader, Named, PageQuestion};
 
-use crate::client::{self, Run};
+use crate::client::{self, RunningRun};
 
 /// The run answers each question in this time: it may have to read a slow device.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ impl Source {
     ///
     /// # Errors
     /// For the user: it is no process of that run, or the run does not answer.
-    pub fn open(run: &Run, pid: u32) -> Result<Self, String> {
+    pub fn open(run: &RunningRun, pid: u32) -> Result<Self, String> {
         if !std::fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
             return Err(format!("there is no process {pid}"));
         }
@@ -50,17 +50,17 @@ impl Source {
     ///
     /// # Errors
     /// For the user: the run does not answer.
-    pub fn ask(&mut self, start: u64, end: u64) -> Result<Header, String> {
-        self.exchange(Question { start, end })
+    pub fn ask(&mut self, start: u64, end: u64) -> Result<AnswerHeader, String> {
+        self.exchange(PageQuestion { start, end })
             .map_err(|error| format!("the run does not tell what is evicted: {error}"))
     }
 
-    fn exchange(&mut self, question: Question) -> std::io::Result<Header> {
+    fn exchange(&mut self, question: PageQuestion) -> std::io::Result<AnswerHeader> {
         let nonsense = || std::io::Error::from(std::io::ErrorKind::InvalidData);
         self.stream.write_all(&question.encode())?;
-        let mut bytes = [0; Header::BYTES];
+        let mut bytes = [0; AnswerHeader::BYTES];
         self.stream.read_exact(&mut bytes)?;
-        let header = Header::decode(&bytes).ok_or_else(nonsense)?;
+        let header = AnswerHeader::decode(&bytes).ok_or_else(nonsense)?;
         self.bytes.resize(8 * header.records as usize, 0);
         self.stream.read_exact(&mut self.bytes)?;
         let words = self.bytes.as_chunks::<8>().0.iter().map(|word| Named::decode(u64::from_le_bytes(*word)));

@@ -18,11 +18,11 @@ pub struct Thread {
 }
 
 /// The threads of a process.
-pub struct Stopped {
+pub struct StoppedThreads {
     threads: Vec<Thread>,
 }
 
-impl Stopped {
+impl StoppedThreads {
     /// Stops all threads of a process, those too that are made meanwhile.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedThreads {
     fn drop(&mut self) {
         for thread in &self.threads {
             // One that was killed meanwhile is gone.

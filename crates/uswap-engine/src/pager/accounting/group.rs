@@ -205,13 +205,13 @@ impl Group {
 
 /// All groups and accounts of a run.
 #[derive(Debug)]
-pub struct Tree {
+pub struct GroupTree {
     groups: Vec<Option<Group>>,
     accounts: BTreeMap<u32, Arc<Account>>,
     ended: VecDeque<(u32, usize)>,
 }
 
-impl Default for Tree {
+impl Default for GroupTree {
     fn default() -> Self {
         Self { groups: vec![Some(Group::new(ROOT_NAME, ROOT))], accounts: BTreeMap::new(), ended: VecDeque::new() }
     }
@@ -241,7 +241,7 @@ fn trimmed(path: &str) -> &str {
     path.strip_suffix('/').unwrap_or(path)
 }
 
-impl Tree {
+impl GroupTree {
     /// A group by its number.
     ///
     /// # Panics

@@ -9,15 +9,15 @@ use super::*;
 const THREADS: i64 = 2;
 
 /// A tree with these groups.
-fn tree(paths: &[&str]) -> Tree {
-    let mut tree = Tree::default();
+fn tree(paths: &[&str]) -> GroupTree {
+    let mut tree = GroupTree::default();
     paths.iter().for_each(|path| {
         tree.create(path).expect(path);
     });
     tree
 }
 
-fn used(tree: &Tree, path: &str) -> i64 {
+fn used(tree: &GroupTree, path: &str) -> i64 {
     tree.group(tree.find(path).expect(path)).used()
 }
 
@@ -55,7 +55,7 @@ fn a_new_process_is_where_its_nearest_known_relative_is_or_was() {
     tree.admit(2, &[]);
     tree.move_process(1, "a").expect("moved");
     tree.move_process(2, "b").expect("moved");
-    let group = |tree: &Tree, account: &Account| tree.group_of(account).map(|number| tree.path(number));
+    let group = |tree: &GroupTree, account: &Account| tree.group_of(account).map(|number| tree.path(number));
     let child = tree.admit(3, &[1, 2]);
     assert_eq!(group(&tree, &child).as_deref(), Some("a"));
     let grandchild = tree.admit(4, &[77, 2]);
@@ -112,7 +112,7 @@ fn a_process_is_held_back_by_every_group_above_it() {
     let [a, b] = ["a", "a/b"].map(|path| tree.find(path).expect(path));
     let account = tree.admit(1, &[]);
     tree.move_process(1, "a/b").expect("moved");
-    let has_room = |tree: &Tree| tree.above_account(&account).all(|group| group.has_room(1, THREADS));
+    let has_room = |tree: &GroupTree| tree.above_account(&account).all(|group| group.has_room(1, THREADS));
     tree.charge(&account, 20_000, 0);
     assert!(has_room(&tree));
     tree.set_limit(a, 16_384, THREADS);
@@ -136,7 +136,7 @@ fn parts_are_of_the_nearest_limit_above() {
     let mut tree = tree(&["a", "a/b", "a/b/c"]);
     let budget = 1 << 16;
     let half = "50%".parse().expect("a limit");
-    let pages = |tree: &Tree, path: &str| {
+    let pages = |tree: &GroupTree, path: &str| {
         let (_, above) = tree.limited(path).expect(path);
         tree.pages_of(half, above, budget)
     };
@@ -246,7 +246,7 @@ impl Model {
         self.ended.values_mut().for_each(change);
     }
 
-    fn act(&mut self, tree: &mut Tree, act: &Act) {
+    fn act(&mut self, tree: &mut GroupTree, act: &Act) {
         match act {
             Act::Create(above, name) => {
                 let path = Self::joined(&self.path(*above), &format!("n{name}"));
@@ -308,7 +308,7 @@ impl Model {
         }
     }
 
-    fn agrees(&self, tree: &Tree) {
+    fn agrees(&self, tree: &GroupTree) {
         for path in self.paths.iter().map(String::as_str).chain([""]) {
             let group = tree.group(tree.find(path).expect("a group of the model"));
             let within = self.processes.values().filter(|(at, ..)| Self::within(at, path));
@@ -330,7 +330,7 @@ proptest! {
 
     #[test]
     fn after_any_orders_the_sums_are_those_of_the_processes(acts in acts()) {
-        let (mut tree, mut model) = (Tree::default(), Model::default());
+        let (mut tree, mut model) = (GroupTree::default(), Model::default());
         for act in &acts {
             model.act(&mut tree, act);
             model.agrees(&tree);
@@ -339,7 +339,7 @@ proptest! {
 
     #[test]
     fn any_path_is_a_group_or_refused(path in "\\PC{0,40}|[a-z0-9/.]{0,30}") {
-        let mut tree = Tree::default();
+        let mut tree = GroupTree::default();
         if tree.create(&path).is_ok() {
             prop_assert!(tree.find(&path).is_ok_and(|number| number != ROOT));
             prop_assert!(tree.remove(&path).is_ok());

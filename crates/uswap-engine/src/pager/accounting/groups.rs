@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
-use crate::pager::accounting::group::{Account, Limit, NO_LIMIT, ROOT, Tree};
+use crate::pager::accounting::group::{Account, GroupTree, Limit, NO_LIMIT, ROOT};
 use crate::pager::idle_priority::IdlePriority;
 
 /// Between two attempts to write.
@@ -46,7 +46,7 @@ pub struct Figures {
 #[derive(Debug)]
 pub struct Groups {
     in_use: AtomicBool,
-    tree: RwLock<Tree>,
+    tree: RwLock<GroupTree>,
     /// Held by whoever measures: two readings of a process at once would be charged twice.
     measuring: Mutex<()>,
     threads: i64,
@@ -56,7 +56,7 @@ pub struct Groups {
 impl Groups {
     /// The root alone, on a machine with so many processors.
     pub fn new(processors: usize, owners: Vec<Arc<IdlePriority>>) -> Self {
-        let tree = RwLock::new(Tree::default());
+        let tree = RwLock::new(GroupTree::default());
         let (in_use, measuring) = (AtomicBool::new(false), Mutex::new(()));
         Self { in_use, tree, measuring, threads: processors as i64, owners }
     }
@@ -66,11 +66,11 @@ impl Groups {
         self.in_use.load(Relaxed)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Tree> {
+    fn read(&self) -> RwLockReadGuard<'_, GroupTree> {
         self.tree.read().expect("groups")
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Tree> {
+    fn write(&self) -> RwLockWriteGuard<'_, GroupTree> {
         loop {
             match self.tree.try_write() {
                 Ok(tree) => return tree,

@@ -62,7 +62,7 @@ const MARGIN: f64 = 1.25;
 
 /// What is known at one time. Faults count from the beginning of the run.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Figures {
+pub struct PoolFigures {
     /// Faults that were answered from the pool, from devices with pages that compress, and with such as do not.
     pub faults: [u64; 3],
     /// Such pages there.
@@ -131,7 +131,7 @@ impl PoolSizer {
     }
 
     /// Takes a step, if there is reason for one.
-    pub fn judge(&mut self, now: Figures) {
+    pub fn judge(&mut self, now: PoolFigures) {
         self.judged = Instant::now();
         let percent = |pages: i64| 100.0 * pages as f64 / now.budget.max(1) as f64;
         let spare = now.spare.map_or(f64::INFINITY, percent);
@@ -206,10 +206,10 @@ mod tests {
 
     const COSTS: [u64; 2] = [20_000, 160_000];
 
-    fn figures(faults: [u64; 2], pages: [u64; 2], pool_memory: u64) -> Figures {
+    fn figures(faults: [u64; 2], pages: [u64; 2], pool_memory: u64) -> PoolFigures {
         let [pool, device] = faults;
         let (faults, pages) = ([pool, device, 0], [pages[0], pages[1], 0]);
-        Figures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, ..Figures::default() }
+        PoolFigures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, ..PoolFigures::default() }
     }
 
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
@@ -316,7 +316,7 @@ mod tests {
     /// numpy sorts numbers of which lz4 makes nothing: each fault on them waits for the device, and no pool helps.
     #[test]
     fn what_does_not_compress_wants_memory_and_no_pool() {
-        let poor = |round: u64, near: u64| Figures {
+        let poor = |round: u64, near: u64| PoolFigures {
             faults: [10 * round, 0, 1000 * round],
             pages: [10_000, 5000, 5000],
             near: near * round,

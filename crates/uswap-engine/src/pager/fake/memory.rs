@@ -1,7 +1,7 @@
 //! Memory without a kernel: a map of pages, for tests of the pager.
 //!
-//! A [`Program`] touches pages, unmaps, moves and forks. What it cannot have at once it asks for again later, as a thread would
-//! that sleeps in a fault. Orders are executed by [`Program::work`], as an agent would, when the test says so. Everything is as
+//! A [`FakeProgram`] touches pages, unmaps, moves and forks. What it cannot have at once it asks for again later, as a thread would
+//! that sleeps in a fault. Orders are executed by [`FakeProgram::work`], as an agent would, when the test says so. Everything is as
 //! the kernel has it (userfaultfd(2)): while a change has not been read nothing is installed and nothing moves; what is shared is
 //! refused, unless the order says that it is to be copied first; a fork child has what its parent had, slots too.
 
@@ -37,7 +37,7 @@ const MAX_REFUSALS: u32 = 4;
 
 /// The pages of a memory and what has happened to it.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct FakeState {
     /// What the program has.
     pub pages: BTreeMap<u64, Arc<PageBuf>>,
     /// Pages whose touch raises SIGBUS.
@@ -50,8 +50,8 @@ pub struct State {
     mapped: BTreeMap<u64, u64>,
     faults: VecDeque<Fault>,
     unread: VecDeque<Change<FakeMemory>>,
-    orders: VecDeque<Order>,
-    trays: BTreeMap<u32, Tray>,
+    orders: VecDeque<FakeOrder>,
+    trays: BTreeMap<u32, FakeTray>,
     refusals: u32,
     gate_closed: bool,
     /// So many installations are still put off.
@@ -73,20 +73,20 @@ pub struct State {
 }
 
 #[derive(Debug)]
-enum Order {
+enum FakeOrder {
     Fill { tray: u32, runs: Vec<PageRun> },
     Drop { tray: u32 },
 }
 
 #[derive(Debug, Default)]
-struct Tray {
+struct FakeTray {
     orders: u32,
     filled: u64,
     cancelled: u64,
     results: Vec<RunResult>,
 }
 
-impl State {
+impl FakeState {
     fn is_mapped(&self, address: u64) -> bool {
         self.mapped.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
     }
@@ -176,10 +176,10 @@ impl State {
         tray.orders += 1;
     }
 
-    fn execute(&mut self, order: Order) {
+    fn execute(&mut self, order: FakeOrder) {
         match order {
-            Order::Fill { tray, runs } => self.fill(tray, &runs),
-            Order::Drop { tray: number } => {
+            FakeOrder::Fill { tray, runs } => self.fill(tray, &runs),
+            FakeOrder::Drop { tray: number } => {
                 self.slots.retain(|slot, _| slot / TRAY_PAGES != number);
                 self.trays.entry(number).or_default().orders += 1;
             }
@@ -190,7 +190,7 @@ impl State {
 /// The memory, as its pager has it.
 #[derive(Debug)]
 pub struct FakeMemory {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
     bell: Arc<EventFd>,
     process: u32,
     is_copy: bool,
@@ -199,8 +199,8 @@ pub struct FakeMemory {
 
 /// The same memory, as its program has it.
 #[derive(Clone, Debug)]
-pub struct Program {
-    state: Arc<Mutex<State>>,
+pub struct FakeProgram {
+    state: Arc<Mutex<FakeState>>,
     bell: Arc<EventFd>,
 }
 
@@ -217,9 +217,9 @@ pub enum Touch {
     NotMapped,
 }
 
-impl Program {
+impl FakeProgram {
     /// Looks at the state, or changes it.
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().expect("state")
     }
 
@@ -280,13 +280,13 @@ impl Program {
     /// fork(2): the child.
     pub fn fork(&self, process: u32) -> Self {
         let state = self.state();
-        let copy = State {
+        let copy = FakeState {
             pages: state.pages.clone(),
             slots: state.slots.clone(),
             mapped: state.mapped.clone(),
             poisoned: state.poisoned.clone(),
             protected: state.protected.clone(),
-            ..State::default()
+            ..FakeState::default()
         };
         drop(state);
         let memory = FakeMemory::of(copy, process, true);
@@ -314,29 +314,33 @@ impl Program {
 }
 
 impl FakeMemory {
-    fn of(state: State, process: u32, is_copy: bool) -> Self {
+    fn of(state: FakeState, process: u32, is_copy: bool) -> Self {
         let bell = Arc::new(EventFd::new().expect("an eventfd"));
         Self { state: Arc::new(Mutex::new(state)), bell, process, is_copy, read: Vec::new() }
     }
 
     /// Memory of this process, with this range mapped and managed.
     pub fn new(process: u32, mapped: Range<u64>) -> Self {
-        Self::of(State { mapped: BTreeMap::from([(mapped.start, mapped.end)]), ..State::default() }, process, false)
+        Self::of(
+            FakeState { mapped: BTreeMap::from([(mapped.start, mapped.end)]), ..FakeState::default() },
+            process,
+            false,
+        )
     }
 
     /// What the program has of it.
-    pub fn program(&self) -> Program {
-        Program { state: self.state.clone(), bell: self.bell.clone() }
+    pub fn program(&self) -> FakeProgram {
+        FakeProgram { state: self.state.clone(), bell: self.bell.clone() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().expect("state")
     }
 }
 
 /// Reads the slots of a fake memory.
 #[derive(Debug)]
-pub struct FakeReader(Arc<Mutex<State>>);
+pub struct FakeReader(Arc<Mutex<FakeState>>);
 
 impl StagedReader for FakeReader {
     fn read(&self, places: &[u64], bytes: &mut [u8], _trust: bool) -> bool {
@@ -549,15 +553,15 @@ impl AddressSpace for FakeMemory {
     fn order_fill(&self, tray: u32, runs: &[PageRun], drop_first: bool) -> u32 {
         let mut state = self.state();
         if drop_first {
-            state.orders.push_back(Order::Drop { tray });
+            state.orders.push_back(FakeOrder::Drop { tray });
         }
         let known = state.trays.entry(tray).or_default();
         (known.filled, known.cancelled) = (0, 0);
-        state.orders.push_back(Order::Fill { tray, runs: runs.to_vec() });
+        state.orders.push_back(FakeOrder::Fill { tray, runs: runs.to_vec() });
         1 + u32::from(drop_first)
     }
     fn order_drop(&self, tray: u32, _: bool) {
-        self.state().orders.push_back(Order::Drop { tray });
+        self.state().orders.push_back(FakeOrder::Drop { tray });
     }
     fn completed(&self, tray: u32, orders: u32) -> (bool, u64) {
         self.state().trays.get(&tray).map_or((false, 0), |tray| (tray.orders >= orders, tray.filled))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::PolicyKind;
 use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_device::RamDevice;
@@ -21,11 +21,11 @@ use crate::pager::accounting::pool_share::PoolShare;
 use crate::pager::accounting::pool_size::ShareTold;
 use crate::pager::context::{Mailbox, Shared, TrayList};
 use crate::pager::event_loop::Owner;
-use crate::pager::fake::memory::{FakeMemory, OWN, Program, Touch};
+use crate::pager::fake::memory::{FakeMemory, FakeProgram, OWN, Touch};
 use crate::pager::fault_points::FaultPoints;
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::io::reader::{self, Readers};
-use crate::pager::load_control::Load;
+use crate::pager::load_control::LoadControlState;
 use crate::pager::reclaim::evict::MAX_STORING;
 use crate::pager::reclaim::fork_dedup::ForkDedup;
 use crate::pager::reclaim::store_worker;
@@ -46,7 +46,7 @@ const SOON: Duration = Duration::from_secs(3);
 struct Rig {
     shared: Arc<Shared<FakeMemory>>,
     owner: Owner<FakeMemory>,
-    programs: Vec<Program>,
+    programs: Vec<FakeProgram>,
     writeback: WritebackScratch,
     /// Orders are executed, trays are stored.
     is_working: bool,
@@ -78,7 +78,7 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<Shared<FakeMemory>> {
         store,
         budget: Budget::new(BUDGET * PAGE, 2).with_slack(false),
         groups: Groups::new(2, mailboxes.iter().map(|mailbox| mailbox.lowered.clone()).collect()),
-        load: Load::new(false, 1, sync_channel(8).0),
+        load: LoadControlState::new(false, 1, sync_channel(8).0),
         counters: Default::default(),
         latencies: Default::default(),
         hasher,
@@ -126,7 +126,7 @@ impl Rig {
     }
 
     /// A program with so many pages mapped, and its space.
-    fn program(&mut self, pages: u64) -> (Program, SpaceId) {
+    fn program(&mut self, pages: u64) -> (FakeProgram, SpaceId) {
         let mapped = START..START + pages * PAGE;
         let memory = FakeMemory::new(100 + self.programs.len() as u32, mapped.clone());
         let program = memory.program();
@@ -141,7 +141,7 @@ impl Rig {
     }
 
     /// A child of the program, once the pager knows of it.
-    fn fork(&mut self, program: &Program) -> (Program, SpaceId) {
+    fn fork(&mut self, program: &FakeProgram) -> (FakeProgram, SpaceId) {
         let known: Vec<SpaceId> = self.owner.spaces.keys().copied().collect();
         let child = program.fork(100 + self.programs.len() as u32);
         self.programs.push(child.clone());
@@ -154,7 +154,7 @@ impl Rig {
         &self.owner.spaces[&id]
     }
 
-    fn state(&self, id: SpaceId, address: u64) -> State {
+    fn state(&self, id: SpaceId, address: u64) -> PageState {
         self.space(id).table.get(address).state()
     }
 
@@ -167,7 +167,7 @@ impl Rig {
     /// Measures as the governor does, and lets the pager go once round.
     fn serve(&mut self) {
         let begun = self.shared.budget.begin_measurement();
-        let resident: usize = self.programs.iter().map(Program::resident).sum();
+        let resident: usize = self.programs.iter().map(FakeProgram::resident).sum();
         self.shared.budget.set_pool(self.shared.store.pool_bytes());
         let pool = (self.shared.store.pool_bytes() / PAGE) as i64;
         self.shared.budget.end_measurement(begun, resident as i64 + pool);
@@ -180,7 +180,7 @@ impl Rig {
     fn help(&mut self) {
         self.steps += 1;
         if self.is_working && self.steps.is_multiple_of(self.pace.0) {
-            self.programs.iter().for_each(Program::work);
+            self.programs.iter().for_each(FakeProgram::work);
         }
         self.shared.mailboxes[0].bell.ring();
         if self.is_storing && self.steps.is_multiple_of(self.pace.1) {
@@ -201,7 +201,7 @@ impl Rig {
     }
 
     /// Touches the page until that is done. A thread that is woken runs before its page is taken again.
-    fn touch(&mut self, program: &Program, address: u64, value: Option<u64>) -> Touch {
+    fn touch(&mut self, program: &FakeProgram, address: u64, value: Option<u64>) -> Touch {
         let begun = Instant::now();
         loop {
             for turn in [Self::serve, Self::help] {
@@ -214,11 +214,11 @@ impl Rig {
         }
     }
 
-    fn write(&mut self, program: &Program, page: u64, value: u64) {
+    fn write(&mut self, program: &FakeProgram, page: u64, value: u64) {
         assert_eq!(self.touch(program, START + page * PAGE, Some(value)), Touch::Value(value), "page {page}");
     }
 
-    fn read(&mut self, program: &Program, page: u64) -> u64 {
+    fn read(&mut self, program: &FakeProgram, page: u64) -> u64 {
         match self.touch(program, START + page * PAGE, None) {
             Touch::Value(value) => value,
             touch => panic!("page {page}: {touch:?}"),
@@ -239,17 +239,17 @@ impl Rig {
     }
 
     /// Writes as `fill` does, with one step in between. Whether it is done: the fault may wait.
-    fn try_write(&mut self, program: &Program, page: u64) -> bool {
+    fn try_write(&mut self, program: &FakeProgram, page: u64) -> bool {
         program.touch(at(page), Some(page + 1));
         self.step();
         program.touch(at(page), Some(page + 1)) != Touch::Sleeps
     }
 
-    fn fill(&mut self, program: &Program, pages: u64) {
+    fn fill(&mut self, program: &FakeProgram, pages: u64) {
         (0..pages).for_each(|page| self.write(program, page, page + 1));
     }
 
-    fn check(&mut self, program: &Program, pages: u64) {
+    fn check(&mut self, program: &FakeProgram, pages: u64) {
         (0..pages).for_each(|page| assert_eq!(self.read(program, page), page + 1, "page {page}"));
     }
 
@@ -279,9 +279,9 @@ fn at(page: u64) -> u64 {
 fn what_was_never_touched_is_zeros() {
     let mut rig = Rig::new(1 << 20, 0, "");
     let (program, id) = rig.program(64);
-    assert_eq!(rig.state(id, at(3)), State::Untouched);
+    assert_eq!(rig.state(id, at(3)), PageState::Untouched);
     assert_eq!(rig.read(&program, 3), 0);
-    assert_eq!(rig.state(id, at(3)), State::Resident);
+    assert_eq!(rig.state(id, at(3)), PageState::Resident);
     assert_eq!(program.touch(at(64), None), Touch::NotMapped);
     rig.audit();
 }
@@ -310,7 +310,7 @@ fn a_staged_page_comes_back_from_its_slot() {
     rig.is_storing = false;
     (0..BUDGET).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| rig.space(id).trays.staged_pages() > 0);
-    let staged = rig.space(id).table.iter().find(|(_, word)| matches!(word.state(), State::Staged(_)));
+    let staged = rig.space(id).table.iter().find(|(_, word)| matches!(word.state(), PageState::Staged(_)));
     let (address, _) = staged.expect("a staged page");
     let page = (address - START) / PAGE;
     rig.is_storing = true;
@@ -376,7 +376,7 @@ fn a_page_that_is_there_wakes_its_waiter_and_stays_as_it_is() {
     rig.step();
     assert_eq!(program.touch(at(40), None), Touch::Value(5));
     assert_eq!(program.state().woken, [at(40)]);
-    assert_eq!((rig.state(id, at(40)), rig.shared.counters.install_exists.get()), (State::Resident, 1));
+    assert_eq!((rig.state(id, at(40)), rig.shared.counters.install_exists.get()), (PageState::Resident, 1));
     rig.audit();
 }
 
@@ -409,11 +409,11 @@ fn the_mechanisms_own_pages_are_served_and_not_counted_among_the_programs() {
     let mut rig = Rig::new(1 << 20, 0, "");
     let (_, id) = rig.program(64);
     rig.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN, false, Instant::now()));
-    assert_eq!((rig.state(id, OWN), rig.space(id).counts.resident), (State::Untouched, 0));
+    assert_eq!((rig.state(id, OWN), rig.space(id).counts.resident), (PageState::Untouched, 0));
 }
 
 /// Fills memory until pages go, with orders under way that nobody executes.
-fn ordered(rig: &mut Rig, pages: u64) -> (Program, SpaceId) {
+fn ordered(rig: &mut Rig, pages: u64) -> (FakeProgram, SpaceId) {
     let (program, id) = rig.program(2 * BUDGET);
     rig.is_working = false;
     (0..pages).for_each(|page| _ = rig.try_write(&program, page));
@@ -495,7 +495,7 @@ fn a_pinned_page_is_set_aside_and_its_neighbours_go() {
     program.state().pinned.extend((BUDGET..BUDGET + 64).map(at));
     rig.fill(&program, 2 * BUDGET);
     rig.until(|rig| rig.shared.counters.move_busy.get() > 0);
-    assert!((BUDGET..BUDGET + 64).all(|page| rig.state(id, at(page)) == State::Resident));
+    assert!((BUDGET..BUDGET + 64).all(|page| rig.state(id, at(page)) == PageState::Resident));
     rig.check(&program, 2 * BUDGET);
     rig.audit();
 }
@@ -727,7 +727,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// A program and what its pages must hold: `None`, not mapped.
 struct Twin {
-    program: Program,
+    program: FakeProgram,
     pages: Vec<Option<u64>>,
 }
 

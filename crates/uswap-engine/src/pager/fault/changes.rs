@@ -4,7 +4,7 @@
 //! in the page table.
 
 use uswap_abi::layout::PAGE;
-use uswap_core::page::word::{PageWord, State};
+use uswap_core::page::word::{PageState, PageWord};
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
@@ -70,16 +70,16 @@ impl<M: AddressSpace> Owner<M> {
         space.table.take_range(start, end, |_, word| {
             policy.forget(word);
             match word.state() {
-                State::Stored(object) => {
+                PageState::Stored(object) => {
                     store.release(ObjectId::from_bits(object));
                     *stored = stored.saturating_sub(1);
                 }
-                State::Staged(slot) => {
+                PageState::Staged(slot) => {
                     let (tray, bit) = trays.of_slot(slot);
                     tray.live &= !(1 << bit);
                 }
-                State::Resident => *resident = resident.saturating_sub(1),
-                State::Zero => zeros += 1,
+                PageState::Resident => *resident = resident.saturating_sub(1),
+                PageState::Zero => zeros += 1,
                 _ => {}
             }
             if let Some(copy) = word.kept_copy() {
@@ -106,7 +106,7 @@ impl<M: AddressSpace> Owner<M> {
                 for slot in bits(slots) {
                     let address = addresses[slot as usize];
                     let word = space.table.get(address);
-                    if word.state() == State::Resident && word.in_flight() {
+                    if word.state() == PageState::Resident && word.in_flight() {
                         space.policy.join(&mut space.table, address, word.set_in_flight(false));
                     }
                 }
@@ -137,12 +137,12 @@ impl<M: AddressSpace> Owner<M> {
         moved.iter().for_each(|(_, word)| space.policy.forget(*word));
         for (address, word) in moved {
             let target = address - from + to;
-            if let State::Staged(slot) = word.state() {
+            if let PageState::Staged(slot) = word.state() {
                 let (tray, bit) = space.trays.of_slot(slot);
                 tray.addresses[bit as usize] = target;
             }
             let word = word.set_in_flight(false);
-            if word.state() == State::Resident {
+            if word.state() == PageState::Resident {
                 // Also one that was set aside: who is on no list under its new address is never found again.
                 space.policy.join(&mut space.table, target, word);
             } else {
@@ -216,15 +216,15 @@ impl<M: AddressSpace> Owner<M> {
         let (mut ordered, resident) = (Vec::new(), &mut child.counts.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {
-                State::Stored(object) => store.retain(ObjectId::from_bits(object)),
-                State::Resident => *resident += 1,
+                PageState::Stored(object) => store.retain(ObjectId::from_bits(object)),
+                PageState::Resident => *resident += 1,
                 _ => {}
             }
             if let Some(copy) = word.kept_copy() {
                 store.retain_cached(ObjectId::from_bits(copy));
             }
             // Orders and reads under way are the parent's.
-            if word.in_flight() && word.state() == State::Resident {
+            if word.in_flight() && word.state() == PageState::Resident {
                 ordered.push(address);
             }
             *word = word.set_in_flight(false);
@@ -259,7 +259,7 @@ impl<M: AddressSpace> Owner<M> {
             let tray = space.trays.get_mut(number);
             tray.ordered &= !(1 << bit);
             let word = space.table.get(address);
-            if word.state() == State::Resident && word.in_flight() {
+            if word.state() == PageState::Resident && word.in_flight() {
                 if moved {
                     tray.live |= 1 << bit;
                     tray.clean |= 1 << bit;

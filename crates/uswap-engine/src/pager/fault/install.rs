@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::page::word::{PageWord, State};
+use uswap_core::page::word::{PageState, PageWord};
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::{LoadError, ObjectId};
@@ -15,7 +15,7 @@ use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{Fault, Owner};
-use crate::pager::latency::Tier;
+use crate::pager::latency::LatencyTier;
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -77,7 +77,7 @@ impl<M: AddressSpace> Owner<M> {
         let held = space.waiting.held.iter().map(|fault| fault.address);
         let missing = faults.iter().filter(|fault| !fault.protected);
         let waiting = missing.map(|fault| fault.address).chain(space.waiting.waiters.addresses()).chain(held);
-        let ordered = |word: PageWord| word.in_flight() && word.state() == State::Resident;
+        let ordered = |word: PageWord| word.in_flight() && word.state() == PageState::Resident;
         let mut stray = Vec::new();
         let found = waiting.filter(|address| ordered(space.table.get(*address)));
         found.for_each(|address| during(Growth::Lists, || stray.push(address)));
@@ -131,7 +131,7 @@ impl<M: AddressSpace> Owner<M> {
         if word.in_flight() {
             return self.reach_in_flight(space, address);
         }
-        let needs_room = !matches!(word.state(), State::Poisoned) && !self.has_room(space, 1);
+        let needs_room = !matches!(word.state(), PageState::Poisoned) && !self.has_room(space, 1);
         if needs_room && self.is_helpless(space) {
             self.shared.counters.over_limit.add(1);
         } else if needs_room {
@@ -145,12 +145,12 @@ impl<M: AddressSpace> Owner<M> {
     fn install(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         M::keep_place(self);
         match space.table.get(address).state() {
-            State::Untouched | State::Zero => self.install_zeros(space, address, write, since),
-            State::Resident if self.shared.faults.no_stray => Served::Done,
-            State::Resident => self.install_stray(space, address),
-            State::Staged(slot) => self.unstage(space, address, slot, write, since),
-            State::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
-            State::Poisoned => self.poison(space, address),
+            PageState::Untouched | PageState::Zero => self.install_zeros(space, address, write, since),
+            PageState::Resident if self.shared.faults.no_stray => Served::Done,
+            PageState::Resident => self.install_stray(space, address),
+            PageState::Staged(slot) => self.unstage(space, address, slot, write, since),
+            PageState::Stored(object) => self.swap_in(space, address, ObjectId::from_bits(object), since),
+            PageState::Poisoned => self.poison(space, address),
         }
     }
 
@@ -200,7 +200,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by mail.
     fn retry_unless_reading(&mut self, space: &Space<M>, address: u64) {
         let word = space.table.get(address);
-        let is_reading = word.in_flight() && matches!(word.state(), State::Stored(_));
+        let is_reading = word.in_flight() && matches!(word.state(), PageState::Stored(_));
         if !is_reading || has_arrived(space, address) {
             self.retry_soon();
         }
@@ -212,8 +212,8 @@ impl<M: AddressSpace> Owner<M> {
     pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         let window = space.readahead.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
         // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
-        let fills = write || space.table.get(address).state() == State::Zero;
-        let fits = |state| state == State::Untouched || fills && state == State::Zero;
+        let fills = write || space.table.get(address).state() == PageState::Zero;
+        let fits = |state| state == PageState::Untouched || fills && state == PageState::Zero;
         let pages = self.run_of(space, address, window, fits);
         let length = pages * PAGE;
         if self.shared.faults.hits(self.shared.faults.found_there) {
@@ -236,11 +236,11 @@ impl<M: AddressSpace> Owner<M> {
                 self.shared.touched(space.id, page);
                 let active = self.is_welcome(space, page, ample);
                 let word = space.table.get(page);
-                self.shared.counters.swpin_zero.add(u64::from(word.state() == State::Zero));
+                self.shared.counters.swpin_zero.add(u64::from(word.state() == PageState::Zero));
                 self.become_resident(space, page, word.resident().set_active(active));
             }
             let took = since.elapsed();
-            self.shared.latencies.record(Tier::Zero, took);
+            self.shared.latencies.record(LatencyTier::Zero, took);
             if took > WAITED_FOR_ROOM {
                 space.record.waited(took);
             }
@@ -250,7 +250,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
     /// anything under way, and there is room for them.
-    pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(State) -> bool) -> u64 {
+    pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(PageState) -> bool) -> u64 {
         let border = space.coverage.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
         let mut pages = 1;
         while pages < u64::from(window) {
@@ -265,7 +265,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies `fits`, nothing is
     /// under way with it, and there is room for it beside `others`.
-    pub fn fits_beside(&self, space: &Space<M>, page: u64, others: i64, fits: impl Fn(State) -> bool) -> bool {
+    pub fn fits_beside(&self, space: &Space<M>, page: u64, others: i64, fits: impl Fn(PageState) -> bool) -> bool {
         let word = space.table.get(page);
         let free = !word.in_flight() && fits(word.state()) && !space.memory.is_own(page);
         free && self.has_room(space, others + 16)
@@ -291,7 +291,7 @@ impl<M: AddressSpace> Owner<M> {
     pub fn is_welcome(&mut self, space: &mut Space<M>, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
         let room = space.policy.has_room(ample);
-        if !matches!(word.state(), State::Stored(_) | State::Zero) {
+        if !matches!(word.state(), PageState::Stored(_) | PageState::Zero) {
             return room;
         }
         let refault = space.policy.refault(word);
@@ -307,7 +307,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// The page is mapped now: word, list, count.
     pub fn become_resident(&mut self, space: &mut Space<M>, address: u64, word: PageWord) {
-        if space.table.get(address).state() == State::Zero {
+        if space.table.get(address).state() == PageState::Zero {
             space.counts.zeros -= 1;
             self.shared.zero_pages.sub(1);
         }
@@ -354,7 +354,7 @@ impl<M: AddressSpace> Owner<M> {
     /// newer than what the program sees.
     fn found_present(&mut self, space: &mut Space<M>, address: u64) {
         let word = space.table.get(address);
-        if matches!(word.state(), State::Untouched | State::Zero) {
+        if matches!(word.state(), PageState::Untouched | PageState::Zero) {
             self.become_resident(space, address, word.resident());
         }
     }
@@ -392,7 +392,7 @@ impl<M: AddressSpace> Owner<M> {
 /// Whether the page was read ahead and lies in its buffer.
 fn has_arrived<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     match space.table.get(address).state() {
-        State::Stored(object) => space.readahead.cache.has(address, ObjectId::from_bits(object)),
+        PageState::Stored(object) => space.readahead.cache.has(address, ObjectId::from_bits(object)),
         _ => false,
     }
 }

@@ -8,15 +8,15 @@ use std::time::Instant;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::fault::install::{Served, installed_bytes, shorten};
-use crate::pager::latency::Tier;
-use crate::pager::reclaim::staging::{Phase, Tray};
+use crate::pager::latency::LatencyTier;
+use crate::pager::reclaim::staging::{Phase, StagingBatch};
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -65,7 +65,7 @@ impl<M: AddressSpace> Owner<M> {
             space.readahead.soft_faults.advance(address + done);
             self.note_mapped(space, address, done);
             let took = since.elapsed();
-            self.shared.latencies.record(Tier::Staged, took);
+            self.shared.latencies.record(LatencyTier::Staged, took);
             if let Some(cost) = space.expense.soft_fault(took, since + took) {
                 space.policy.soft_faults_cost(cost);
             }
@@ -76,9 +76,11 @@ impl<M: AddressSpace> Owner<M> {
     /// How many pages from `address` on, at most `window`, lie staged where they can be read with it. Not those that the kernel may
     /// have taken meanwhile.
     fn staged_run(&self, space: &Space<M>, address: u64, window: u32) -> u64 {
-        let is_readable = |tray: &Tray| tray.phase != Phase::Filling && !tray.inherited;
+        let is_readable = |tray: &StagingBatch| tray.phase != Phase::Filling && !tray.inherited;
         self.run_of(space, address, window, |state| match state {
-            State::Staged(slot) => !space.is_clean(slot) && is_readable(space.trays.get(u32::from(slot) / TRAY_PAGES)),
+            PageState::Staged(slot) => {
+                !space.is_clean(slot) && is_readable(space.trays.get(u32::from(slot) / TRAY_PAGES))
+            }
             _ => false,
         })
     }
@@ -87,7 +89,7 @@ impl<M: AddressSpace> Owner<M> {
     fn note_mapped(&mut self, space: &mut Space<M>, address: u64, done: u64) {
         for page in (address..address + done).step_by(PAGE_SIZE) {
             let word = space.table.get(page);
-            let State::Staged(slot) = word.state() else { continue };
+            let PageState::Staged(slot) = word.state() else { continue };
             let (tray, bit) = space.trays.of_slot(slot);
             tray.live &= !(1 << bit);
             let touched = page == address;
@@ -118,7 +120,7 @@ impl<M: AddressSpace> Owner<M> {
     pub fn read_staged(&mut self, space: &Space<M>, address: u64, from: u64, pages: u64) -> bool {
         let mut places = [from; MAX_STAGED];
         for (index, place) in places.iter_mut().enumerate().take(pages as usize).skip(1) {
-            let State::Staged(slot) = space.table.get(address + index as u64 * PAGE).state() else { return false };
+            let PageState::Staged(slot) = space.table.get(address + index as u64 * PAGE).state() else { return false };
             let Some(found) = space.memory.place_of(u32::from(slot), false) else { return false };
             *place = found;
         }

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::readahead::streams::Window;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::{Lease, Need, PAGE_SIZE};
@@ -18,7 +18,7 @@ use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{MAX_INSTALL, Owner};
 use crate::pager::fault::install::{Served, installed_bytes, page_mut, shorten};
 use crate::pager::io::reader::{Job, Purpose, Read, ReadBuffer};
-use crate::pager::latency::Tier;
+use crate::pager::latency::LatencyTier;
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -38,7 +38,7 @@ const MAX_HELD: usize = 1024;
 
 /// Where the next fault of a stream is to be expected: at the first page from `page` on that is not in memory.
 fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64 {
-    let is_held = |page: &u64| matches!(space.table.get(*page).state(), State::Resident | State::Staged(_));
+    let is_held = |page: &u64| matches!(space.table.get(*page).state(), PageState::Resident | PageState::Staged(_));
     let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
     steps.take(MAX_HELD).find(|page| !is_held(page)).unwrap_or(page)
 }
@@ -91,7 +91,7 @@ impl<M: AddressSpace> Owner<M> {
             self.shared.counters.pgmajfault.add(1);
             self.shared.counters.swap_ra.add(done - 1 + along);
             let took = since.elapsed();
-            self.shared.latencies.record(Tier::Pool, took);
+            self.shared.latencies.record(LatencyTier::Pool, took);
             space.expense.refault(took);
             space.record.waited(took);
         }
@@ -101,7 +101,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Loads the neighbours of the page at `address`, which lies in the buffer, behind it. Returns how many pages there
     /// are now.
     fn load_run(&mut self, space: &Space<M>, address: u64, window: u32) -> u64 {
-        let most = self.run_of(space, address, window, |state| matches!(state, State::Stored(_)));
+        let most = self.run_of(space, address, window, |state| matches!(state, PageState::Stored(_)));
         let mut pages = 1;
         while pages < most && self.load_from_pool(space, address + pages * PAGE, pages as usize) {
             pages += 1;
@@ -111,7 +111,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Loads a stored page into a place of the buffer; `false`: it is not in the pool.
     fn load_from_pool(&mut self, space: &Space<M>, address: u64, place: usize) -> bool {
-        let State::Stored(object) = space.table.get(address).state() else { return false };
+        let PageState::Stored(object) = space.table.get(address).state() else { return false };
         let into = page_mut(&mut self.buffer, place);
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
     }
@@ -133,7 +133,8 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Whether a stored page that need not lie in the faulting page's mapping may be brought with it.
     pub fn may_come_along(&self, space: &Space<M>, page: u64, others: i64) -> bool {
-        space.is_registered(page) && self.fits_beside(space, page, others, |state| matches!(state, State::Stored(_)))
+        space.is_registered(page)
+            && self.fits_beside(space, page, others, |state| matches!(state, PageState::Stored(_)))
     }
 
     /// Chooses the pages to be read with the one at `address`, which is the first: those that the stream of faults is going
@@ -152,8 +153,8 @@ impl<M: AddressSpace> Owner<M> {
         for step in 0..i64::from(most) {
             let page = address.wrapping_add_signed(window.stride * step);
             let object = match space.table.get(page).state() {
-                State::Stored(object) => ObjectId::from_bits(object),
-                State::Resident | State::Staged(_) => continue,
+                PageState::Stored(object) => ObjectId::from_bits(object),
+                PageState::Resident | PageState::Staged(_) => continue,
                 _ => break,
             };
             let spot = self.shared.store.spot_of(object);
@@ -181,7 +182,7 @@ impl<M: AddressSpace> Owner<M> {
         let (distance, now) = (refault_distance(space, address), space.now());
         let (table, store) = (&space.table, &self.shared.store);
         let lies_there = |page| match table.get(page).state() {
-            State::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
+            PageState::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
             _ => false,
         };
         space.readahead.locality.fault(address, distance, now, lies_there)
@@ -248,7 +249,7 @@ impl<M: AddressSpace> Owner<M> {
         self.arriving(space, -(read.buffer.pages.len() as i64));
         for load in &read.buffer.pages {
             let word = space.table.get(load.address);
-            if word.in_flight() && word.state() == State::Stored(load.id.to_bits()) {
+            if word.in_flight() && word.state() == PageState::Stored(load.id.to_bits()) {
                 space.table.set(load.address, word.set_in_flight(false));
             }
             self.shared.store.release(load.id);
@@ -295,7 +296,7 @@ impl<M: AddressSpace> Owner<M> {
         for load in pages.iter().take(MAX_INSTALL) {
             let word = space.table.get(load.address);
             let follows = load.address == pages[0].address + count as u64 * PAGE;
-            let wanted = word.in_flight() && word.state() == State::Stored(load.id.to_bits());
+            let wanted = word.in_flight() && word.state() == PageState::Stored(load.id.to_bits());
             let wanted = wanted || self.shared.faults.believe_late_answers;
             if !(follows && wanted && load.result.is_ok()) {
                 break;
@@ -309,7 +310,7 @@ impl<M: AddressSpace> Owner<M> {
     /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be had.
     fn leave_out(&mut self, space: &mut Space<M>, load: &PageLoad, purpose: Purpose) {
         let word = space.table.get(load.address);
-        if !word.in_flight() || word.state() != State::Stored(load.id.to_bits()) {
+        if !word.in_flight() || word.state() != PageState::Stored(load.id.to_bits()) {
             return;
         }
         space.table.set(load.address, word.set_in_flight(false));
@@ -336,7 +337,7 @@ impl<M: AddressSpace> Owner<M> {
             space.expense.refault(took);
         }
         if done > 0 {
-            self.shared.latencies.record(Tier::Device, took);
+            self.shared.latencies.record(LatencyTier::Device, took);
         }
         if served == Served::Done {
             space.waiting.waiters.remove(start);
@@ -379,7 +380,7 @@ impl<M: AddressSpace> Owner<M> {
     /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
     /// runs goes in runs, soon and mostly unchanged.
     fn came_back(&mut self, space: &mut Space<M>, address: u64, lonely: bool, ample: bool) {
-        if matches!(space.table.get(address).state(), State::Stored(_)) {
+        if matches!(space.table.get(address).state(), PageState::Stored(_)) {
             self.shared.touched(space.id, address);
             let active = self.is_welcome(space, address, ample);
             self.keep_copy(space, address, lonely, active);
@@ -389,7 +390,7 @@ impl<M: AddressSpace> Owner<M> {
     /// The same for one of which it is known whether it is active.
     pub fn keep_copy(&mut self, space: &mut Space<M>, address: u64, lonely: bool, active: bool) {
         let word = space.table.get(address);
-        let State::Stored(object) = word.state() else { return };
+        let PageState::Stored(object) = word.state() else { return };
         space.counts.stored = space.counts.stored.saturating_sub(1);
         let id = ObjectId::from_bits(object);
         if !self.keeps_copy(id, lonely) {

@@ -102,9 +102,9 @@ impl FaultPoints {
     }
 
     /// How load control is to behave.
-    pub fn turns(&self) -> uswap_core::load_control::Tuning {
+    pub fn turns(&self) -> uswap_core::load_control::LoadTuning {
         let length = if self.turn == 0 { FORCED_TURN } else { Duration::from_millis(self.turn) };
-        uswap_core::load_control::Tuning { forced: self.crowd.then_some(length), idle_turns: self.idle_turns }
+        uswap_core::load_control::LoadTuning { forced: self.crowd.then_some(length), idle_turns: self.idle_turns }
     }
 
     /// How the store is to behave.

@@ -8,13 +8,13 @@ use uswap_core::{RankedMutex, ranks};
 /// Jobs in the order they came.
 #[derive(Debug)]
 pub struct Jobs<T> {
-    state: RankedMutex<State<T>>,
+    state: RankedMutex<QueueState<T>>,
     arrived: Condvar,
     most: usize,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     queue: VecDeque<T>,
     closed: bool,
 }
@@ -22,7 +22,7 @@ struct State<T> {
 impl<T> Jobs<T> {
     /// A queue for at most so many.
     pub fn new(most: usize) -> Self {
-        let state = State { queue: VecDeque::with_capacity(most), closed: false };
+        let state = QueueState { queue: VecDeque::with_capacity(most), closed: false };
         Self { state: RankedMutex::new(ranks::JOBS, state), arrived: Condvar::new(), most }
     }
 

@@ -29,7 +29,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 
 /// An owner's queue of a device.
-struct Queue {
+struct DirectQueue {
     device: u8,
     queue: Option<Box<dyn ReadQueue>>,
     /// A reader makes one.
@@ -43,16 +43,16 @@ struct Queue {
 /// An owner's queues.
 #[derive(Default)]
 pub struct DirectReads {
-    open: Vec<Box<Queue>>,
+    open: Vec<Box<DirectQueue>>,
 }
 
 impl DirectReads {
-    fn find(&mut self, device: u8) -> Option<&mut Queue> {
+    fn find(&mut self, device: u8) -> Option<&mut DirectQueue> {
         self.open.iter_mut().find(|queue| queue.device == device).map(|queue| &mut **queue)
     }
 }
 
-impl Queue {
+impl DirectQueue {
     fn new(device: u8) -> Self {
         let reads = std::array::from_fn(|_| None);
         Self { device, queue: None, asked: false, next_try: Instant::now(), pause: FIRST_PAUSE, reads }
@@ -114,7 +114,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Whether there is a queue for the device. If not, one is asked for now and then.
     fn has_queue(&mut self, device: u8) -> bool {
         if self.queues.find(device).is_none() {
-            during(Growth::Devices, || self.queues.open.push(Box::new(Queue::new(device))));
+            during(Growth::Devices, || self.queues.open.push(Box::new(DirectQueue::new(device))));
         }
         let Some(queue) = self.queues.find(device) else { return false };
         if queue.queue.is_some() || queue.asked || Instant::now() < queue.next_try {
@@ -132,13 +132,13 @@ impl<M: AddressSpace> Owner<M> {
         queue.queue = made;
         let watched = queue.queue.as_ref().is_some_and(|queue| self.poller.add(queue.event(), token(device)).is_ok());
         if !watched {
-            drop(self.queues.find(device).and_then(Queue::leave));
+            drop(self.queues.find(device).and_then(DirectQueue::leave));
         }
     }
 
     /// Takes what has come in a queue. Not while a space is taken out of the map: its pages would find no home. What failed goes on to the readers.
     pub fn look_at_queue(&mut self, device: u8) {
-        while let Some((mut read, load, came)) = self.queues.find(device).and_then(Queue::finished) {
+        while let Some((mut read, load, came)) = self.queues.find(device).and_then(DirectQueue::finished) {
             self.shared.readers.note_queued(device, -1);
             let (pages, bytes) = read.buffer.parts();
             let came = came && !self.shared.faults.hits(self.shared.faults.queue_fail);
@@ -152,7 +152,7 @@ impl<M: AddressSpace> Owner<M> {
         match &queue.queue {
             Some(open) if open.is_broken() => {
                 self.poller.remove(open.event());
-                during(Growth::Devices, || drop(self.queues.find(device).and_then(Queue::leave)));
+                during(Growth::Devices, || drop(self.queues.find(device).and_then(DirectQueue::leave)));
             }
             _ => {}
         }

@@ -16,14 +16,14 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What a caller asks: the pages from `start` to `end`, both multiples of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct PageQuestion {
     /// First byte.
     pub start: u64,
     /// Byte behind the last.
     pub end: u64,
 }
 
-impl Question {
+impl PageQuestion {
     /// Bytes on the wire.
     pub const BYTES: usize = 16;
 
@@ -41,7 +41,7 @@ impl Question {
 
 /// How an answer begins. Behind it lie `records` words, then the bytes of the pages that are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct AnswerHeader {
     /// Whether there is an answer.
     pub state: Answered,
     /// It is about the pages from the question's start to here.
@@ -52,7 +52,7 @@ pub struct Header {
     pub records: u64,
 }
 
-impl Header {
+impl AnswerHeader {
     /// Bytes on the wire.
     pub const BYTES: usize = 32;
 
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_what_is_received() {
-        let question = Question { start: 0x7f00_0000_1000, end: 0x7f00_0000_3000 };
-        assert_eq!(Question::decode(&question.encode()), Some(question));
+        let question = PageQuestion { start: 0x7f00_0000_1000, end: 0x7f00_0000_3000 };
+        assert_eq!(PageQuestion::decode(&question.encode()), Some(question));
         for state in [Answered::Done, Answered::Later, Answered::Unknown] {
-            let header = Header { state, next: 0x3000, area: 0x9000, records: 7 };
-            assert_eq!(Header::decode(&header.encode()), Some(header));
+            let header = AnswerHeader { state, next: 0x3000, area: 0x9000, records: 7 };
+            assert_eq!(AnswerHeader::decode(&header.encode()), Some(header));
         }
         for named in [Named::Given(0x1000), Named::Moving(0x2000), Named::Lost(0)] {
             assert_eq!(Named::decode(named.encode()), Some(named));
@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn nonsense_is_nothing() {
         for (start, end) in [(1, 4096), (0, 4097), (8192, 4096)] {
-            assert_eq!(Question::decode(&words([start, end])), None);
+            assert_eq!(PageQuestion::decode(&words([start, end])), None);
         }
-        assert_eq!(Header::decode(&words([3, 0, 0, 0])), None);
-        assert_eq!(Header::decode(&words([0, 0, 0, MAX_RECORDS as u64 + 1])), None);
+        assert_eq!(AnswerHeader::decode(&words([3, 0, 0, 0])), None);
+        assert_eq!(AnswerHeader::decode(&words([0, 0, 0, MAX_RECORDS as u64 + 1])), None);
         assert_eq!(Named::decode(0x1003), None);
     }
 }

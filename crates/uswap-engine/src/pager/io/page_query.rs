@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{Message, Shared};
 use crate::pager::event_loop::Owner;
-use crate::pager::io::page_answer::{Answered, Header, MAX_BYTES, MAX_RECORDS, Named, Question};
+use crate::pager::io::page_answer::{AnswerHeader, Answered, MAX_BYTES, MAX_RECORDS, Named, PageQuestion};
 use crate::pager::reclaim::staging::Phase;
 use crate::pager::space::Space;
 use crate::pager::space::id::SpaceId;
@@ -46,14 +46,14 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The callers that are served.
 #[derive(Debug, Default)]
-pub struct Callers(AtomicUsize);
+pub struct PageCallers(AtomicUsize);
 
 /// A question on its way to the owner of a space, with room for the answer.
 #[derive(Debug)]
 pub struct PageQuery {
     space: SpaceId,
     pid: u32,
-    question: Question,
+    question: PageQuestion,
     answer: Answer,
     reply: SyncSender<Answer>,
 }
@@ -61,7 +61,7 @@ pub struct PageQuery {
 /// What an owner says. Made before it is asked: an owner allocates nothing for it.
 #[derive(Debug)]
 struct Answer {
-    header: Header,
+    header: AnswerHeader,
     named: Vec<Named>,
     /// The pages whose bytes lie at the same place of `bytes`, or are going to.
     given: Vec<Given>,
@@ -77,7 +77,7 @@ struct Given {
     object: Option<ObjectId>,
 }
 
-const NO_ANSWER: Header = Header { state: Answered::Unknown, next: 0, area: 0, records: 0 };
+const NO_ANSWER: AnswerHeader = AnswerHeader { state: Answered::Unknown, next: 0, area: 0, records: 0 };
 
 impl Answer {
     fn new() -> Self {
@@ -139,7 +139,7 @@ pub fn begin<M: AddressSpace>(
 ) -> Result<(), String> {
     admit(shared, pid)?;
     let (for_thread, its) = (shared.clone(), stream.try_clone());
-    let serve = |its| spawn("pages".into(), move || Server::new(&for_thread, pid).serve(its, &greeting));
+    let serve = |its| spawn("pages".into(), move || PageServer::new(&for_thread, pid).serve(its, &greeting));
     its.and_then(serve).map_err(|error| {
         shared.page_callers.0.fetch_sub(1, SeqCst);
         format!("no thread for it: {error}")
@@ -159,20 +159,20 @@ fn admit<M: AddressSpace>(shared: &Shared<M>, pid: u32) -> Result<(), String> {
         .map_err(|_| "it writes other core files; try again later".into())
 }
 
-struct Server<'a, M: AddressSpace> {
+struct PageServer<'a, M: AddressSpace> {
     shared: &'a Shared<M>,
     pid: u32,
     scratch: LoadScratch,
     answer: Option<Answer>,
 }
 
-impl<M: AddressSpace> Drop for Server<'_, M> {
+impl<M: AddressSpace> Drop for PageServer<'_, M> {
     fn drop(&mut self) {
         self.shared.page_callers.0.fetch_sub(1, SeqCst);
     }
 }
 
-impl<'a, M: AddressSpace> Server<'a, M> {
+impl<'a, M: AddressSpace> PageServer<'a, M> {
     fn new(shared: &'a Shared<M>, pid: u32) -> Self {
         Self { shared, pid, scratch: LoadScratch::default(), answer: None }
     }
@@ -186,10 +186,10 @@ impl<'a, M: AddressSpace> Server<'a, M> {
         stream.set_read_timeout(Some(IDLE))?;
         stream.set_write_timeout(Some(IDLE))?;
         stream.write_all(greeting.as_bytes())?;
-        let mut bytes = [0; Question::BYTES];
+        let mut bytes = [0; PageQuestion::BYTES];
         loop {
             stream.read_exact(&mut bytes)?;
-            let Some(question) = Question::decode(&bytes) else { return Err(io::ErrorKind::InvalidData.into()) };
+            let Some(question) = PageQuestion::decode(&bytes) else { return Err(io::ErrorKind::InvalidData.into()) };
             self.shared.faults.pause(self.shared.faults.delay_pages);
             let mut answer = self.ask(question)?;
             self.load(&mut answer);
@@ -199,7 +199,7 @@ impl<'a, M: AddressSpace> Server<'a, M> {
     }
 
     /// Asks the owner.
-    fn ask(&mut self, question: Question) -> io::Result<Answer> {
+    fn ask(&mut self, question: PageQuestion) -> io::Result<Answer> {
         let mut answer = self.answer.take().unwrap_or_else(Answer::new);
         answer.clear();
         let Some((owner, space, pid)) = self.find() else { return Ok(answer) };
@@ -253,9 +253,9 @@ impl<M: AddressSpace> Owner<M> {
         }
     }
 
-    fn answer(&mut self, space: &mut Space<M>, question: Question, answer: &mut Answer) {
+    fn answer(&mut self, space: &mut Space<M>, question: PageQuestion, answer: &mut Answer) {
         answer.header =
-            Header { state: Answered::Later, next: question.start, area: space.memory.own_start(), records: 0 };
+            AnswerHeader { state: Answered::Later, next: question.start, area: space.memory.own_start(), records: 0 };
         if space.memory.is_changing() || space.memory.is_gate_closed() {
             return;
         }
@@ -280,43 +280,43 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     /// Names one page, unless it reads as zeros.
-    fn answer_page(&mut self, space: &mut Space<M>, page: u64, state: State, answer: &mut Answer) {
+    fn answer_page(&mut self, space: &mut Space<M>, page: u64, state: PageState, answer: &mut Answer) {
         match state {
-            State::Untouched | State::Zero => {}
-            State::Resident => answer.name(Named::Moving(page)),
-            State::Poisoned => answer.name(Named::Lost(page)),
-            State::Stored(object) => {
+            PageState::Untouched | PageState::Zero => {}
+            PageState::Resident => answer.name(Named::Moving(page)),
+            PageState::Poisoned => answer.name(Named::Lost(page)),
+            PageState::Stored(object) => {
                 let object = ObjectId::from_bits(object);
                 self.shared.store.retain(object);
                 answer.give(page, Some(object));
             }
-            State::Staged(slot) => match self.copy_staged(space, page, slot, answer.next_bytes()) {
-                Copied::Done => answer.give(page, None),
-                Copied::Freed => {}
-                Copied::Later => answer.name(Named::Moving(page)),
+            PageState::Staged(slot) => match self.copy_staged(space, page, slot, answer.next_bytes()) {
+                CopiedPages::Done => answer.give(page, None),
+                CopiedPages::Freed => {}
+                CopiedPages::Later => answer.name(Named::Moving(page)),
             },
         }
     }
 
     /// Copies a staged page out of its slot.
-    fn copy_staged(&mut self, space: &mut Space<M>, page: u64, slot: u16, bytes: &mut PageBuf) -> Copied {
+    fn copy_staged(&mut self, space: &mut Space<M>, page: u64, slot: u16, bytes: &mut PageBuf) -> CopiedPages {
         let (tray, _) = space.trays.of_slot(slot);
         let (filling, inherited) = (tray.phase == Phase::Filling, tray.inherited);
         let place = if filling { None } else { space.memory.place_of(u32::from(slot), inherited) };
         match place {
             Some(from) if self.read_staged(space, page, from, 1) => {
                 bytes.copy_from_slice(&self.buffer[PAGE_SIZE..2 * PAGE_SIZE]);
-                Copied::Done
+                CopiedPages::Done
             }
             // The program had freed it, and the kernel took it.
-            _ if !filling && space.is_clean(slot) => Copied::Freed,
-            _ => Copied::Later,
+            _ if !filling && space.is_clean(slot) => CopiedPages::Freed,
+            _ => CopiedPages::Later,
         }
     }
 }
 
 /// What became of a page that was to be copied from its staging slot.
-enum Copied {
+enum CopiedPages {
     Done,
     Freed,
     Later,

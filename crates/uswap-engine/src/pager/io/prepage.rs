@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::PAGE_SIZE;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::{Load, ObjectId};
@@ -81,7 +81,7 @@ impl<M: AddressSpace> Owner<M> {
             return Vec::new();
         }
         let clock = space.policy.evictions();
-        let stored = space.table.iter().filter(|(_, word)| matches!(word.state(), State::Stored(_)));
+        let stored = space.table.iter().filter(|(_, word)| matches!(word.state(), PageState::Stored(_)));
         let lately = stored.filter(|(_, word)| u64::from(word.refault_distance(clock)) <= lacks);
         let mut pages: Vec<u64> = lately.map(|(page, _)| page).take(MAX).collect();
         pages.reverse();
@@ -109,7 +109,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Loads a page into its place of the buffer; `false`: it is not in the pool, or has something under way.
     fn load_returning(&mut self, space: &Space<M>, page: u64, place: usize) -> bool {
         let word = space.table.get(page);
-        let State::Stored(object) = word.state() else { return false };
+        let PageState::Stored(object) = word.state() else { return false };
         if word.in_flight() || !space.is_registered(page) || space.memory.is_own(page) {
             return false;
         }

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use uswap_core::Need;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::readahead::streams::Window;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::{ObjectId, PageLoad, Spot};
@@ -74,7 +74,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// A fault on a page with something under way. One that arrived ahead is installed with all that came with it.
     pub fn reach_in_flight(&mut self, space: &mut Space<M>, address: u64) -> Served {
-        let State::Stored(object) = space.table.get(address).state() else { return Served::Wait };
+        let PageState::Stored(object) = space.table.get(address).state() else { return Served::Wait };
         let object = ObjectId::from_bits(object);
         let device = self.shared.store.spot_of(object).map(|spot| spot.device());
         let arrived = space.readahead.cache.take(address, object);
@@ -92,7 +92,7 @@ impl<M: AddressSpace> Owner<M> {
         if let Some(device) = device {
             self.fill_lead(space, address, device);
         }
-        let still_away = space.table.get(address).state() != State::Resident;
+        let still_away = space.table.get(address).state() != PageState::Resident;
         if is_there && !still_away { Served::Done } else { Served::Wait }
     }
 
@@ -132,8 +132,8 @@ impl<M: AddressSpace> Owner<M> {
         for step in 0..window.pages {
             let page = from.wrapping_add_signed(window.stride * i64::from(step));
             let object = match space.table.get(page).state() {
-                State::Stored(object) => ObjectId::from_bits(object),
-                State::Resident | State::Staged(_) => continue,
+                PageState::Stored(object) => ObjectId::from_bits(object),
+                PageState::Resident | PageState::Staged(_) => continue,
                 _ => return step,
             };
             // In the pool: its own fault is cheap.

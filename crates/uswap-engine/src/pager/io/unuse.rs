@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Need, PAGE_SIZE};
 use uswap_store::{ObjectId, PageLoad};
@@ -100,12 +100,12 @@ impl Default for Bringing {
 
 /// How far a space has been searched.
 #[derive(Default, Debug)]
-pub struct Search {
+pub struct UnuseSearch {
     next: u64,
     rests_until: Option<Instant>,
 }
 
-impl Search {
+impl UnuseSearch {
     fn rests(&self, now: Instant) -> bool {
         self.rests_until.is_some_and(|until| now < until)
     }
@@ -119,7 +119,7 @@ impl<M: AddressSpace> Owner<M> {
     /// A swapoff has begun.
     pub fn receive_bring_in(&mut self, order: Arc<BringIn>) {
         self.bringing = Bringing { order: Some(order), next_step: Instant::now() };
-        self.spaces.values_mut().for_each(|space| space.search = Search::default());
+        self.spaces.values_mut().for_each(|space| space.search = UnuseSearch::default());
     }
 
     fn order_to_bring_in(&self) -> Option<&Arc<BringIn>> {
@@ -201,7 +201,7 @@ impl<M: AddressSpace> Owner<M> {
                 break;
             }
             *looks -= 1;
-            let State::Stored(object) = word.state() else { continue };
+            let PageState::Stored(object) = word.state() else { continue };
             let object = ObjectId::from_bits(object);
             let lies_there = || self.shared.store.spot_of(object).is_some_and(|spot| spot.device() == device);
             if !word.in_flight() && lies_there() {
@@ -235,7 +235,7 @@ impl<M: AddressSpace> Owner<M> {
     /// Book-keeping of a page that was brought in: it lies where it lay, unless a fault has come for it meanwhile.
     fn was_brought(&mut self, space: &mut Space<M>, page: u64, ample: bool) {
         let word = space.table.get(page);
-        if !matches!(word.state(), State::Stored(_)) {
+        if !matches!(word.state(), PageState::Stored(_)) {
             return;
         }
         let active = if space.waiting.waiters.contains(page) {

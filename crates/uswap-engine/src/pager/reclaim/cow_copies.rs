@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
@@ -147,7 +147,7 @@ impl Copies {
 }
 
 /// Pages that one write lets go.
-struct Run {
+struct CopyRun {
     start: u64,
     pages: u64,
     /// Of these: mapped elsewhere too.
@@ -254,7 +254,7 @@ impl<M: AddressSpace> Owner<M> {
 
     /// Takes the protection of a run back. Its pages can be evicted like others once they were copied. `false`: an event is
     /// pending.
-    fn let_copy(&self, space: &mut Space<M>, address: u64, run: &Run) -> bool {
+    fn let_copy(&self, space: &mut Space<M>, address: u64, run: &CopyRun) -> bool {
         match space.memory.unprotect(run.start, run.pages * PAGE) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
@@ -287,7 +287,7 @@ impl<M: AddressSpace> Owner<M> {
 }
 
 /// What a write to this page lets go.
-fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
+fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> CopyRun {
     let copies = &mut space.lineage.copies;
     let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
     let wanted = if goes_on { (copies.run * 2).clamp(MIN_RUN, MAX_RUN) } else { MIN_RUN };
@@ -295,7 +295,7 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
     let most = (border - address) / PAGE;
     let (table, memory) = (&space.table, &mut space.memory);
     let mut is_shared = |page: u64| {
-        table.get(page).state() == State::Resident && !(memory.knows_sharing() && memory.is_exclusive(page))
+        table.get(page).state() == PageState::Resident && !(memory.knows_sharing() && memory.is_exclusive(page))
     };
     let (mut pages, mut shared) = (0, 0);
     while pages < most.min(if shared > 0 { wanted } else { MAX_EXCLUSIVE }) {
@@ -306,7 +306,7 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> Run {
         (pages, shared) = (pages + 1, shared + u64::from(is_one));
     }
     (copies.next, copies.run) = (address + pages * PAGE, pages.min(MAX_RUN));
-    Run { start: address, pages, shared }
+    CopyRun { start: address, pages, shared }
 }
 
 /// The ranges without these pages, which come in order.

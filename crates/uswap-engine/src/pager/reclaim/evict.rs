@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
 use uswap_core::Need;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 use uswap_store::ObjectId;
@@ -227,7 +227,7 @@ impl<M: AddressSpace> Owner<M> {
         for bit in bits(new) {
             let address = addresses[bit as usize];
             let word = space.table.get(address);
-            if word.state() == State::Resident && word.in_flight() {
+            if word.state() == PageState::Resident && word.in_flight() {
                 space.table.set(address, word.staged((number * TRAY_PAGES + bit) as u16));
                 space.counts.resident = space.counts.resident.saturating_sub(1);
                 live |= 1 << bit;
@@ -285,7 +285,7 @@ impl<M: AddressSpace> Owner<M> {
     /// A page that could not be moved.
     fn put_back(&mut self, space: &mut Space<M>, address: u64, result: RunResult, run: &PageRun) {
         let word = space.table.get(address);
-        if word.state() != State::Resident || !word.in_flight() {
+        if word.state() != PageState::Resident || !word.in_flight() {
             return;
         }
         let counters = &self.shared.counters;

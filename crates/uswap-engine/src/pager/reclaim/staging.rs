@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use uswap_abi::layout::{TRAY_PAGES, TRAYS};
-use uswap_abi::ring::Run;
+use uswap_abi::ring::OrderRun;
 use uswap_core::util::growth::{Growth, during};
 
 /// How far a tray has come.
@@ -44,7 +44,7 @@ pub struct PageRun {
 impl PageRun {
     /// The word for the ring.
     pub fn packed(&self) -> u64 {
-        Run::pack(self.address, self.pages, self.unshare)
+        OrderRun::pack(self.address, self.pages, self.unshare)
     }
 
     /// The run's slots as bits.
@@ -75,7 +75,7 @@ pub fn bits(mut set: u64) -> impl Iterator<Item = u32> {
 
 /// One tray.
 #[derive(Clone, Debug)]
-pub struct Tray {
+pub struct StagingBatch {
     /// How far it is.
     pub phase: Phase,
     /// Page of each slot.
@@ -100,7 +100,7 @@ pub struct Tray {
     pub generation: u32,
 }
 
-impl Tray {
+impl StagingBatch {
     fn new(inherited: bool) -> Self {
         Self {
             phase: Phase::Free,
@@ -121,7 +121,7 @@ impl Tray {
 /// All trays of a space.
 #[derive(Clone, Debug, Default)]
 pub struct Trays {
-    trays: Vec<Tray>,
+    trays: Vec<StagingBatch>,
     free: VecDeque<u32>,
     /// Staged trays, oldest first.
     pub staged: VecDeque<u32>,
@@ -147,7 +147,7 @@ impl Trays {
 
     /// One more tray, and room for it wherever trays are listed.
     fn add(&mut self) {
-        self.trays.push(Tray::new(self.born_inherited));
+        self.trays.push(StagingBatch::new(self.born_inherited));
         self.make_room();
     }
 
@@ -178,22 +178,22 @@ impl Trays {
     }
 
     /// A tray.
-    pub fn get(&self, number: u32) -> &Tray {
+    pub fn get(&self, number: u32) -> &StagingBatch {
         &self.trays[number as usize]
     }
 
     /// A tray, to be changed.
-    pub fn get_mut(&mut self, number: u32) -> &mut Tray {
+    pub fn get_mut(&mut self, number: u32) -> &mut StagingBatch {
         &mut self.trays[number as usize]
     }
 
     /// Every tray that was ever used, with the number of its first slot.
-    pub fn with_first_slots(&self) -> impl Iterator<Item = (u32, &Tray)> {
+    pub fn with_first_slots(&self) -> impl Iterator<Item = (u32, &StagingBatch)> {
         self.trays.iter().enumerate().map(|(number, tray)| (number as u32 * TRAY_PAGES, tray))
     }
 
     /// Tray and bit of a slot.
-    pub fn of_slot(&mut self, slot: u16) -> (&mut Tray, u32) {
+    pub fn of_slot(&mut self, slot: u16) -> (&mut StagingBatch, u32) {
         let slot = u32::from(slot);
         (self.get_mut(slot / TRAY_PAGES), slot % TRAY_PAGES)
     }
@@ -210,7 +210,7 @@ impl Trays {
 
     /// Pages that were chosen to go and are neither stored nor back.
     pub fn leaving_pages(&self) -> u64 {
-        let leaving = |tray: &&Tray| matches!(tray.phase, Phase::Filling | Phase::Staged | Phase::Storing);
+        let leaving = |tray: &&StagingBatch| matches!(tray.phase, Phase::Filling | Phase::Staged | Phase::Storing);
         self.trays.iter().filter(leaving).map(|tray| u64::from(tray.live.count_ones())).sum()
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use uswap_core::page::word::{PageWord, State};
+use uswap_core::page::word::{PageState, PageWord};
 use uswap_core::reclaim::policy::ReclaimPolicy;
 
 use crate::pager::address_space::AddressSpace;
@@ -50,7 +50,7 @@ impl<M: AddressSpace> Owner<M> {
     }
 
     fn audit_evicted(&self, space: &Space<M>, what: &str, is_meant: impl Fn(u64) -> bool) {
-        let evicted = |word: PageWord| matches!(word.state(), State::Staged(_) | State::Stored(_));
+        let evicted = |word: PageWord| matches!(word.state(), PageState::Staged(_) | PageState::Stored(_));
         let mut found = space.table.iter().filter(|(address, word)| evicted(*word) && is_meant(*address));
         if let Some((address, word)) = found.next() {
             let name = space.memory.label();
@@ -72,7 +72,7 @@ impl<M: AddressSpace> Space<M> {
         let (mut resident, mut stored, mut zeros, mut staged) = (0, 0, 0, HashSet::new());
         for (address, word) in self.table.iter() {
             match word.state() {
-                State::Resident => {
+                PageState::Resident => {
                     resident += 1;
                     counted[usize::from(word.active())] += u64::from(word.queued());
                     let found = match (word.queued(), word.in_flight()) {
@@ -85,11 +85,11 @@ impl<M: AddressSpace> Space<M> {
                         return Err(format!("resident page {address:#x} is lost to reclaim: {word:?}"));
                     }
                 }
-                State::Staged(slot) => {
+                PageState::Staged(slot) => {
                     staged.insert((slot, address));
                 }
-                State::Stored(_) => stored += 1,
-                State::Zero => zeros += 1,
+                PageState::Stored(_) => stored += 1,
+                PageState::Zero => zeros += 1,
                 _ => {}
             }
         }

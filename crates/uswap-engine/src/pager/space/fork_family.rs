@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// What all of an image have in common.
 #[derive(Debug, Default)]
-struct Family {
+struct ForkRelatives {
     living: AtomicU32,
     births: AtomicU32,
 }
@@ -21,7 +21,7 @@ struct Family {
 /// Of one space: its image. Counted as long as it lives.
 #[derive(Debug)]
 pub struct ForkFamily {
-    family: Arc<Family>,
+    family: Arc<ForkRelatives>,
     uncertain: bool,
     /// It has children that are not known to be its kin.
     is_doubted: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ pub struct ForkFamily {
 /// What others see of a space's kin.
 #[derive(Clone, Debug, Default)]
 pub struct ForkFamilySeen {
-    family: Arc<Family>,
+    family: Arc<ForkRelatives>,
     /// It may share pages with processes that are not known to be its kin.
     pub is_uncertain: bool,
     is_doubted: Arc<AtomicBool>,
@@ -38,7 +38,7 @@ pub struct ForkFamilySeen {
 
 impl Default for ForkFamily {
     fn default() -> Self {
-        let family = Family { living: AtomicU32::new(1), births: AtomicU32::new(0) };
+        let family = ForkRelatives { living: AtomicU32::new(1), births: AtomicU32::new(0) };
         Self { family: Arc::new(family), uncertain: false, is_doubted: Arc::default() }
     }
 }

@@ -1,4 +1,7 @@
-//! The number of a space: what threads that do not own a space know it by.
+//! The number of a space, by which threads that do not own it know it, and ranges of its addresses.
 
 /// Number of a space, unique in a run.
 pub type SpaceId = u32;
+
+/// Addresses from the first to before the second, both of pages.
+pub type PageRange = (u64, u64);

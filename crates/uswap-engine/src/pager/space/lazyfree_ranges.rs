@@ -9,14 +9,13 @@
 use std::time::{Duration, Instant};
 
 use uswap_abi::layout::PAGE;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_sys::procfs::pagemap::PresentRun;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Owner;
 use crate::pager::space::Space;
-
-type Range = (u64, u64);
+use crate::pager::space::id::PageRange;
 
 /// Ranges that are told apart; of more those become one that lie next to each other.
 const MAX_RANGES: usize = 32;
@@ -31,7 +30,7 @@ const COST: u32 = 10;
 /// Ranges in which pages may be left.
 #[derive(Clone, Debug)]
 pub struct LazyFreeRanges {
-    ranges: Vec<Range>,
+    ranges: Vec<PageRange>,
     asked: Instant,
     took: Duration,
     /// Pages of the process that are not known and not to be found: they are not registered.
@@ -141,7 +140,7 @@ impl<M: AddressSpace> Owner<M> {
 
     fn take_one_left(&mut self, space: &mut Space<M>, page: u64) {
         let word = space.table.get(page);
-        if word.state() != State::Untouched || space.memory.is_own(page) {
+        if word.state() != PageState::Untouched || space.memory.is_own(page) {
             return;
         }
         self.shared.counters.left_pages.add(1);
@@ -150,7 +149,7 @@ impl<M: AddressSpace> Owner<M> {
 }
 
 /// The first stretch from `at` on that is registered and may hold pages.
-fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<Range> {
+fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<PageRange> {
     let left = space
         .coverage
         .lazyfree
@@ -158,7 +157,7 @@ fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<Range> {
         .iter()
         .map(|(start, end)| (at.max(*start), *end))
         .filter(|(start, end)| start < end);
-    let registered = |(start, end): Range| {
+    let registered = |(start, end): PageRange| {
         let before = space.coverage.registered.range(..=start).next_back().filter(|(_, e)| **e > start);
         let (s, e) = before.or_else(|| space.coverage.registered.range(start..end).next())?;
         Some((start.max(*s), end.min(*e)))

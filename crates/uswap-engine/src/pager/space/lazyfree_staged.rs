@@ -8,7 +8,7 @@
 //! neither half is zeros. In a fork child, or when the agent ends, what was clean remains it.
 
 use uswap_abi::layout::TRAY_PAGES;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
@@ -65,6 +65,6 @@ impl<M: AddressSpace> Space<M> {
 
     /// Whether the page lies in a staging slot.
     pub fn is_staged(&self, address: u64) -> bool {
-        matches!(self.table.get(address).state(), State::Staged(_))
+        matches!(self.table.get(address).state(), PageState::Staged(_))
     }
 }

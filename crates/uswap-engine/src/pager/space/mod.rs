@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use uswap_core::page::table::PageTable;
-use uswap_core::page::word::State;
+use uswap_core::page::word::PageState;
 use uswap_core::readahead::locality::{Locality, Now};
 use uswap_core::readahead::streams::Streams;
 use uswap_core::reclaim::AnyPolicy;
@@ -30,8 +30,8 @@ use crate::pager::fault::throttle::Throttle;
 use crate::pager::fault::zero_fill::FirstTouches;
 use crate::pager::io::prepage::Returning;
 use crate::pager::io::readahead_cache::ReadaheadCache;
-use crate::pager::io::unuse::Search;
-use crate::pager::load_control::Record;
+use crate::pager::io::unuse::UnuseSearch;
+use crate::pager::load_control::LoadRecord;
 use crate::pager::reclaim::cow_copies::Copies;
 use crate::pager::reclaim::staging::Trays;
 use crate::pager::space::fault_queue::Waiters;
@@ -67,9 +67,9 @@ pub struct Space<M> {
     /// What its soft faults cost.
     pub expense: SoftFaultCost,
     /// How far pages have been searched that lie on a device that is being emptied.
-    pub search: Search,
+    pub search: UnuseSearch,
     /// What load control knows of it.
-    pub record: Arc<Record>,
+    pub record: Arc<LoadRecord>,
     /// How often pages of it were installed or dropped.
     pub moves: Moves,
     /// What its process is charged with, once there are groups.
@@ -120,7 +120,7 @@ impl<M: AddressSpace> Space<M> {
             },
             returning: Returning::default(),
             expense: SoftFaultCost::new(Instant::now()),
-            search: Search::default(),
+            search: UnuseSearch::default(),
             record: Arc::default(),
             moves: Moves::default(),
             set_aside: SetAside {
@@ -187,7 +187,7 @@ impl<M: AddressSpace> Space<M> {
     /// Whether the page is resident, on no list, and not ordered.
     pub fn is_on_no_list(&self, address: u64) -> bool {
         let word = self.table.get(address);
-        word.state() == State::Resident && !word.queued() && !word.in_flight()
+        word.state() == PageState::Resident && !word.queued() && !word.in_flight()
     }
 
     /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in the order of their

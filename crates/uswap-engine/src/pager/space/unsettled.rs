@@ -11,25 +11,25 @@
 
 use std::time::{Duration, Instant};
 
-type Range = (u64, u64);
+use crate::pager::space::id::PageRange;
 
 /// The ranges.
 #[derive(Clone, Debug, Default)]
 pub struct UnsettledRanges {
-    ranges: Vec<Range>,
+    ranges: Vec<PageRange>,
     since: Option<Instant>,
 }
 
 impl UnsettledRanges {
     /// These are registered from now on.
-    pub fn add(&mut self, ranges: &[Range]) {
+    pub fn add(&mut self, ranges: &[PageRange]) {
         self.ranges.extend_from_slice(ranges);
         self.since = Some(Instant::now());
     }
 
     /// What was there is gone, or something else takes its place.
     pub fn cut(&mut self, start: u64, end: u64) {
-        let pieces = |(s, e): &Range| [(*s, start.min(*e)), (end.max(*s), *e)];
+        let pieces = |(s, e): &PageRange| [(*s, start.min(*e)), (end.max(*s), *e)];
         self.ranges = self.ranges.iter().flat_map(pieces).filter(|(s, e)| s < e).collect();
     }
 
@@ -49,13 +49,13 @@ impl UnsettledRanges {
     }
 
     /// What a child forked now may not have registered.
-    pub fn ranges(&self) -> &[Range] {
+    pub fn ranges(&self) -> &[PageRange] {
         &self.ranges
     }
 
     /// What of a range is fresh.
-    pub fn within(&self, start: u64, end: u64) -> Vec<Range> {
-        let both = |(s, e): &Range| (start.max(*s), end.min(*e));
+    pub fn within(&self, start: u64, end: u64) -> Vec<PageRange> {
+        let both = |(s, e): &PageRange| (start.max(*s), end.min(*e));
         self.ranges.iter().map(both).filter(|(s, e)| s < e).collect()
     }
 
@@ -88,13 +88,13 @@ mod tests {
             cut in prop::collection::vec((0u64..40, 0u64..10), 0..6),
         ) {
             let mut fresh = UnsettledRanges::default();
-            let ranges: Vec<Range> = added.iter().map(|(start, length)| (*start, start + length)).collect();
+            let ranges: Vec<PageRange> = added.iter().map(|(start, length)| (*start, start + length)).collect();
             fresh.add(&ranges);
             cut.iter().for_each(|(start, length)| fresh.cut(*start, start + length));
             for page in 0..60 {
                 let within = |list: &[(u64, u64)]| list.iter().any(|(s, l)| (*s..s + l).contains(&page));
                 prop_assert_eq!(fresh.contains(page), within(&added) && !within(&cut), "page {}", page);
-                let part: Vec<Range> = fresh.within(15, 35);
+                let part: Vec<PageRange> = fresh.within(15, 35);
                 let is_of_it = part.iter().any(|(s, e)| (*s..*e).contains(&page));
                 prop_assert_eq!(is_of_it, (15..35).contains(&page) && fresh.contains(page), "page {}", page);
             }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use uswap_abi::message::{GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, Message, WORDS};
+use uswap_abi::message::{AgentMessage, GO_HAS_FD_AT, GO_REFUSED_AT, MAGIC, WORDS};
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
@@ -179,14 +179,14 @@ pub fn eyes(greeting: &AgentHello) -> Vec<File> {
     [pagemap, tasks].iter().filter_map(|path| File::open(path).ok()).collect()
 }
 
-pub fn go(has_fd: bool, refused: bool) -> Message {
+pub fn go(has_fd: bool, refused: bool) -> AgentMessage {
     let mut go = [0; WORDS];
     (go[0], go[GO_HAS_FD_AT], go[GO_REFUSED_AT]) = (MAGIC, u64::from(has_fd), u64::from(refused));
     go
 }
 
 /// Sends a message; `None` if the agent is gone.
-pub fn send(socket: &MessageSocket, message: &Message, fds: &[std::os::fd::BorrowedFd<'_>]) -> Option<()> {
+pub fn send(socket: &MessageSocket, message: &AgentMessage, fds: &[std::os::fd::BorrowedFd<'_>]) -> Option<()> {
     let bytes: Vec<u8> = message.iter().flat_map(|word| word.to_ne_bytes()).collect();
     socket.send(&bytes, fds).ok()
 }

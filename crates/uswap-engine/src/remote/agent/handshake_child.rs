@@ -18,7 +18,7 @@ use crate::remote::Owner;
 use crate::remote::Space;
 use crate::remote::agent::handshake::{eyes, go, send};
 use crate::remote::agent::link::AgentHello;
-use crate::remote::identity::probe::Answer;
+use crate::remote::identity::probe::ProbeAnswer;
 
 /// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -73,8 +73,9 @@ impl Owner {
         // The agent waits for our answer, and drops the proof only after it.
         let pagemap = Pagemap::open(greeting.thread).ok()?;
         let prover = &self.shared.of_memory.prover;
-        let is_it =
-            |space: &&Space| matches!(prover.ask(&space.memory.events, space.memory.area, &pagemap), Answer::Same(_));
+        let is_it = |space: &&Space| {
+            matches!(prover.ask(&space.memory.events, space.memory.area, &pagemap), ProbeAnswer::Same(_))
+        };
         candidates.into_iter().find(is_it).map(|space| space.id)
     }
 }

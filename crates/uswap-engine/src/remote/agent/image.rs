@@ -140,12 +140,12 @@ impl Shortage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remote::inject::elf_image::Layout;
+    use crate::remote::inject::elf_image::ImageLayout;
 
     #[test]
     fn the_image_is_an_elf_object_with_exactly_one_marker() {
         assert_eq!(&IMAGE[..4], b"\x7fELF");
-        assert!(Layout::of_agent().file_span() <= mapped_length() as u64, "a segment reaches beyond the file");
+        assert!(ImageLayout::of_agent().file_span() <= mapped_length() as u64, "a segment reaches beyond the file");
         assert_eq!(IMAGE.windows(MARKER.len()).filter(|window| *window == MARKER).count(), 1);
         assert_eq!(IMAGE.windows(SHORTAGE.len()).filter(|window| *window == SHORTAGE).count(), 1);
     }

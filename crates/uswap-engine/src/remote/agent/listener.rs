@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use uswap_abi::message::{
-    HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT, HELLO_PROCESS_AT, HELLO_TID_AT,
-    MAGIC, Message as Words, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
+    AgentMessage as Words, HELLO_AREA_AT, HELLO_BLIND_AT, HELLO_ERRNO_AT, HELLO_FORKED_AT, HELLO_IDENTITY_AT,
+    HELLO_PROCESS_AT, HELLO_TID_AT, MAGIC, WELCOME_NONCE_HI_AT, WELCOME_NONCE_LO_AT, WORDS,
 };
 use uswap_sys::alloc::shared::SharedValue;
 use uswap_sys::io::socket::{Listener, MessageSocket};

@@ -21,6 +21,7 @@ use uswap_abi::layout::{
 };
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 
+use crate::pager::space::id::PageRange;
 use crate::remote::Owner;
 use crate::remote::Space;
 use uswap_sys::procfs;
@@ -28,14 +29,12 @@ use uswap_sys::procfs;
 /// Bytes of count and ring.
 const BYTES: usize = (NOTES_START - NOTES_COUNT) as usize + NOTES * NOTE_BYTES as usize;
 
-/// From, to.
-type Range = (u64, u64);
 type Registered = BTreeMap<u64, u64>;
 
 /// One note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Note {
-    range: Range,
+    range: PageRange,
     /// About wiping; otherwise about not inheriting at all.
     wipes: bool,
     excludes: bool,
@@ -61,7 +60,7 @@ impl Note {
 /// Memory that children do not inherit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Excluded {
-    range: Range,
+    range: PageRange,
     /// They have it, filled with zeros.
     wiped: bool,
 }
@@ -69,13 +68,13 @@ struct Excluded {
 /// Memory of which the notes do not tell everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Doubt {
-    range: Range,
+    range: PageRange,
     number: u64,
-    why: Why,
+    why: NoteReason,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Why {
+enum NoteReason {
     /// A note was made on it before it was registered, or notes were missed.
     Noted,
     /// It became registered, or is known to be, when notes had been made: an mremap that nobody was told of may have brought it
@@ -86,45 +85,45 @@ enum Why {
 /// What has a range, and can be cut and moved by it.
 pub trait Ranged: Copy {
     /// The range.
-    fn range(self) -> Range;
+    fn range(self) -> PageRange;
     /// The same about another one.
-    fn with(self, range: Range) -> Self;
+    fn with(self, range: PageRange) -> Self;
 }
 
-impl Ranged for Range {
-    fn range(self) -> Range {
+impl Ranged for PageRange {
+    fn range(self) -> PageRange {
         self
     }
 
-    fn with(self, range: Range) -> Self {
+    fn with(self, range: PageRange) -> Self {
         range
     }
 }
 
 impl Ranged for Excluded {
-    fn range(self) -> Range {
+    fn range(self) -> PageRange {
         self.range
     }
 
-    fn with(self, range: Range) -> Self {
+    fn with(self, range: PageRange) -> Self {
         Self { range, ..self }
     }
 }
 
 impl Ranged for Doubt {
-    fn range(self) -> Range {
+    fn range(self) -> PageRange {
         self.range
     }
 
-    fn with(self, range: Range) -> Self {
+    fn with(self, range: PageRange) -> Self {
         Self { range, ..self }
     }
 }
 
 impl Doubt {
     /// Notes were missed, which may have been about this.
-    fn missed(range: Range) -> Self {
-        Self { range, number: 0, why: Why::Noted }
+    fn missed(range: PageRange) -> Self {
+        Self { range, number: 0, why: NoteReason::Noted }
     }
 }
 
@@ -189,10 +188,11 @@ impl Notes {
             self.excluded.push(Excluded { range: note.range, wiped: note.wipes });
         }
         // Where the kernel would have to be asked, it knows of this one only when that is done.
-        let mut doubtful: Vec<Range> = self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
+        let mut doubtful: Vec<PageRange> =
+            self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
         doubtful.extend(unregistered(note.range, registered));
         cut(&mut self.doubts, note.range);
-        let noted = |range| Doubt { range, number: self.first, why: Why::Noted };
+        let noted = |range| Doubt { range, number: self.first, why: NoteReason::Noted };
         self.doubts.extend(doubtful.into_iter().map(noted));
     }
 
@@ -221,18 +221,20 @@ impl Notes {
         let Some(number) = self.count().checked_sub(1) else { return };
         match self.doubts.last_mut() {
             // A heap that grows.
-            Some(Doubt { range, number: last, why: Why::Came }) if range.1 == start => (range.1, *last) = (end, number),
-            _ => self.doubts.push(Doubt { range: (start, end), number, why: Why::Came }),
+            Some(Doubt { range, number: last, why: NoteReason::Came }) if range.1 == start => {
+                (range.1, *last) = (end, number)
+            }
+            _ => self.doubts.push(Doubt { range: (start, end), number, why: NoteReason::Came }),
         }
     }
 
     /// What children do not inherit.
-    pub fn excluded(&self) -> Vec<Range> {
+    pub fn excluded(&self) -> Vec<PageRange> {
         self.excluded.iter().map(|excluded| excluded.range).collect()
     }
 
     /// What children may not get at all, as far as notes were read: also what is in doubt.
-    pub fn not_inherited(&self) -> Vec<Range> {
+    pub fn not_inherited(&self) -> Vec<PageRange> {
         let excluded = self.excluded.iter().filter(|excluded| !excluded.wiped).map(|excluded| excluded.range);
         let recent = self.recent.iter().filter(|note| note.excludes && !note.wipes).map(|note| note.range);
         excluded.chain(recent).chain(self.doubts.iter().map(|doubt| doubt.range)).collect()
@@ -240,16 +242,16 @@ impl Notes {
 
     /// Whether the kernel must be asked about registered memory, because of a fork or without one.
     fn is_in_doubt(&self, registered: &Registered, fork: bool) -> bool {
-        let mut doubts = self.doubts.iter().filter(|doubt| fork || doubt.why == Why::Noted);
+        let mut doubts = self.doubts.iter().filter(|doubt| fork || doubt.why == NoteReason::Noted);
         doubts.any(|doubt| parts(doubt.range, registered).next().is_some())
     }
 
     /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made before that. What notes that
     /// are not applied yet have changed is left in doubt.
     fn settle(&mut self, now: &[Excluded], is_done: impl Fn(u64) -> bool, registered: &Registered) {
-        let later: Vec<Range> = self.recent.iter().map(|note| note.range).collect();
+        let later: Vec<PageRange> = self.recent.iter().map(|note| note.range).collect();
         for doubt in std::mem::take(&mut self.doubts) {
-            let mut sure: Vec<Range> = parts(doubt.range, registered).filter(|_| is_done(doubt.number)).collect();
+            let mut sure: Vec<PageRange> = parts(doubt.range, registered).filter(|_| is_done(doubt.number)).collect();
             later.iter().for_each(|range| cut(&mut sure, *range));
             let mut unsure = vec![doubt];
             for range in sure {
@@ -261,7 +263,7 @@ impl Notes {
         }
     }
 
-    fn cut(&mut self, range: Range) {
+    fn cut(&mut self, range: PageRange) {
         cut(&mut self.excluded, range);
         cut(&mut self.doubts, range);
     }
@@ -297,7 +299,7 @@ impl Owner {
     }
 
     /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied after the fork.
-    pub fn excluded_from_fork(&mut self, parent: &mut Space, last: bool) -> Vec<Range> {
+    pub fn excluded_from_fork(&mut self, parent: &mut Space, last: bool) -> Vec<PageRange> {
         if self.shared.faults.ignore_notes {
             return Vec::new();
         }
@@ -313,7 +315,7 @@ impl Owner {
 
 /// A program without hooks leaves no notes: what the kernel says now counts, which is what was advised before the fork
 /// unless another thread has given advice at that very moment.
-fn advised(parent: &Space) -> Vec<Range> {
+fn advised(parent: &Space) -> Vec<PageRange> {
     let ranges = procfs::ranges_with_flags(parent.memory.reader, ["wf", "dc"]).unwrap_or_default();
     let all = ranges.into_iter().flatten();
     all.flat_map(|range| parts(range, &parent.coverage.registered).collect::<Vec<_>>()).collect()
@@ -335,26 +337,26 @@ fn slot(words: &[u64], number: u64) -> [u64; 3] {
 }
 
 /// What two ranges have in common.
-fn both(a: Range, b: Range) -> Option<Range> {
+fn both(a: PageRange, b: PageRange) -> Option<PageRange> {
     let range = (a.0.max(b.0), a.1.min(b.1));
     (range.0 < range.1).then_some(range)
 }
 
 /// The parts of a range that are registered.
-fn parts(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
+fn parts(range: PageRange, registered: &Registered) -> impl Iterator<Item = PageRange> {
     let first = registered.range(..=range.0).next_back().map_or(range.0, |(start, _)| *start);
     registered.range(first..range.1).filter_map(move |(start, end)| both((*start, *end), range))
 }
 
 /// The parts of a range that are not.
-fn unregistered(range: Range, registered: &Registered) -> impl Iterator<Item = Range> {
+fn unregistered(range: PageRange, registered: &Registered) -> impl Iterator<Item = PageRange> {
     let mut left = vec![range];
     parts(range, registered).for_each(|part| cut(&mut left, part));
     left.into_iter()
 }
 
 /// Takes a range out of a list.
-fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): Range) {
+fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): PageRange) {
     let pieces = list.iter().flat_map(|one| {
         let (s, e) = one.range();
         [(s, e.min(start)), (s.max(end), e)].map(|(s, e)| (s < e).then(|| one.with((s, e))))
@@ -363,8 +365,8 @@ fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): Range) {
 }
 
 /// What of a list lies in `source`, where it is when that has moved to `to`.
-pub fn moved<T: Ranged>(list: &[T], source: Range, to: u64) -> Vec<T> {
-    let target = |(start, end): Range| (start - source.0 + to, end - source.0 + to);
+pub fn moved<T: Ranged>(list: &[T], source: PageRange, to: u64) -> Vec<T> {
+    let target = |(start, end): PageRange| (start - source.0 + to, end - source.0 + to);
     list.iter().filter_map(|one| Some(one.with(target(both(one.range(), source)?)))).collect()
 }
 
@@ -396,13 +398,13 @@ mod tests {
         [(0, 1000)].into()
     }
 
-    fn excluded(notes: &Notes) -> Vec<Range> {
+    fn excluded(notes: &Notes) -> Vec<PageRange> {
         let mut ranges = notes.excluded();
         ranges.sort_unstable();
         ranges
     }
 
-    fn wiped(range: Range) -> Excluded {
+    fn wiped(range: PageRange) -> Excluded {
         Excluded { range, wiped: true }
     }
 

@@ -25,9 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uswap_sys::userfaultfd::{Event, Userfaultfd};
 
+use crate::pager::space::id::PageRange;
 use crate::remote::events::hook_notes::moved;
-
-type Range = (u64, u64);
 
 /// Steps of the search for an order; a window of a few changes needs some dozens.
 const MAX_STEPS: u32 = 20_000;
@@ -82,7 +81,7 @@ impl Effect {
 
 /// One change in a window.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct HeldEntry {
     /// What it is.
     pub change: Effect,
     /// Of a fork: pages, and whether the child has them, as its event was read.
@@ -102,15 +101,15 @@ pub struct Held {
 
 /// What is known of a space before the changes in its window.
 #[derive(Clone, Debug)]
-pub struct Known<'a> {
+pub struct KnownMappings<'a> {
     /// What was registered.
     pub registered: &'a BTreeMap<u64, u64>,
     /// What children may not get. `None`: it is not known, and can be anything.
-    pub not_inherited: Option<Vec<Range>>,
+    pub not_inherited: Option<Vec<PageRange>>,
 }
 
 /// Who can be asked whether an address is registered now; `None`: it cannot be said.
-pub trait Kernel {
+pub trait KernelView {
     /// Asks the space itself.
     fn space_has(&self, address: u64) -> Option<bool>;
     /// Asks the child whose fork is entry `fork`.
@@ -120,7 +119,7 @@ pub trait Kernel {
 /// The changes read since the last quiet moment.
 #[derive(Debug, Default)]
 pub struct EventReorderBuffer {
-    entries: Vec<Entry>,
+    entries: Vec<HeldEntry>,
     held: Vec<Held>,
 }
 
@@ -131,7 +130,7 @@ impl EventReorderBuffer {
     }
 
     /// Notes a change that was just read. `known` is asked for if it matters.
-    pub fn push<'a>(&mut self, event: Event, notes: u64, known: impl FnOnce() -> Known<'a>) {
+    pub fn push<'a>(&mut self, event: Event, notes: u64, known: impl FnOnce() -> KnownMappings<'a>) {
         let mut seen = BTreeMap::new();
         if let Event::Fork(child) = &event
             && !self.entries.is_empty()
@@ -139,13 +138,13 @@ impl EventReorderBuffer {
             let ask = |page: u64| Some((page, child.is_registered(page)?));
             seen = pages_to_ask(&self.entries, &known()).into_iter().filter_map(ask).collect();
         }
-        self.entries.push(Entry { change: Effect::of(&event), seen });
+        self.entries.push(HeldEntry { change: Effect::of(&event), seen });
         self.held.push(Held { event, notes, leaves: false });
     }
 
     /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
     /// only.
-    pub fn take(&mut self, space: &Userfaultfd, known: &Known) -> (Vec<Held>, u64) {
+    pub fn take(&mut self, space: &Userfaultfd, known: &KnownMappings) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
         let echoes = echoes(&entries);
@@ -169,23 +168,23 @@ impl EventReorderBuffer {
 }
 
 /// The first and the last page of every segment that the changes concern.
-pub fn pages_to_ask(entries: &[Entry], known: &Known) -> BTreeSet<u64> {
+pub fn pages_to_ask(entries: &[HeldEntry], known: &KnownMappings) -> BTreeSet<u64> {
     let ranges = ranges_of(entries.iter());
     let borders = borders(&ranges, known.registered, known.absent(entries).as_deref());
     let pages = borders.iter().flat_map(|border| [*border, border.wrapping_sub(PAGE)]);
     pages.filter(|page| within(&ranges, *page)).collect()
 }
 
-fn within(ranges: &[Range], page: u64) -> bool {
+fn within(ranges: &[PageRange], page: u64) -> bool {
     ranges.iter().any(|(start, end)| (*start..*end).contains(&page))
 }
 
-fn ranges_of<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Range> {
+fn ranges_of<'a>(entries: impl Iterator<Item = &'a HeldEntry>) -> Vec<PageRange> {
     entries.flat_map(|entry| entry.change.ranges()).collect()
 }
 
 /// Where segments begin and end: all of one is there or not, before and after every change, and all of it is inherited or not.
-fn borders(ranges: &[Range], registered: &BTreeMap<u64, u64>, absent: Option<&[Range]>) -> BTreeSet<u64> {
+fn borders(ranges: &[PageRange], registered: &BTreeMap<u64, u64>, absent: Option<&[PageRange]>) -> BTreeSet<u64> {
     let mut borders: BTreeSet<u64> = ranges.iter().flat_map(|(start, end)| [*start, *end]).collect();
     for (start, end) in ranges {
         let from = registered.range(..=start).next_back().map_or(*start, |(from, _)| *from);
@@ -206,9 +205,9 @@ fn notes_in_order(notes: &mut [u64]) {
     }
 }
 
-impl Known<'_> {
+impl KnownMappings<'_> {
     /// What children may not get, also where an mremap among the entries may have taken it.
-    fn absent(&self, entries: &[Entry]) -> Option<Vec<Range>> {
+    fn absent(&self, entries: &[HeldEntry]) -> Option<Vec<PageRange>> {
         let mut absent = self.not_inherited.clone()?;
         for entry in entries {
             if let Effect::Remap { from, to, length } = entry.change {
@@ -224,7 +223,7 @@ struct Asked<'a> {
     held: &'a [Option<Held>],
 }
 
-impl Kernel for Asked<'_> {
+impl KernelView for Asked<'_> {
     fn space_has(&self, address: u64) -> Option<bool> {
         self.space.is_registered(address)
     }
@@ -236,7 +235,12 @@ impl Kernel for Asked<'_> {
 }
 
 /// The entries' numbers in the order in which they happened, without those that say nothing new.
-pub fn order(entries: &[Entry], (echoes, leaving): &Echoes, known: &Known, kernel: &impl Kernel) -> Vec<usize> {
+pub fn order(
+    entries: &[HeldEntry],
+    (echoes, leaving): &Echoes,
+    known: &KnownMappings,
+    kernel: &impl KernelView,
+) -> Vec<usize> {
     let kept: Vec<usize> = (0..entries.len()).filter(|i| !echoes.contains(i)).collect();
     let depends = |index: &usize| matches!(entries[*index].change, Effect::Remap { .. } | Effect::Fork);
     if kept.len() < 2 || !kept.iter().any(depends) {
@@ -244,7 +248,7 @@ pub fn order(entries: &[Entry], (echoes, leaving): &Echoes, known: &Known, kerne
     }
     let absent = known.absent(entries);
     let entries = with_leaving(entries, leaving);
-    let mut search = Search::new(&entries, &kept, known.registered, absent.as_deref(), kernel);
+    let mut search = ReorderSearch::new(&entries, &kept, known.registered, absent.as_deref(), kernel);
     let mut taken = Vec::with_capacity(kept.len());
     let before = search.before.clone();
     search.extend(&mut taken, &before, 0);
@@ -256,7 +260,7 @@ pub fn order(entries: &[Entry], (echoes, leaving): &Echoes, known: &Known, kerne
 pub type Echoes = (BTreeSet<usize>, BTreeSet<usize>);
 
 /// Finds them.
-pub fn echoes(entries: &[Entry]) -> Echoes {
+pub fn echoes(entries: &[HeldEntry]) -> Echoes {
     let (mut echoes, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for (index, entry) in entries.iter().enumerate() {
         let Effect::Remap { from, length, .. } = entry.change else { continue };
@@ -270,7 +274,7 @@ pub fn echoes(entries: &[Entry]) -> Echoes {
 }
 
 /// The entries, with those mremaps for what they are that left their mapping where it was.
-fn with_leaving(entries: &[Entry], leaving: &BTreeSet<usize>) -> Vec<Entry> {
+fn with_leaving(entries: &[HeldEntry], leaving: &BTreeSet<usize>) -> Vec<HeldEntry> {
     let mut entries = entries.to_vec();
     for index in leaving {
         if let Effect::Remap { to, length, .. } = entries[*index].change {
@@ -284,8 +288,8 @@ fn with_leaving(entries: &[Entry], leaving: &BTreeSet<usize>) -> Vec<Entry> {
 /// segments, of which each change concerns whole ones.
 type Picture = Vec<bool>;
 
-struct Search<'a> {
-    entries: &'a [Entry],
+struct ReorderSearch<'a> {
+    entries: &'a [HeldEntry],
     left: Vec<usize>,
     borders: Vec<u64>,
     before: Picture,
@@ -295,13 +299,13 @@ struct Search<'a> {
     best: Option<(Vec<usize>, u32)>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> ReorderSearch<'a> {
     fn new(
-        entries: &'a [Entry],
+        entries: &'a [HeldEntry],
         kept: &[usize],
         registered: &BTreeMap<u64, u64>,
-        absent: Option<&[Range]>,
-        kernel: &impl Kernel,
+        absent: Option<&[PageRange]>,
+        kernel: &impl KernelView,
     ) -> Self {
         let ranges = ranges_of(kept.iter().map(|index| &entries[*index]));
         let borders: Vec<u64> = borders(&ranges, registered, absent).into_iter().collect();

@@ -28,7 +28,7 @@ struct Program {
     state: u64,
 }
 
-impl Kernel for (&Program, &[Entry]) {
+impl KernelView for (&Program, &[HeldEntry]) {
     fn space_has(&self, address: u64) -> Option<bool> {
         Some(self.0.memory.contains_key(&(address / PAGE)))
     }
@@ -54,8 +54,8 @@ impl Program {
     }
 
     /// What is known of it before anything happens.
-    fn known<'a>(registered: &'a BTreeMap<u64, u64>, kept: &BTreeSet<u64>) -> Known<'a> {
-        Known { registered, not_inherited: Some(kept.iter().map(|page| (at(*page), at(page + 1))).collect()) }
+    fn known<'a>(registered: &'a BTreeMap<u64, u64>, kept: &BTreeSet<u64>) -> KnownMappings<'a> {
+        KnownMappings { registered, not_inherited: Some(kept.iter().map(|page| (at(*page), at(page + 1))).collect()) }
     }
 
     fn is_unknown(&self, page: u64) -> bool {
@@ -134,7 +134,7 @@ impl Program {
     }
 
     /// A thread queues one event; it goes on when all of its own are read.
-    fn deliver(&mut self, thread: usize, entries: &mut Vec<Entry>, known: &Known) {
+    fn deliver(&mut self, thread: usize, entries: &mut Vec<HeldEntry>, known: &KnownMappings) {
         let Some((change, child)) = self.threads[thread].pop_front() else { return };
         if self.threads[thread].is_empty() {
             self.unknown[thread] = (0, 0);
@@ -145,7 +145,7 @@ impl Program {
             let pages = pages_to_ask(entries, known).into_iter();
             seen = pages.map(|page| (page, self.children[child].contains_key(&(page / PAGE)))).collect();
         }
-        entries.push(Entry { change, seen });
+        entries.push(HeldEntry { change, seen });
     }
 
     fn is_quiet(&self) -> bool {
@@ -154,7 +154,7 @@ impl Program {
 }
 
 /// Applies the changes as the engine does.
-fn replay(mut memory: Memory, entries: &[Entry], order: &[usize]) -> (Memory, Vec<(usize, Memory)>) {
+fn replay(mut memory: Memory, entries: &[HeldEntry], order: &[usize]) -> (Memory, Vec<(usize, Memory)>) {
     let mut children = Vec::new();
     for &index in order {
         match entries[index].change {
@@ -240,20 +240,20 @@ fn of_more_changes_at_once_nearly_none_are_misjudged() {
 
 #[test]
 fn an_mremap_and_its_own_unmap_are_one_change() {
-    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
     let move_away = Effect::Remap { from: at(0), to: at(100), length: at(10) };
     let fill = Effect::Remap { from: at(50), to: at(0), length: at(10) };
     let entries = [entry(move_away), entry(fill), entry(Effect::Unmap { start: at(0), end: at(10) })];
     let registered = [(at(0), at(10)), (at(50), at(60))].into();
     let nobody = Program::default();
-    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    let known = KnownMappings { registered: &registered, not_inherited: Some(Vec::new()) };
     assert_eq!(order(&entries, &echoes(&entries), &known, &(&nobody, &entries[..])), [0, 1]);
 }
 
 /// Everything is registered, in the space and in every child.
 struct All;
 
-impl Kernel for All {
+impl KernelView for All {
     fn space_has(&self, _: u64) -> Option<bool> {
         Some(true)
     }
@@ -266,21 +266,21 @@ impl Kernel for All {
 /// A child that is forked after MREMAP_DONTUNMAP has the place that was left: that does not say that it was forked before.
 #[test]
 fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
-    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
     let leave = Effect::Remap { from: at(0), to: at(100), length: at(10) };
     let elsewhere = Effect::Unmap { start: at(200), end: at(210) };
     let entries = [entry(elsewhere), entry(leave), entry(Effect::Fork)];
     let registered = [(at(0), at(10)), (at(100), at(110)), (at(200), at(210))].into();
-    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    let known = KnownMappings { registered: &registered, not_inherited: Some(Vec::new()) };
     let order = order(&entries, &echoes(&entries), &known, &All);
     let place = |index: usize| order.iter().position(|i| *i == index).expect("kept");
     assert!(place(1) < place(2), "{order:?}");
 }
 
 /// A child that has none of a range does not have the pages that no child gets.
-struct Keeps(Range);
+struct Keeps(PageRange);
 
-impl Kernel for Keeps {
+impl KernelView for Keeps {
     fn space_has(&self, _: u64) -> Option<bool> {
         Some(false)
     }
@@ -293,11 +293,11 @@ impl Kernel for Keeps {
 /// The child was forked before its parent unmapped what it has, though it has not the first page of that.
 #[test]
 fn what_no_child_gets_is_no_reason_to_fork_later() {
-    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
     let entries = [entry(Effect::Fork), entry(Effect::Unmap { start: at(10), end: at(20) })];
     let registered = [(at(0), at(30))].into();
     let found = |not_inherited| {
-        let known = Known { registered: &registered, not_inherited };
+        let known = KnownMappings { registered: &registered, not_inherited };
         order(&entries, &echoes(&entries), &known, &Keeps((at(10), at(11))))
     };
     assert_eq!(found(Some(vec![(at(10), at(11))])), [0, 1]);
@@ -308,13 +308,13 @@ fn what_no_child_gets_is_no_reason_to_fork_later() {
 /// What is unmapped begins with a hole: that the child has nothing there says nothing either.
 #[test]
 fn a_hole_at_the_beginning_does_not_speak_for_the_rest() {
-    let entry = |change| Entry { change, seen: BTreeMap::new() };
+    let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
     let registered = [(at(15), at(20))].into();
-    let known = Known { registered: &registered, not_inherited: Some(Vec::new()) };
+    let known = KnownMappings { registered: &registered, not_inherited: Some(Vec::new()) };
     let unmap = entry(Effect::Unmap { start: at(10), end: at(20) });
     let asked = pages_to_ask(std::slice::from_ref(&unmap), &known);
     assert_eq!(asked.into_iter().collect::<Vec<_>>(), [at(10), at(14), at(15), at(19)]);
-    let fork = Entry { change: Effect::Fork, seen: [(at(10), false), (at(15), true)].into() };
+    let fork = HeldEntry { change: Effect::Fork, seen: [(at(10), false), (at(15), true)].into() };
     let entries = [unmap, fork];
     assert_eq!(order(&entries, &echoes(&entries), &known, &Keeps((at(10), at(15)))), [1, 0]);
 }

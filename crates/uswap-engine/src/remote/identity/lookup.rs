@@ -12,7 +12,7 @@ use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::Userfaultfd;
 
 use crate::pager::space::id::SpaceId;
-use crate::remote::identity::probe::Answer;
+use crate::remote::identity::probe::ProbeAnswer;
 use crate::remote::shared::RemoteMessage;
 use crate::remote::{Message, Shared};
 use uswap_sys::procfs;
@@ -103,7 +103,7 @@ fn examine(shared: &Shared, job: &MatchJob, (pid, thread): (u32, u32)) -> Option
         return Some(Found { pid, thread, proof: None });
     }
     match shared.of_memory.prover.ask(&job.events, job.area, &pagemap) {
-        Answer::Same(page) => Some(Found { pid, thread, proof: Some(page) }),
-        Answer::Other | Answer::Unsure => None,
+        ProbeAnswer::Same(page) => Some(Found { pid, thread, proof: Some(page) }),
+        ProbeAnswer::Other | ProbeAnswer::Unsure => None,
     }
 }

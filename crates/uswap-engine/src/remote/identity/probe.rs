@@ -15,7 +15,7 @@ use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
 /// What came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum ProbeAnswer {
     /// It is its memory: the page at this address is there since the proof.
     Same(u64),
     /// It is not.
@@ -43,16 +43,16 @@ impl Prover {
     }
 
     /// Whether the memory behind `events`, with the agent's area at `area`, is what `suspect` tells of.
-    pub fn ask(&self, events: &Userfaultfd, area: u64, suspect: &Pagemap) -> Answer {
+    pub fn ask(&self, events: &Userfaultfd, area: u64, suspect: &Pagemap) -> ProbeAnswer {
         let _turn = self.pause();
         let mut places = (0..self.pages).map(|number| area + PROOFS + number * PAGE);
         let Some(page) = places.find(|page| suspect.is_present(*page).is_ok_and(|present| !present)) else {
-            return Answer::Unsure;
+            return ProbeAnswer::Unsure;
         };
         match events.zero(page, PAGE) {
-            Install::Done if suspect.is_present(page).unwrap_or(false) => Answer::Same(page),
-            Install::Done | Install::Exists(_) | Install::Gone => Answer::Other,
-            _ => Answer::Unsure,
+            Install::Done if suspect.is_present(page).unwrap_or(false) => ProbeAnswer::Same(page),
+            Install::Done | Install::Exists(_) | Install::Gone => ProbeAnswer::Other,
+            _ => ProbeAnswer::Unsure,
         }
     }
 }
@@ -82,9 +82,9 @@ mod tests {
         let Some((area, events, own)) = area() else { return };
         let (prover, start) = (Prover::new(false), area.bytes().as_ptr() as u64);
         for number in 0..PROOF_PAGES {
-            assert_eq!(prover.ask(&events, start, &own), Answer::Same(start + PROOFS + number * PAGE));
+            assert_eq!(prover.ask(&events, start, &own), ProbeAnswer::Same(start + PROOFS + number * PAGE));
         }
-        assert_eq!(prover.ask(&events, start, &own), Answer::Unsure);
+        assert_eq!(prover.ask(&events, start, &own), ProbeAnswer::Unsure);
     }
 
     #[test]
@@ -94,9 +94,9 @@ mod tests {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let others = Pagemap::open(other.id()).expect("its pagemap");
         for _ in 0..2 * PROOF_PAGES {
-            assert_eq!(prover.ask(&events, start, &others), Answer::Other);
+            assert_eq!(prover.ask(&events, start, &others), ProbeAnswer::Other);
         }
-        assert_eq!(prover.ask(&events, start, &own), Answer::Same(start + PROOFS + PAGE));
+        assert_eq!(prover.ask(&events, start, &own), ProbeAnswer::Same(start + PROOFS + PAGE));
         other.kill().and_then(|()| other.wait()).expect("sleep ends");
     }
 
@@ -105,6 +105,6 @@ mod tests {
         let Some((area, events, own)) = area() else { return };
         let start = area.bytes().as_ptr() as u64;
         events.unregister(start + PROOFS, PROOF_PAGES * PAGE).expect("unregister");
-        assert_eq!(Prover::new(false).ask(&events, start, &own), Answer::Unsure);
+        assert_eq!(Prover::new(false).ask(&events, start, &own), ProbeAnswer::Unsure);
     }
 }

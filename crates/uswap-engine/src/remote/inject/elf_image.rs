@@ -37,7 +37,7 @@ pub struct Segment {
 
 /// What is to be mapped and written.
 #[derive(Debug)]
-pub struct Layout {
+pub struct ImageLayout {
     /// The pieces.
     pub segments: Vec<Segment>,
     /// Bytes of address space in all.
@@ -50,7 +50,7 @@ pub struct Layout {
     area_word: u64,
 }
 
-impl Layout {
+impl ImageLayout {
     /// Of the image that is carried in the binary.
     ///
     /// # Panics
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_image_is_mapped_without_gaps_and_never_writable_and_executable() {
-        let layout = Layout::of_agent();
+        let layout = ImageLayout::of_agent();
         assert!(layout.segments.iter().all(|s| s.address.is_multiple_of(PAGE) && s.offset.is_multiple_of(PAGE)));
         assert!(layout.segments.iter().all(|s| s.protection & 6 != 6 && s.protection & 1 == 1));
         let code = layout.segments.iter().find(|s| s.protection & 4 != 0).expect("code");
@@ -200,7 +200,7 @@ mod tests {
         let at = (0..usize::from(image[56])).map(|i| image[32] as usize + 56 * i).find(writable).expect("data");
         let stored = u64::from_le_bytes(image[at + 32..at + 40].try_into().expect("eight bytes"));
         image[at + 40..at + 48].copy_from_slice(&(stored + 2 * PAGE).to_le_bytes());
-        let layout = Layout::of(&image);
+        let layout = ImageLayout::of(&image);
         let data = layout.segments.iter().find(|s| s.protection & 2 != 0).expect("data");
         assert!(data.length >= stored + 2 * PAGE && layout.file_span() >= data.offset + data.length);
         let bytes = layout.content(data, 0x10000);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_address_lies_in_the_image_and_every_word_in_a_writable_segment() {
-        let layout = Layout::of_agent();
+        let layout = ImageLayout::of_agent();
         let writable = |at: u64| {
             layout.segments.iter().any(|s| s.protection & 2 != 0 && (s.address..s.address + s.length - 7).contains(&at))
         };
@@ -228,6 +228,6 @@ mod tests {
 
     #[test]
     fn a_process_without_the_image_has_none() {
-        assert_eq!(Layout::of_agent().find_in(std::process::id()), Found::Nothing);
+        assert_eq!(ImageLayout::of_agent().find_in(std::process::id()), Found::Nothing);
     }
 }

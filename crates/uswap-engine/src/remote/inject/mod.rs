@@ -22,9 +22,9 @@ use uswap_sys::process::trace::{self, Stop, Tracee};
 
 use crate::remote::Shared;
 use crate::remote::detach::Leaver;
-use crate::remote::inject::elf_image::{Found, Layout};
-use crate::remote::inject::reason::{ProgramKind, Why, program_kind};
-use crate::remote::inject::sequence::{Brought, Failure, Injector, Target, Words};
+use crate::remote::inject::elf_image::{Found, ImageLayout};
+use crate::remote::inject::reason::{ProgramKind, UnmanagedReason, program_kind};
+use crate::remote::inject::sequence::{Brought, InjectFailure, InjectTarget, Injector, Words};
 use crate::remote::shared::Attached;
 use crate::remote::shared::Fetched;
 use uswap_sys::process::thread::spawn;
@@ -116,7 +116,7 @@ struct AttachState {
 /// The attacher's thread.
 pub struct Attacher {
     shared: Arc<Shared>,
-    layout: Layout,
+    layout: ImageLayout,
     image: OwnedFd,
     known: HashMap<u32, AttachState>,
     /// Threads that were seized and have not stopped yet, and since when.
@@ -128,7 +128,7 @@ impl Attacher {
     /// `image`: the memfd of the agent.
     pub fn new(shared: Arc<Shared>, image: OwnedFd) -> Self {
         let own_filters = filters(std::process::id());
-        Self { shared, layout: Layout::of_agent(), image, known: HashMap::new(), late: Vec::new(), own_filters }
+        Self { shared, layout: ImageLayout::of_agent(), image, known: HashMap::new(), late: Vec::new(), own_filters }
     }
 
     /// Serves until told to stop.
@@ -209,7 +209,7 @@ impl Attacher {
             let tracing = shared.of_memory.tracing.lock().expect("tracing");
             let removed = match unregistered {
                 true => injector.remove(pid, thread, area),
-                false => Err(Failure::Unfit("still registered")),
+                false => Err(InjectFailure::Unfit("still registered")),
             };
             drop(tracing);
             if let Err(failure) = removed
@@ -252,17 +252,17 @@ impl Attacher {
         let outcome = self.attach(pid, tree, large, patient);
         let known = self.known.get_mut(&pid).expect("known");
         let (wait, why) = match outcome {
-            Outcome::Brought => {
+            InjectOutcome::Brought => {
                 known.agents += 1;
                 known.image = procfs::image_signature(pid);
                 (HELLO, None)
             }
-            Outcome::Nothing => {
+            InjectOutcome::Nothing => {
                 known.small_done = true;
                 (AGAIN, None)
             }
-            Outcome::Later => (AGAIN, patient.then_some(Why::Busy)),
-            Outcome::Unfit(why) => (REFUSED, Some(why)),
+            InjectOutcome::Later => (AGAIN, patient.then_some(UnmanagedReason::Busy)),
+            InjectOutcome::Unfit(why) => (REFUSED, Some(why)),
         };
         known.not_before = Instant::now() + wait;
         let mut refused = self.shared.of_memory.refused.lock().expect("refused");
@@ -272,8 +272,8 @@ impl Attacher {
         };
     }
 
-    fn attach(&mut self, pid: u32, tree: &[u32], large: bool, patient: bool) -> Outcome {
-        let Some(signature) = procfs::image_signature(pid) else { return Outcome::Nothing };
+    fn attach(&mut self, pid: u32, tree: &[u32], large: bool, patient: bool) -> InjectOutcome {
+        let Some(signature) = procfs::image_signature(pid) else { return InjectOutcome::Nothing };
         let threads = match self.examine(pid, tree) {
             Ok(threads) => threads,
             Err(outcome) => return outcome,
@@ -281,30 +281,30 @@ impl Attacher {
         let inherited = match self.layout.find_in(pid) {
             Found::Inherited { base, area } => Some((base, area)),
             Found::Preloaded if self.shared.of_memory.tree.is_root(pid) => {
-                return Outcome::Unfit(Why::Unfit("the agent of another run is loaded in it"));
+                return InjectOutcome::Unfit(UnmanagedReason::Unfit("the agent of another run is loaded in it"));
             }
-            Found::Preloaded => return Outcome::Nothing,
-            Found::Nothing if !large => return Outcome::Nothing,
+            Found::Preloaded => return InjectOutcome::Nothing,
+            Found::Nothing if !large => return InjectOutcome::Nothing,
             Found::Nothing => None,
         };
-        let Some(tid) = stoppable_thread::choose(pid, &threads, patient) else { return Outcome::Later };
-        let target = Target { pid, tid, inherited, signature };
+        let Some(tid) = stoppable_thread::choose(pid, &threads, patient) else { return InjectOutcome::Later };
+        let target = InjectTarget { pid, tid, inherited, signature };
         self.bring(target)
     }
 
     /// The engine's main thread must not take the news of a thread that is being led.
-    fn bring(&mut self, target: Target) -> Outcome {
+    fn bring(&mut self, target: InjectTarget) -> InjectOutcome {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
         let mut late = shared.of_memory.tracing.lock().expect("tracing");
         if shared.of_memory.leaving.is_under_way() {
-            return Outcome::Later;
+            return InjectOutcome::Later;
         }
         let brought = injector.bring(target, || procfs::image_signature(target.pid));
-        if let Err(Failure::Late(tracee)) = brought {
+        if let Err(InjectFailure::Late(tracee)) = brought {
             self.late.push((tracee, Instant::now()));
             *late = self.late.len();
-            return Outcome::Later;
+            return InjectOutcome::Later;
         }
         drop(late);
         shared.main_bell.ring();
@@ -319,49 +319,51 @@ impl Attacher {
                     attached: Some(attached),
                 });
                 shared.main_bell.ring();
-                Outcome::Brought
+                InjectOutcome::Brought
             }
-            Err(Failure::Later | Failure::Late(_) | Failure::Gone) => Outcome::Later,
-            Err(Failure::Unfit(why)) => Outcome::Unfit(Why::Unfit(why)),
-            Err(Failure::Refused(what, errno)) => Outcome::Unfit(Why::Refused(what, errno)),
+            Err(InjectFailure::Later | InjectFailure::Late(_) | InjectFailure::Gone) => InjectOutcome::Later,
+            Err(InjectFailure::Unfit(why)) => InjectOutcome::Unfit(UnmanagedReason::Unfit(why)),
+            Err(InjectFailure::Refused(what, errno)) => InjectOutcome::Unfit(UnmanagedReason::Refused(what, errno)),
         }
     }
 
     /// Whether a process may be attached to, as far as /proc tells; its threads.
-    fn examine(&self, pid: u32, tree: &[u32]) -> Result<Vec<u32>, Outcome> {
-        let Some(status) = Status::read(pid) else { return Err(Outcome::Nothing) };
+    fn examine(&self, pid: u32, tree: &[u32]) -> Result<Vec<u32>, InjectOutcome> {
+        let Some(status) = Status::read(pid) else { return Err(InjectOutcome::Nothing) };
         if status.tracer == uswap_sys::process::this_thread() {
-            return Err(Outcome::Later);
+            return Err(InjectOutcome::Later);
         }
         if status.tracer != 0 {
-            return Err(Outcome::Unfit(Why::Traced(status.tracer)));
+            return Err(InjectOutcome::Unfit(UnmanagedReason::Traced(status.tracer)));
         }
         if matches!(status.state, 'T' | 't') {
-            return Err(Outcome::Later);
+            return Err(InjectOutcome::Later);
         }
         if status.state == 'Z' {
-            return Err(Outcome::Nothing);
+            return Err(InjectOutcome::Nothing);
         }
         if status.filtered && filters(pid) != self.own_filters {
-            return Err(Outcome::Unfit(Why::Filtered));
+            return Err(InjectOutcome::Unfit(UnmanagedReason::Filtered));
         }
         if program_kind(pid) == Some(ProgramKind::OtherMachine) {
-            return Err(Outcome::Unfit(Why::OtherMachine));
+            return Err(InjectOutcome::Unfit(UnmanagedReason::OtherMachine));
         }
         let threads = procfs::threads(pid);
         // Any of its threads: the kernel refuses to seize one a second time.
         if self.late.iter().any(|(tracee, _)| threads.contains(&tracee.tid())) {
-            return Err(Outcome::Later);
+            return Err(InjectOutcome::Later);
         }
         if threads.iter().any(|tid| procfs::is_agent(pid, *tid)) {
-            return Err(Outcome::Nothing);
+            return Err(InjectOutcome::Nothing);
         }
         // A child of vfork, and whoever else has the memory of another process: one agent is enough for it.
         for other in tree.iter().filter(|other| **other != pid) {
             match trace::share_memory(pid, *other) {
-                Ok(true) => return Err(Outcome::Nothing),
+                Ok(true) => return Err(InjectOutcome::Nothing),
                 Err(error) if error.raw_os_error() == Some(NOT_THERE) => {
-                    return Err(Outcome::Unfit(Why::Unfit("the kernel cannot compare memories (kcmp)")));
+                    return Err(InjectOutcome::Unfit(UnmanagedReason::Unfit(
+                        "the kernel cannot compare memories (kcmp)",
+                    )));
                 }
                 Ok(false) | Err(_) => {}
             }
@@ -373,7 +375,7 @@ impl Attacher {
 /// ENOSYS.
 const NOT_THERE: i32 = 38;
 
-enum Outcome {
+enum InjectOutcome {
     /// An agent is on its way.
     Brought,
     /// There is nothing to be done.
@@ -381,7 +383,7 @@ enum Outcome {
     /// To be tried again soon.
     Later,
     /// It stays as it is.
-    Unfit(Why),
+    Unfit(UnmanagedReason),
 }
 
 struct Status {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 /// A reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum UnmanagedReason {
     /// Its file names no program interpreter: there is no dynamic loader that would read LD_PRELOAD.
     Static,
     /// It is not a 64-bit x86 program.
@@ -31,7 +31,7 @@ pub enum Why {
     NotLoaded,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnmanagedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static => f.write_str("static"),
@@ -52,21 +52,21 @@ impl fmt::Display for Why {
 }
 
 /// Why the process has no agent.
-pub fn why(pid: u32) -> Why {
+pub fn why(pid: u32) -> UnmanagedReason {
     if let Some(user) = effective_user(pid).filter(|user| *user != uswap_sys::process::user()) {
-        return Why::OtherUser(user);
+        return UnmanagedReason::OtherUser(user);
     }
     match program_kind(pid) {
-        Some(ProgramKind::Static) => return Why::Static,
-        Some(ProgramKind::OtherMachine) => return Why::OtherMachine,
+        Some(ProgramKind::Static) => return UnmanagedReason::Static,
+        Some(ProgramKind::OtherMachine) => return UnmanagedReason::OtherMachine,
         Some(ProgramKind::Dynamic) | None => {}
     }
     if is_secure(pid) == Some(true) {
-        return Why::Privileged;
+        return UnmanagedReason::Privileged;
     }
     match fs::read(format!("/proc/{pid}/environ")) {
-        Ok(environment) if !has_preload(&environment) => Why::NoPreload,
-        _ => Why::NotLoaded,
+        Ok(environment) if !has_preload(&environment) => UnmanagedReason::NoPreload,
+        _ => UnmanagedReason::NotLoaded,
     }
 }
 

@@ -23,7 +23,7 @@ use uswap_sys::procfs::maps::Maps;
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::pager::fault_points::FaultPoints;
-use crate::remote::inject::elf_image::{Found, Layout};
+use crate::remote::inject::elf_image::{Found, ImageLayout};
 use uswap_sys::procfs;
 
 /// How long a thread may take to stop before it is left alone.
@@ -52,7 +52,7 @@ mod number {
 
 /// Why the agent was not brought.
 #[derive(Debug)]
-pub enum Failure {
+pub enum InjectFailure {
     /// The process, or the thread, has ended.
     Gone,
     /// Not now: the thread was found where it should not be disturbed.
@@ -65,7 +65,7 @@ pub enum Failure {
     Refused(&'static str, i32),
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for InjectFailure {
     fn from(_: std::io::Error) -> Self {
         Self::Gone
     }
@@ -73,7 +73,7 @@ impl From<std::io::Error> for Failure {
 
 /// What is known of a program before it is stopped.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct InjectTarget {
     /// The process.
     pub pid: u32,
     /// The thread to be stopped.
@@ -108,13 +108,13 @@ pub enum Words {
 
 /// Brings agents.
 pub struct Injector<'a> {
-    layout: &'a Layout,
+    layout: &'a ImageLayout,
     image: BorrowedFd<'a>,
     faults: &'a FaultPoints,
 }
 
 /// A stopped thread that is made to execute system calls.
-struct Remote<'a> {
+struct InjectedProcess<'a> {
     tracee: &'a Tracee,
     pid: u32,
     instruction: u64,
@@ -123,37 +123,41 @@ struct Remote<'a> {
 }
 
 /// The program's thread, stopped.
-struct Held<'a> {
-    remote: Remote<'a>,
+struct HeldThread<'a> {
+    remote: InjectedProcess<'a>,
     mask: u64,
 }
 
 impl<'a> Injector<'a> {
     /// `image`: the memfd of the agent.
-    pub fn new(layout: &'a Layout, image: BorrowedFd<'a>, faults: &'a FaultPoints) -> Self {
+    pub fn new(layout: &'a ImageLayout, image: BorrowedFd<'a>, faults: &'a FaultPoints) -> Self {
         Self { layout, image, faults }
     }
 
     /// Brings the agent to a process.
     ///
     /// # Errors
-    /// The program goes on as if nothing had been, but for [`Failure::Late`].
-    pub fn bring(&self, target: Target, signature: impl Fn() -> Option<[u64; 3]>) -> Result<Brought, Failure> {
+    /// The program goes on as if nothing had been, but for [`InjectFailure::Late`].
+    pub fn bring(
+        &self,
+        target: InjectTarget,
+        signature: impl Fn() -> Option<[u64; 3]>,
+    ) -> Result<Brought, InjectFailure> {
         let tracee = Tracee::seize(target.tid, target.tid == target.pid).map_err(|error| {
             match procfs::has_ended(target.tid) {
                 // The kernel says EPERM of those, too; the process may go on.
-                true => Failure::Gone,
-                false => Failure::Refused("it may not be traced", error.raw_os_error().unwrap_or(0)),
+                true => InjectFailure::Gone,
+                false => InjectFailure::Refused("it may not be traced", error.raw_os_error().unwrap_or(0)),
             }
         })?;
         self.faults.step(target.pid);
         if self.faults.is_late() {
-            return Err(Failure::Late(tracee));
+            return Err(InjectFailure::Late(tracee));
         }
         tracee.interrupt()?;
         if let Err(failure) = arrive(&tracee, ARRIVAL) {
             return Err(match failure {
-                Failure::Late(_) => Failure::Late(tracee),
+                InjectFailure::Late(_) => InjectFailure::Late(tracee),
                 other => other,
             });
         }
@@ -173,13 +177,13 @@ impl<'a> Injector<'a> {
     ///
     /// # Errors
     /// It is not stopped, or is gone; what was not unmapped stays.
-    pub fn remove(&self, pid: u32, tid: u32, area: u64) -> Result<(), Failure> {
-        let Found::Inherited { base, area: found } = self.layout.find_in(pid) else { return Err(Failure::Gone) };
+    pub fn remove(&self, pid: u32, tid: u32, area: u64) -> Result<(), InjectFailure> {
+        let Found::Inherited { base, area: found } = self.layout.find_in(pid) else { return Err(InjectFailure::Gone) };
         if found != area {
-            return Err(Failure::Gone);
+            return Err(InjectFailure::Gone);
         }
         // The agent's own instruction is unmapped with its image.
-        let instruction = in_vdso(pid).ok_or(Failure::Unfit("no system call instruction found"))?;
+        let instruction = in_vdso(pid).ok_or(InjectFailure::Unfit("no system call instruction found"))?;
         let rings = mappings_of(pid, RING);
         let tracee = Tracee::seize(tid, false)?;
         self.faults.step(pid);
@@ -187,7 +191,7 @@ impl<'a> Injector<'a> {
         arrive(&tracee, AGENTS_ARRIVAL)?;
         tracee.tell_system_calls()?;
         let registers = tracee.registers()?;
-        let remote = Remote { tracee: &tracee, pid, instruction, registers, faults: self.faults };
+        let remote = InjectedProcess { tracee: &tracee, pid, instruction, registers, faults: self.faults };
         for (start, end) in rings {
             let _ = remote.call("munmap", number::MUNMAP, [start, end - start, 0, 0, 0, 0]);
         }
@@ -199,27 +203,27 @@ impl<'a> Injector<'a> {
     fn plant(
         &self,
         tracee: &Tracee,
-        target: Target,
+        target: InjectTarget,
         signature: impl Fn() -> Option<[u64; 3]>,
-    ) -> Result<Planted, Failure> {
+    ) -> Result<Planted, InjectFailure> {
         self.faults.step(target.pid);
         if signature() != Some(target.signature) {
-            return Err(Failure::Later);
+            return Err(InjectFailure::Later);
         }
         let registers = undisturbed(tracee, target)?;
         let instruction =
-            instruction(target.pid, &registers).ok_or(Failure::Unfit("no system call instruction found"))?;
+            instruction(target.pid, &registers).ok_or(InjectFailure::Unfit("no system call instruction found"))?;
         let mask = tracee.signal_mask()?;
         tracee.follow_clones()?;
         tracee.set_signal_mask(u64::MAX)?;
-        let remote = Remote { tracee, pid: target.pid, instruction, registers, faults: self.faults };
-        let held = Held { remote, mask };
+        let remote = InjectedProcess { tracee, pid: target.pid, instruction, registers, faults: self.faults };
+        let held = HeldThread { remote, mask };
         let planted = self.plant_by(&held.remote, target);
         held.restore()?;
         planted
     }
 
-    fn plant_by(&self, remote: &Remote<'_>, target: Target) -> Result<Planted, Failure> {
+    fn plant_by(&self, remote: &InjectedProcess<'_>, target: InjectTarget) -> Result<Planted, InjectFailure> {
         let inherited = target.inherited.is_some();
         let mut area = target.inherited.map(|(_, area)| area);
         let mut tid_word = None;
@@ -231,7 +235,7 @@ impl<'a> Injector<'a> {
             tid_word = remote.tid_word(made + HEADER + PAGE);
             if tid_word.is_none() {
                 remote.release_area(made);
-                return Err(Failure::Unfit("the kernel does not tell where its threads' words are"));
+                return Err(InjectFailure::Unfit("the kernel does not tell where its threads' words are"));
             }
         }
         match remote.clone_thread() {
@@ -253,15 +257,15 @@ impl<'a> Injector<'a> {
     }
 
     /// Leads the new thread to the agent's entry. What was made is taken away again when that fails.
-    fn furnish(&self, target: Target, planted: Planted, stopped: Duration) -> Result<Brought, Failure> {
+    fn furnish(&self, target: InjectTarget, planted: Planted, stopped: Duration) -> Result<Brought, InjectFailure> {
         let newborn = &planted.newborn;
         match newborn.wait() {
             Stop::Asked => {}
-            _ => return Err(Failure::Gone),
+            _ => return Err(InjectFailure::Gone),
         }
         let registers = newborn.registers()?;
         newborn.set_signal_mask(u64::MAX)?;
-        let remote = Remote {
+        let remote = InjectedProcess {
             tracee: newborn,
             pid: target.pid,
             instruction: planted.instruction,
@@ -280,11 +284,11 @@ impl<'a> Injector<'a> {
 
     fn settle(
         &self,
-        remote: &Remote<'_>,
-        target: Target,
+        remote: &InjectedProcess<'_>,
+        target: InjectTarget,
         planted: &Planted,
         made: &mut Made,
-    ) -> Result<MessageSocket, Failure> {
+    ) -> Result<MessageSocket, InjectFailure> {
         remote.call("close_range", number::CLOSE_RANGE, [0, u64::from(u32::MAX), 0, 0, 0, 0])?;
         let area = match planted.area {
             Some(area) => area,
@@ -320,11 +324,11 @@ impl<'a> Injector<'a> {
     /// Maps the image as a dynamic loader would; returns its base.
     fn map_image(
         &self,
-        remote: &Remote<'_>,
+        remote: &InjectedProcess<'_>,
         scratch: u64,
         (near, socket): (u64, &MessageSocket),
         made: &mut Made,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, InjectFailure> {
         const RESERVED: u64 = 0x4022;
         const PRIVATE_FIXED: u64 = 0x12;
         const WRITABLE: u64 = 2;
@@ -361,15 +365,15 @@ struct Made {
     image: Option<u64>,
 }
 
-impl Held<'_> {
+impl HeldThread<'_> {
     /// Gives the thread back what it had, at a stop from which the kernel takes up an interrupted call.
-    fn restore(&self) -> Result<(), Failure> {
+    fn restore(&self) -> Result<(), InjectFailure> {
         let tracee = self.remote.tracee;
         tracee.interrupt()?;
         loop {
             tracee.go_on(0)?;
             match tracee.wait() {
-                Stop::Gone => return Err(Failure::Gone),
+                Stop::Gone => return Err(InjectFailure::Gone),
                 Stop::Asked | Stop::Group(_) => break,
                 _ => {}
             }
@@ -381,17 +385,17 @@ impl Held<'_> {
     }
 }
 
-impl Remote<'_> {
+impl InjectedProcess<'_> {
     /// Executes a system call; a negative result is a failure.
-    fn call(&self, name: &'static str, number: u64, arguments: [u64; 6]) -> Result<u64, Failure> {
+    fn call(&self, name: &'static str, number: u64, arguments: [u64; 6]) -> Result<u64, InjectFailure> {
         let mut born = None;
         let result = self.execute(number, arguments, &mut born)?;
-        if result < 0 { Err(Failure::Refused(name, -result as i32)) } else { Ok(result as u64) }
+        if result < 0 { Err(InjectFailure::Refused(name, -result as i32)) } else { Ok(result as u64) }
     }
 
     /// There is always a stop, or an end, though a thread of a frozen cgroup can take its time; nobody else can give it its
     /// registers back.
-    fn execute(&self, number: u64, arguments: [u64; 6], born: &mut Option<Tracee>) -> Result<i64, Failure> {
+    fn execute(&self, number: u64, arguments: [u64; 6], born: &mut Option<Tracee>) -> Result<i64, InjectFailure> {
         if self.faults.step(self.pid) {
             return Ok(-i64::from(NO_MEMORY));
         }
@@ -406,24 +410,24 @@ impl Remote<'_> {
                 Stop::Syscall if entered => return Ok(self.tracee.registers()?.rax as i64),
                 Stop::Syscall => entered = true,
                 Stop::Cloned => *born = Some(Tracee::born(self.tracee.newborn()?)),
-                Stop::Gone | Stop::Signal(_) => return Err(Failure::Gone),
+                Stop::Gone | Stop::Signal(_) => return Err(InjectFailure::Gone),
                 // Its process was stopped by a signal: it will be, once it is let go.
                 Stop::Asked | Stop::Group(_) | Stop::Other => {}
             }
         }
     }
 
-    fn clone_thread(&self) -> Result<Tracee, Failure> {
+    fn clone_thread(&self) -> Result<Tracee, InjectFailure> {
         let mut born = None;
         let result = self.execute(number::CLONE, [THREAD, 0, 0, 0, 0, 0], &mut born)?;
         if result < 0 {
-            return Err(Failure::Refused("clone", -result as i32));
+            return Err(InjectFailure::Refused("clone", -result as i32));
         }
-        born.ok_or(Failure::Gone)
+        born.ok_or(InjectFailure::Gone)
     }
 
     /// As the agent's constructor does it (`start.rs`).
-    fn reserve_area(&self) -> Result<u64, Failure> {
+    fn reserve_area(&self) -> Result<u64, InjectFailure> {
         const RESERVED: u64 = 0x4022;
         const DONT_DUMP: u64 = 16;
         let area = self.call("mmap", number::MMAP, [0, AREA_BYTES, 0, RESERVED, u64::MAX, 0])?;
@@ -450,14 +454,14 @@ impl Remote<'_> {
     }
 
     /// Makes a pair of sockets; the near end stays with the thread, the far one is fetched.
-    fn connect(&self, scratch: u64) -> Result<(u64, MessageSocket), Failure> {
+    fn connect(&self, scratch: u64) -> Result<(u64, MessageSocket), InjectFailure> {
         const UNIX: u64 = 1;
         const SEQPACKET_CLOEXEC: u64 = 5 | 0o2_000_000;
         self.call("socketpair", number::SOCKETPAIR, [UNIX, SEQPACKET_CLOEXEC, 0, scratch, 0, 0])?;
         let pair = self.read::<8>(scratch)?;
         let end = |at: usize| u32::from_ne_bytes(pair[at..at + 4].try_into().expect("four bytes"));
         let (near, far) = (end(0), end(4));
-        let errno = |error: std::io::Error| Failure::Refused("pidfd_getfd", error.raw_os_error().unwrap_or(0));
+        let errno = |error: std::io::Error| InjectFailure::Refused("pidfd_getfd", error.raw_os_error().unwrap_or(0));
         let fetched = descriptor_of_thread(self.tracee.tid(), far as i32).map_err(errno)?;
         let (socket, _) = MessageSocket::adopt(fetched).map_err(errno)?;
         self.call("close", number::CLOSE, [u64::from(far), 0, 0, 0, 0, 0])?;
@@ -465,7 +469,7 @@ impl Remote<'_> {
     }
 
     /// Takes in the descriptor that was sent on the socket.
-    fn receive_descriptor(&self, near: u64, scratch: u64) -> Result<u64, Failure> {
+    fn receive_descriptor(&self, near: u64, scratch: u64) -> Result<u64, InjectFailure> {
         const CLOEXEC_DONTWAIT: u64 = 0x4000_0000 | 0x40;
         let (vector, byte, control) = (scratch + 128, scratch + 192, scratch + 256);
         // struct msghdr: no name, one vector, control data of one descriptor.
@@ -476,22 +480,22 @@ impl Remote<'_> {
         self.call("recvmsg", number::RECVMSG, [near, scratch, CLOEXEC_DONTWAIT, 0, 0, 0])?;
         let received = self.read::<24>(control)?;
         if received[..8] != 20u64.to_ne_bytes() {
-            return Err(Failure::Refused("recvmsg", 0));
+            return Err(InjectFailure::Refused("recvmsg", 0));
         }
         Ok(u64::from(u32::from_ne_bytes(received[16..20].try_into().expect("four bytes"))))
     }
 
-    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), InjectFailure> {
         self.faults.step(self.pid);
         let written = trace::write_memory(self.tracee.tid(), address, bytes)?;
-        if written == bytes.len() { Ok(()) } else { Err(Failure::Gone) }
+        if written == bytes.len() { Ok(()) } else { Err(InjectFailure::Gone) }
     }
 
-    fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Failure> {
+    fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], InjectFailure> {
         let mut bytes = [0; N];
         let range = RemoteRange { start: address, length: N as u64 };
         let read = vmread::read(self.tracee.tid(), &[range], &mut bytes)?;
-        if read == N { Ok(bytes) } else { Err(Failure::Gone) }
+        if read == N { Ok(bytes) } else { Err(InjectFailure::Gone) }
     }
 
     /// Takes away what was made and ends the new thread.
@@ -512,39 +516,39 @@ impl Remote<'_> {
 const NO_MEMORY: i32 = 12;
 
 /// Waits for the first stop. Signals on their way are delivered first.
-fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), Failure> {
+fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), InjectFailure> {
     loop {
         match tracee.wait_for_arrival(patience) {
             Some(Stop::Asked) => return Ok(()),
             Some(Stop::Signal(signal)) => tracee.go_on(signal)?,
-            Some(Stop::Gone) => return Err(Failure::Gone),
+            Some(Stop::Gone) => return Err(InjectFailure::Gone),
             Some(_) => {
                 // Stopped by a signal: it stays so without us.
                 let _ = tracee.detach();
-                return Err(Failure::Later);
+                return Err(InjectFailure::Later);
             }
-            None => return Err(Failure::Late(Tracee::born(tracee.tid()))),
+            None => return Err(InjectFailure::Late(Tracee::born(tracee.tid()))),
         }
     }
 }
 
 /// The registers of a thread at its stop, as it shall have them again: where it was told of an interruption (EINTR) that
 /// was ours the call is taken up again, as the kernel does with others.
-fn undisturbed(tracee: &Tracee, target: Target) -> Result<Registers, Failure> {
+fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, InjectFailure> {
     const INTERRUPTED: i64 = -4;
     const RESTART_UNLESS_HANDLED: i64 = -514;
     let mut registers = tracee.registers()?;
     if registers.cs != CODE_64 {
-        return Err(Failure::Unfit("it runs code that is not 64-bit"));
+        return Err(InjectFailure::Unfit("it runs code that is not 64-bit"));
     }
     if tracee.dispatches_syscalls() {
-        return Err(Failure::Unfit("it catches its own system calls"));
+        return Err(InjectFailure::Unfit("it catches its own system calls"));
     }
     if registers.orig_rax as i64 >= 0 {
         let result = registers.rax as i64;
         let arguments = [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
         if crate::remote::inject::stoppable_thread::swaps_signal_mask(registers.orig_rax, arguments) {
-            return Err(Failure::Later);
+            return Err(InjectFailure::Later);
         }
         if result == INTERRUPTED && !crate::remote::inject::stoppable_thread::has_pending_signal(target.pid, target.tid)
         {
@@ -559,7 +563,7 @@ fn undisturbed(tracee: &Tracee, target: Target) -> Result<Registers, Failure> {
         let range = RemoteRange { start: sequences + 8, length: 8 };
         let read = vmread::read(target.tid, &[range], &mut section);
         if !read.is_ok_and(|n| n == 8) || u64::from_ne_bytes(section) != 0 {
-            return Err(Failure::Later);
+            return Err(InjectFailure::Later);
         }
     }
     Ok(registers)

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use uswap_core::util::size::human;
 
-use crate::remote::inject::elf_image::{Found, Layout};
+use crate::remote::inject::elf_image::{Found, ImageLayout};
 use crate::run::measure::cgroup::{Cgroup, free_memory};
 use uswap_sys::procfs;
 
@@ -97,7 +97,7 @@ fn belongs_to(pid: u32) -> Option<u32> {
 
 fn has_agent(pid: u32) -> bool {
     let speaks = procfs::threads(pid).into_iter().any(|tid| procfs::is_agent(pid, tid));
-    speaks || Layout::of_agent().find_in(pid) == Found::Preloaded
+    speaks || ImageLayout::of_agent().find_in(pid) == Found::Preloaded
 }
 
 /// The command line of a process, as far as it can be read.

@@ -8,8 +8,8 @@ use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::process;
 
 use crate::remote::Shared;
-use crate::remote::detach::{self, Progress};
-use crate::remote::inject::reason::Why;
+use crate::remote::detach::{self, LeaveProgress};
+use crate::remote::inject::reason::UnmanagedReason;
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
 use uswap_sys::procfs;
@@ -19,19 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How it stands with the program.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachSession {
     pid: u32,
     name: String,
     since: Instant,
     is_there: bool,
-    progress: Progress,
+    progress: LeaveProgress,
 }
 
-impl Attached {
+impl AttachSession {
     /// Nothing has been done to the program yet.
     pub fn new(pid: u32) -> Self {
         let name = procfs::name(pid).unwrap_or_default();
-        Self { pid, name, since: Instant::now(), is_there: false, progress: Progress::default() }
+        Self { pid, name, since: Instant::now(), is_there: false, progress: LeaveProgress::default() }
     }
 
     /// Whether something is under way that should not wait for the next look.
@@ -100,7 +100,7 @@ impl Attached {
         }
         let refused = shared.of_memory.refused.lock().expect("refused").get(&self.pid).copied();
         match refused {
-            Some(why) if why != Why::Busy => Err(why.to_string()),
+            Some(why) if why != UnmanagedReason::Busy => Err(why.to_string()),
             why if self.since.elapsed() > PATIENCE => {
                 Err(why.map_or_else(|| "no agent came to life in it".to_string(), |why| why.to_string()))
             }

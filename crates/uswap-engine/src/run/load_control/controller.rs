@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use uswap_core::load_control::programs::Program;
-use uswap_core::load_control::{Key, LoadControl, Machine, Sample, works};
+use uswap_core::load_control::{Key, LoadControl, LoadMachine, LoadSample, works};
 use uswap_sys::process;
 
 use crate::pager::address_space::Runner;
-use crate::pager::load_control::{Question, Record, Told};
+use crate::pager::load_control::{LoadRecord, LoadTold, Question};
 use crate::remote::{Message, Shared};
 use crate::run::load_control::servers::Looked;
 use uswap_sys::procfs::{self, Mode, Statm};
@@ -33,7 +33,7 @@ const STOPPED_FOR: Duration = Duration::from_millis(50);
 
 /// What the controller saw of a process at its last look.
 #[derive(Debug)]
-struct Seen {
+struct ControllerSeen {
     pid: u32,
     statm: Option<Statm>,
     /// Its anonymous memory, also what is not registered yet.
@@ -51,9 +51,9 @@ struct Seen {
     spared: u32,
 }
 
-impl Seen {
+impl ControllerSeen {
     /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know has changed.
-    fn may_stay(&mut self, waits: bool, told: &Told) -> bool {
+    fn may_stay(&mut self, waits: bool, told: &LoadTold) -> bool {
         let same = self.refaults == told.refaults && self.waited == told.waited;
         let stays = waits && same && self.spared < MAX_SPARED;
         self.spared = if stays { self.spared + 1 } else { 0 };
@@ -67,7 +67,7 @@ pub struct Controller {
     questions: Receiver<Question>,
     open: Vec<(Question, u32)>,
     control: LoadControl,
-    seen: HashMap<Key, Seen>,
+    seen: HashMap<Key, ControllerSeen>,
     begun: Instant,
     ticked: Instant,
     tick_took: Duration,
@@ -177,7 +177,7 @@ impl Controller {
         self.tell(&records, passed);
     }
 
-    fn samples(&mut self, records: &[(Key, Arc<Record>)], passed: Duration) -> Vec<Sample> {
+    fn samples(&mut self, records: &[(Key, Arc<LoadRecord>)], passed: Duration) -> Vec<LoadSample> {
         let mut before = std::mem::take(&mut self.seen);
         let mut samples = Vec::with_capacity(records.len());
         for (key, record) in records {
@@ -206,7 +206,7 @@ impl Controller {
     }
 
     /// Whether a process is stopped that should run and does not.
-    fn is_stopped(&self, key: Key, sample: &Sample, seen: &mut Seen) -> bool {
+    fn is_stopped(&self, key: Key, sample: &LoadSample, seen: &mut ControllerSeen) -> bool {
         if !self.control.is_on() || !sample.ran.is_zero() {
             seen.stopped = None;
             return false;
@@ -218,7 +218,14 @@ impl Controller {
         seen.stopped.is_some_and(|(_, stopped)| stopped)
     }
 
-    fn sample(&mut self, key: Key, told: &Told, now: &Seen, old: &Seen, passed: Duration) -> Sample {
+    fn sample(
+        &mut self,
+        key: Key,
+        told: &LoadTold,
+        now: &ControllerSeen,
+        old: &ControllerSeen,
+        passed: Duration,
+    ) -> LoadSample {
         let refaults = now.refaults.wrapping_sub(old.refaults);
         let waited = Duration::from_nanos(now.waited.wrapping_sub(old.waited));
         if refaults > 16 {
@@ -231,7 +238,7 @@ impl Controller {
         // Whoever has no turn and waits for a processor keeps nobody out.
         let asks = self.control.has_turn(key) && !blocked;
         let runnable = moves || asks && procfs::is_runnable(now.pid, told.runner.helper);
-        Sample {
+        LoadSample {
             key,
             parent: None,
             program: now.program,
@@ -248,7 +255,7 @@ impl Controller {
         }
     }
 
-    fn machine(&mut self, samples: &[Sample]) -> Machine {
+    fn machine(&mut self, samples: &[LoadSample]) -> LoadMachine {
         let budget = &self.shared.budget;
         let pages: u64 = samples.iter().map(|sample| sample.pages).sum();
         let capacity = (pages as i64 + budget.high() - budget.usage()).max(1) as u64;
@@ -257,7 +264,14 @@ impl Controller {
         }
         let swap_in = Duration::from_secs_f64(self.swap_in);
         let Pool { cost, room, .. } = self.pool;
-        Machine { capacity, pool_cost: cost, pool_room: room, swap_in, processors: self.processors, idle: self.idle.1 }
+        LoadMachine {
+            capacity,
+            pool_cost: cost,
+            pool_room: room,
+            swap_in,
+            processors: self.processors,
+            idle: self.idle.1,
+        }
     }
 
     /// What costs more to know, and changes slowly: pool and processors.
@@ -272,7 +286,7 @@ impl Controller {
     }
 
     /// Sets the flags, and wakes the owners whose spaces' flags have changed.
-    fn tell(&self, records: &[(Key, Arc<Record>)], passed: Duration) {
+    fn tell(&self, records: &[(Key, Arc<LoadRecord>)], passed: Duration) {
         let mut changed = vec![false; self.shared.mailboxes.len()];
         let mut any = false;
         for (key, record) in records {
@@ -290,7 +304,7 @@ impl Controller {
 
 /// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's number: a main thread that
 /// has ended has none.
-fn observe(told: &Told, mut old: Option<&mut Seen>) -> Seen {
+fn observe(told: &LoadTold, mut old: Option<&mut ControllerSeen>) -> ControllerSeen {
     let Runner { process: pid, helper, within: is_within } = told.runner;
     let reader = if helper == 0 { pid } else { helper };
     let statm = old.as_mut().and_then(|old| old.statm.take()).or_else(|| Statm::open(reader).ok());
@@ -298,7 +312,7 @@ fn observe(told: &Told, mut old: Option<&mut Seen>) -> Seen {
     let own = process::processor_time(pid).unwrap_or_default();
     let within = is_within.then(|| process::processor_time_of_thread(helper).ok()).flatten();
     let agent = within.unwrap_or_default();
-    Seen {
+    ControllerSeen {
         pid,
         statm,
         pages: anonymous.max(0) as u64,

@@ -103,13 +103,13 @@ impl Cgroup {
     }
 
     /// Figures of memory.stat.
-    fn stat(&self) -> Option<Stat> {
+    fn stat(&self) -> Option<CgroupStat> {
         let text = fs::read_to_string(self.directory.join("memory.stat")).ok()?;
         let get = |names: [&str; 2]| {
             let name = if self.unified { names[1] } else { names[0] };
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0)
         };
-        Some(Stat {
+        Some(CgroupStat {
             anonymous: get(["total_rss", "anon"]),
             file: get(["total_cache", "file"]),
             shmem: get(["total_shmem", "shmem"]),
@@ -118,7 +118,7 @@ impl Cgroup {
     }
 }
 
-struct Stat {
+struct CgroupStat {
     anonymous: u64,
     file: u64,
     shmem: u64,

@@ -21,7 +21,7 @@ const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// A process that is asked for, and what was known of it then.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct CopiesAsked {
     pub pid: u32,
     /// A thread of it that is alive: where the main thread has ended, its number tells nothing.
     pub thread: u32,
@@ -42,8 +42,8 @@ pub struct ForkShares {
 
 #[derive(Debug)]
 struct Ends {
-    questions: SyncSender<Vec<Asked>>,
-    answers: Receiver<Vec<(Asked, i64)>>,
+    questions: SyncSender<Vec<CopiesAsked>>,
+    answers: Receiver<Vec<(CopiesAsked, i64)>>,
 }
 
 impl ForkShares {
@@ -56,7 +56,7 @@ impl ForkShares {
     }
 
     /// Asks for these processes, in this order. `false`: it is still busy with others, or there are no more threads (EAGAIN).
-    pub fn ask(&mut self, processes: Vec<Asked>) -> bool {
+    pub fn ask(&mut self, processes: Vec<CopiesAsked>) -> bool {
         if processes.is_empty() {
             return true;
         }
@@ -68,17 +68,17 @@ impl ForkShares {
 
     /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
     /// together: what one has less of its relative has more of.
-    pub fn answers(&self) -> impl Iterator<Item = Vec<(Asked, i64)>> {
+    pub fn answers(&self) -> impl Iterator<Item = Vec<(CopiesAsked, i64)>> {
         self.thread.iter().flat_map(|thread| thread.answers.try_iter())
     }
 }
 
 /// Holds a descriptor for the time when there are no others.
-fn read(asked: &Receiver<Vec<Asked>>, told: &Sender<Vec<(Asked, i64)>>) {
+fn read(asked: &Receiver<Vec<CopiesAsked>>, told: &Sender<Vec<(CopiesAsked, i64)>>) {
     let spare = Spares::hold(1).ok();
     while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
-        let read = |asked: Asked| Some((asked, shared_pages(asked.thread, spare.as_ref())?));
+        let read = |asked: CopiesAsked| Some((asked, shared_pages(asked.thread, spare.as_ref())?));
         if told.send(processes.into_iter().filter_map(read).collect()).is_err() {
             return;
         }
@@ -112,7 +112,7 @@ mod tests {
         let mut shares = ForkShares::default();
         assert!(shares.ask(Vec::new()));
         let own = std::process::id();
-        let asked = |pid| Asked { pid, thread: pid, ..Asked::default() };
+        let asked = |pid| CopiesAsked { pid, thread: pid, ..CopiesAsked::default() };
         assert!(shares.ask(vec![asked(u32::MAX), asked(own)]));
         let mut answers = Vec::new();
         for _ in 0..5000 {

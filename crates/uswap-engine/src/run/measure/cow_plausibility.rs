@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::pager::context::ManagedProcess;
-use crate::run::measure::cow_accounting::Asked;
+use crate::run::measure::cow_accounting::CopiesAsked;
 
 /// How long a fork takes to be told, mostly: at least, and for each page that is shared.
 const SETTLED: (Duration, Duration) = (Duration::from_millis(2), Duration::from_nanos(700));
@@ -19,12 +19,12 @@ const SETTLED: (Duration, Duration) = (Duration::from_millis(2), Duration::from_
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// What a family told, one for each process, in pages.
-struct Told {
+struct CopiesTold {
     at: Instant,
-    shares: Vec<(Asked, i64)>,
+    shares: Vec<(CopiesAsked, i64)>,
 }
 
-impl Told {
+impl CopiesTold {
     fn is_settled(&self) -> bool {
         let pages = self.shares.iter().map(|(_, pages)| *pages).max().unwrap_or(0);
         self.at.elapsed() >= SETTLED.0 + SETTLED.1 * pages.clamp(0, i64::from(u32::MAX)) as u32
@@ -34,17 +34,17 @@ impl Told {
 /// What is not believed yet.
 #[derive(Default)]
 pub struct ToldShares {
-    waiting: Vec<Told>,
+    waiting: Vec<CopiesTold>,
     /// Families that were not believed lately, and since when.
     doubted: BTreeMap<usize, Instant>,
 }
 
 impl ToldShares {
     /// Those that were asked for together have answered: families, one after the other.
-    pub fn hear(&mut self, answers: &[(Asked, i64)]) {
+    pub fn hear(&mut self, answers: &[(CopiesAsked, i64)]) {
         let at = Instant::now();
         let families = answers.chunk_by(|(one, _), (other, _)| one.family == other.family);
-        self.waiting.extend(families.map(|shares| Told { at, shares: shares.to_vec() }));
+        self.waiting.extend(families.map(|shares| CopiesTold { at, shares: shares.to_vec() }));
     }
 
     /// What is believed now. `counted`: what a process is taken to share.
@@ -52,8 +52,8 @@ impl ToldShares {
         &mut self,
         managed: &BTreeMap<u32, ManagedProcess>,
         counted: impl Fn(u32) -> i64,
-    ) -> Vec<(Asked, i64)> {
-        let is_old = |(asked, _): &(Asked, i64)| {
+    ) -> Vec<(CopiesAsked, i64)> {
+        let is_old = |(asked, _): &(CopiesAsked, i64)| {
             managed.get(&asked.pid).is_some_and(|process| process.kin.births() != asked.births)
         };
         let doubted = &mut self.doubted;
@@ -62,7 +62,7 @@ impl ToldShares {
             let old = told.shares.iter().find(|share| is_old(share));
             old.is_none_or(|(asked, _)| doubted.entry(asked.family).or_insert(told.at).elapsed() > LONGEST)
         });
-        let is_due = |told: &mut Told| {
+        let is_due = |told: &mut CopiesTold| {
             let (new, known): (i64, i64) = told
                 .shares
                 .iter()
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
     use crate::pager::space::fork_family::ForkFamily;
 
-    fn asked(pid: u32, kin: &ForkFamily) -> Asked {
+    fn asked(pid: u32, kin: &ForkFamily) -> CopiesAsked {
         let seen = kin.seen();
-        Asked { pid, thread: pid, family: seen.image(), births: seen.births(), copied: 0 }
+        CopiesAsked { pid, thread: pid, family: seen.image(), births: seen.births(), copied: 0 }
     }
 
     #[test]

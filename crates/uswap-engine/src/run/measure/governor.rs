@@ -13,10 +13,10 @@ use uswap_core::util::size::human;
 use uswap_device::SwapSpec;
 
 use crate::pager::accounting::group::Account;
-use crate::pager::accounting::pool_size::{Figures, PoolSizer};
+use crate::pager::accounting::pool_size::{PoolFigures, PoolSizer};
 use crate::pager::context::ManagedProcess;
 use crate::pager::fault::swap_in::NEAR;
-use crate::pager::latency::Tier;
+use crate::pager::latency::LatencyTier;
 use crate::pager::space::fork_family::ForkFamilySeen;
 use crate::remote::agent::image::Shortage;
 use crate::remote::agent::processes;
@@ -27,13 +27,13 @@ use crate::remote::shared::RemoteMessage;
 use crate::remote::{Message, Shared};
 use crate::run::config::{Ram, RunConfig};
 use crate::run::measure::cgroup::{Balance, Cgroup};
-use crate::run::measure::cow_accounting::{Asked, ForkShares};
+use crate::run::measure::cow_accounting::{CopiesAsked, ForkShares};
 use crate::run::measure::cow_plausibility::ToldShares;
 use crate::run::measure::idle_sampling::SampleSkipper;
 use crate::run::measure::outgrown::Outgrown;
 use crate::run::measure::shared_memory::SharedMemory;
 use crate::run::measure::unmanaged::UnmanagedScan;
-use uswap_sys::procfs::{self, Memory, Statm};
+use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
 /// so that all that stays unmanaged is a quarter of it. In pages.
@@ -74,8 +74,8 @@ struct Watched {
     /// A thread of it that is there as long as it is, and what that tells.
     reader: u32,
     statm: Statm,
-    memory: Memory,
-    scanned: Memory,
+    memory: MemoryFigures,
+    scanned: MemoryFigures,
     scanned_at: Option<Instant>,
     stillness: SampleSkipper,
     /// Pages shared with relatives, and when that was asked for.
@@ -316,14 +316,14 @@ impl Governor {
         let from_devices = shared.counters.pgmajfault_device.get();
         let whole = shared.counters.pgmajfault_incompressible.get();
         let slots: u64 = store.devices.iter().map(|device| device.slots_used).sum();
-        self.share.judge(Figures {
+        self.share.judge(PoolFigures {
             faults: [faults.saturating_sub(from_devices), from_devices.saturating_sub(whole), whole],
             pages: [
                 store.stored_pages,
                 slots.saturating_sub(store.stored_incompressible_pages),
                 store.stored_incompressible_pages,
             ],
-            costs: [Tier::Pool, Tier::Device].map(|tier| shared.latencies.median_ns(tier)),
+            costs: [LatencyTier::Pool, LatencyTier::Device].map(|tier| shared.latencies.median_ns(tier)),
             near: shared.counters.pgnear_incompressible.get(),
             beyond: (shared.budget.usage() - (store.pool_bytes >> 12) as i64).max(0) as u64 / NEAR,
             pool_memory: store.pool_bytes >> 12,
@@ -407,7 +407,7 @@ impl Governor {
             if let std::collections::hash_map::Entry::Vacant(entry) = self.watched.entry(pid)
                 && let Ok(statm) = Statm::open(reader)
             {
-                let memory = Memory::default();
+                let memory = MemoryFigures::default();
                 // Whoever has not said hello may be a fork child; counted twice, its pages would be taken from others.
                 let forks = self.shared.counters.fork_events.get() > 0;
                 let forked = managed
@@ -541,24 +541,24 @@ impl Governor {
 
     /// Relatives are asked together: what one has less of a page that all share the others have more. A family of which
     /// one is not known yet is not asked.
-    fn with_relatives(&self, due: &[u32], managed: &BTreeMap<u32, ManagedProcess>) -> Vec<Asked> {
+    fn with_relatives(&self, due: &[u32], managed: &BTreeMap<u32, ManagedProcess>) -> Vec<CopiesAsked> {
         let asked = |pid: u32, watched: &Watched| {
             // A child that nobody has heard of yet is of its parent's.
             let parent = || watched.parent.flatten().and_then(|parent| managed.get(&parent));
             let kin = managed.get(&pid).or_else(parent).map(|process| &process.kin);
             let (family, births) = kin.map_or((pid as usize, 0), |kin| (kin.image(), kin.births()));
             let copied = copied_pages(managed.get(&pid));
-            (Asked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, ForkFamilySeen::living))
+            (CopiesAsked { pid, thread: watched.reader, family, births, copied }, kin.map_or(1, ForkFamilySeen::living))
         };
-        let mut families: HashMap<usize, (u32, Vec<Asked>)> = HashMap::new();
+        let mut families: HashMap<usize, (u32, Vec<CopiesAsked>)> = HashMap::new();
         for (pid, watched) in &self.watched {
             let (asked, living) = asked(*pid, watched);
             let (all, members) = families.entry(asked.family).or_default();
             *all = living;
             members.push(asked);
         }
-        let is_whole = |(living, members): &(u32, Vec<Asked>)| members.len() >= *living as usize;
-        let is_due = |members: &[Asked]| members.iter().any(|asked| due.contains(&asked.pid));
+        let is_whole = |(living, members): &(u32, Vec<CopiesAsked>)| members.len() >= *living as usize;
+        let is_due = |members: &[CopiesAsked]| members.iter().any(|asked| due.contains(&asked.pid));
         let asked = families.into_values().filter(|family| is_whole(family) && is_due(&family.1));
         asked.flat_map(|(_, members)| members).collect()
     }

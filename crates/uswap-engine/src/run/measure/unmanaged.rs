@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::pager::context::ManagedProcess;
 use crate::remote::Shared;
-use crate::remote::inject::reason::{Why, why};
+use crate::remote::inject::reason::{UnmanagedReason, why};
 use uswap_sys::procfs;
 
 /// Anonymous memory (pages: 8 MiB) from which on a program without an agent is noted.
@@ -26,7 +26,7 @@ pub struct Unmanaged {
     /// Command name.
     pub name: String,
     /// Why it has no agent.
-    pub why: Why,
+    pub why: UnmanagedReason,
     /// Anonymous pages when it was looked at last.
     pub pages: i64,
     /// The most that was seen.
@@ -67,7 +67,7 @@ impl UnmanagedScan {
     }
 }
 
-fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<Why>) {
+fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<UnmanagedReason>) {
     if let Some(known) = noted.iter_mut().find(|known| known.running && known.pid == pid) {
         known.pages = pages;
         known.peak_pages = known.peak_pages.max(pages);
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn program(name: &str, peak_pages: i64, running: bool) -> Unmanaged {
-        Unmanaged { pid: 1, name: name.into(), why: Why::Static, pages: 0, peak_pages, running }
+        Unmanaged { pid: 1, name: name.into(), why: UnmanagedReason::Static, pages: 0, peak_pages, running }
     }
 
     #[test]

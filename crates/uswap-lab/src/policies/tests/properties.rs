@@ -7,12 +7,12 @@ mod common;
 use common::{simulator, trace};
 use proptest::prelude::*;
 
-use crate::{Kind, Outcome};
+use crate::{AccessOutcome, Kind};
 
 /// Misses of a policy over a trace.
 fn misses(kind: Kind, pages: &[u32], capacity: usize) -> usize {
     let mut simulator = simulator(kind, pages, capacity);
-    pages.iter().filter(|page| simulator.access(**page) == Outcome::Miss).count()
+    pages.iter().filter(|page| simulator.access(**page) == AccessOutcome::Miss).count()
 }
 
 /// The fewest misses with which the trace can be served, by trying every choice of victims.
@@ -58,7 +58,7 @@ proptest! {
             for page in &pages {
                 let held = simulator.holds(*page);
                 let outcome = simulator.access(*page);
-                prop_assert_eq!(held, outcome != Outcome::Miss, "{}: a miss is a page that was not held", kind);
+                prop_assert_eq!(held, outcome != AccessOutcome::Miss, "{}: a miss is a page that was not held", kind);
                 prop_assert!(simulator.holds(*page), "{}: what was touched is held", kind);
                 let count = (0..30).filter(|page| simulator.holds(*page)).count();
                 prop_assert_eq!(count, simulator.held(), "{}: the count of held pages", kind);
@@ -133,7 +133,7 @@ proptest! {
     #[test]
     fn a_cycle_of_one_page_too_many_is_never_hit(capacity in 1usize..60) {
         let pages: Vec<u32> = (0..8).flat_map(|_| 0..=capacity as u32).collect();
-        for kind in [Kind::Lru, Kind::Fifo, Kind::Clock, Kind::Kernel] {
+        for kind in [Kind::Lru, Kind::Fifo, Kind::Clock, Kind::KernelLists] {
             prop_assert_eq!(misses(kind, &pages, capacity), pages.len(), "{}", kind);
         }
         prop_assert!(capacity == 1 || misses(Kind::Opt, &pages, capacity) < pages.len());
