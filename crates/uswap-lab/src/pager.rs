@@ -90,12 +90,12 @@ pub trait FaultPolicy {
 
 /// A policy with the pages that it manages.
 #[derive(Clone, Debug)]
-pub struct Pager<P> {
+pub struct SimulatedPager<P> {
     pages: SimulatedPages,
     policy: P,
 }
 
-impl<P: FaultPolicy> Pager<P> {
+impl<P: FaultPolicy> SimulatedPager<P> {
     /// A memory of `capacity` pages for a trace of `distinct` ones.
     pub fn new(policy: P, distinct: usize, capacity: usize) -> Self {
         let pages = SimulatedPages { places: vec![SimulatedPlace::Out; distinct], mapped: 0, staged: 0, capacity };
@@ -103,7 +103,7 @@ impl<P: FaultPolicy> Pager<P> {
     }
 }
 
-impl<P: FaultPolicy> Policy for Pager<P> {
+impl<P: FaultPolicy> Policy for SimulatedPager<P> {
     fn access(&mut self, page: u32) -> AccessOutcome {
         match self.pages.places[page as usize] {
             SimulatedPlace::Mapped => AccessOutcome::Hit,
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn hits_are_told_to_nobody() {
-        let mut pager = Pager::new(Diary::default(), 8, 3);
+        let mut pager = SimulatedPager::new(Diary::default(), 8, 3);
         let pages = [0, 1, 0, 0, 2, 1, 3, 1, 1, 2, 4, 4, 3, 0, 7, 7, 2];
         let met: Vec<_> = pages.iter().map(|page| (*page, pager.access(*page))).collect();
         assert!(
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "made no room")]
     fn a_policy_that_makes_no_room_is_found_out() {
-        let mut pager = Pager::new(Idle, 2, 1);
+        let mut pager = SimulatedPager::new(Idle, 2, 1);
         pager.access(0);
         pager.access(1);
     }

@@ -20,8 +20,8 @@ use uswap_sys::io::events::Poller;
 use uswap_sys::procfs::pagemap::PresentRun;
 use uswap_sys::userfaultfd::Install;
 
-use crate::pager::context::{Mailbox, Shared};
-use crate::pager::event_loop::{Fault, Owner};
+use crate::pager::context::{EngineContext, Mailbox};
+use crate::pager::event_loop::{Fault, Pager};
 use crate::pager::fault::install::Served;
 use crate::pager::reclaim::staging::PageRun;
 use crate::pager::space::Space;
@@ -101,34 +101,34 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn per_owner(mailbox: &Arc<Mailbox<Self>>) -> Self::PerOwner;
 
     /// The pager's thread begins.
-    fn begin(pager: &mut Owner<Self>);
+    fn begin(pager: &mut Pager<Self>);
 
     /// A message came.
-    fn receive(pager: &mut Owner<Self>, message: Self::Message);
+    fn receive(pager: &mut Pager<Self>, message: Self::Message);
 
     /// The pager has been once round.
-    fn went_round(pager: &mut Owner<Self>);
+    fn went_round(pager: &mut Pager<Self>);
 
     /// Something is to be tried again.
-    fn retry(pager: &mut Owner<Self>);
+    fn retry(pager: &mut Pager<Self>);
 
     /// Some time has passed.
-    fn sweep(pager: &mut Owner<Self>);
+    fn sweep(pager: &mut Pager<Self>);
 
     /// A page is about to be served.
-    fn keep_place(pager: &Owner<Self>);
+    fn keep_place(pager: &Pager<Self>);
 
     /// The processor on which whoever waits for the page is expected.
-    fn processor(pager: &Owner<Self>) -> Option<u32>;
+    fn processor(pager: &Pager<Self>) -> Option<u32>;
 
     /// Whether the thread is in a system call, or cannot be looked at.
     fn is_in_system_call(thread: u32) -> bool;
 
     /// Whether nothing is to be evicted: all memory is being given back for good.
-    fn is_leaving(shared: &Shared<Self>) -> bool;
+    fn is_leaving(shared: &EngineContext<Self>) -> bool;
 
     /// Whether this is a process whose memory may be asked about.
-    fn is_member(shared: &Shared<Self>, pid: u32) -> bool;
+    fn is_member(shared: &EngineContext<Self>, pid: u32) -> bool;
 
     /// Whether both processes have the same memory.
     fn share_memory(one: u32, other: u32) -> bool;
@@ -163,13 +163,13 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn watch(&self, poller: &Poller, token: u64) -> io::Result<()>;
 
     /// Another source of news, by its number (2 or 3), has something to say.
-    fn is_ready(pager: &mut Owner<Self>, space: &mut Space<Self>, source: u64);
+    fn is_ready(pager: &mut Pager<Self>, space: &mut Space<Self>, source: u64);
 
     /// It is looked after, ten times a second.
-    fn look_after(pager: &mut Owner<Self>, space: &mut Space<Self>);
+    fn look_after(pager: &mut Pager<Self>, space: &mut Space<Self>);
 
     /// The space is taken apart.
-    fn was_removed(pager: &mut Owner<Self>, space: &Space<Self>);
+    fn was_removed(pager: &mut Pager<Self>, space: &Space<Self>);
 
     /// Who runs in it, for load control.
     fn runner(&self) -> Runner;
@@ -180,13 +180,13 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     // --- Changes ----------------------------------------------------------------------------------------------------
 
     /// Reads faults and changes until none is left. `false`: a change is under way, and nothing may be applied yet.
-    fn read(pager: &mut Owner<Self>, space: &mut Space<Self>, faults: &mut Vec<Fault>) -> bool;
+    fn read(pager: &mut Pager<Self>, space: &mut Space<Self>, faults: &mut Vec<Fault>) -> bool;
 
     /// Whether changes were read that have not been taken.
     fn is_changing(&self) -> bool;
 
     /// Takes the changes that were read, in the order in which they happened, each with its moment.
-    fn take_changes(pager: &Owner<Self>, space: &mut Space<Self>) -> Vec<(Change<Self>, u64)>;
+    fn take_changes(pager: &Pager<Self>, space: &mut Space<Self>) -> Vec<(Change<Self>, u64)>;
 
     /// What happened up to this moment is in place from now on; the change of that moment is about to be applied.
     fn comes_to(space: &mut Space<Self>, moment: u64);
@@ -195,7 +195,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn was_applied(&mut self, change: &Change<Self>);
 
     /// Ranges that a copy made now does not have. `last`: no change is left to be applied.
-    fn excluded_from_fork(pager: &mut Owner<Self>, space: &mut Space<Self>, last: bool) -> Vec<(u64, u64)>;
+    fn excluded_from_fork(pager: &mut Pager<Self>, space: &mut Space<Self>, last: bool) -> Vec<(u64, u64)>;
 
     /// `copy` was made of `parent`; all that the pager knows of it is in place.
     fn begin_copy(parent: &Space<Self>, copy: &mut Space<Self>);
@@ -204,7 +204,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn learn(space: &mut Space<Self>, address: u64, page_alone: bool);
 
     /// Whether all that is managed is known to be so in every copy to come: nothing may be evicted before.
-    fn is_settled(pager: &mut Owner<Self>, space: &mut Space<Self>) -> bool;
+    fn is_settled(pager: &mut Pager<Self>, space: &mut Space<Self>) -> bool;
 
     // --- Installing -------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn never_protected(&self) -> Vec<u64>;
 
     /// A fault on a page of the mechanism's own.
-    fn serve_own(pager: &mut Owner<Self>, space: &mut Space<Self>, address: u64) -> Served;
+    fn serve_own(pager: &mut Pager<Self>, space: &mut Space<Self>, address: u64) -> Served;
 
     // --- What is where ----------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     fn place_of(&self, slot: u32, inherited: bool) -> Option<u64>;
 
     /// Whether staged pages can be read; `false`: whose memory it is was not found yet, and is looked for.
-    fn can_read(pager: &mut Owner<Self>, space: &mut Space<Self>) -> bool;
+    fn can_read(pager: &mut Pager<Self>, space: &mut Space<Self>) -> bool;
 
     /// Whether staged pages can be read several at a time.
     fn reads_many(&self) -> bool;

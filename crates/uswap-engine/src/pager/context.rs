@@ -25,7 +25,7 @@ use crate::pager::space::fork_family::ForkFamilySeen;
 use crate::pager::space::id::SpaceId;
 
 /// Known to every thread.
-pub struct Shared<M: AddressSpace> {
+pub struct EngineContext<M: AddressSpace> {
     /// The two tiers.
     pub store: Store,
     /// The budget.
@@ -164,7 +164,7 @@ pub enum Verdict {
     Broken(String),
 }
 
-impl<M: AddressSpace> Shared<M> {
+impl<M: AddressSpace> EngineContext<M> {
     /// A page was touched that was not mapped.
     pub fn touched(&self, space: SpaceId, address: u64) {
         if let Some(recorder) = &self.recorder {

@@ -17,7 +17,7 @@ use uswap_sys::io::events::{Poller, Ready};
 
 use crate::pager::accounting::charge::URGENT;
 use crate::pager::address_space::AddressSpace;
-use crate::pager::context::{Mailbox, Message, Shared, Verdict};
+use crate::pager::context::{EngineContext, Mailbox, Message, Verdict};
 use crate::pager::io::direct_reads::{self, DirectReads};
 use crate::pager::io::reader::Read;
 use crate::pager::io::unuse::Bringing;
@@ -29,11 +29,11 @@ use crate::pager::space::id::SpaceId;
 pub const MAX_INSTALL: usize = 64;
 
 /// State of one owner thread.
-pub struct Owner<M: AddressSpace> {
+pub struct Pager<M: AddressSpace> {
     /// Its number.
     pub number: usize,
     /// What all threads share.
-    pub shared: Arc<Shared<M>>,
+    pub shared: Arc<EngineContext<M>>,
     /// Its spaces.
     pub spaces: HashMap<SpaceId, Box<Space<M>>>,
     /// Pages on their way in.
@@ -94,12 +94,12 @@ pub fn token(space: SpaceId, source: u64) -> u64 {
     u64::from(space) << 2 | source
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// An owner without spaces.
     ///
     /// # Errors
     /// EMFILE.
-    pub fn new(number: usize, shared: Arc<Shared<M>>) -> std::io::Result<Self> {
+    pub fn new(number: usize, shared: Arc<EngineContext<M>>) -> std::io::Result<Self> {
         let mailbox = shared.mailboxes[number].clone();
         let poller = Poller::new()?;
         poller.add(&mailbox.bell, BELL)?;

@@ -21,7 +21,7 @@ use uswap_core::load_control::{Key, MAX_HOLD};
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::{AddressSpace, Runner};
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::space::Space;
 use crate::pager::space::id::SpaceId;
 
@@ -350,7 +350,7 @@ fn key(record: &LoadRecord) -> Key {
     key_of(record.owner, record.space)
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
     /// others wait for, nor one whose thread nobody can look at.
     pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {

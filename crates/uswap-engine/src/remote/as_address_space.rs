@@ -26,7 +26,7 @@ use crate::remote::agent::processes::{self, robust_lists};
 use crate::remote::events::reorder::Held;
 use crate::remote::sched::affinity::AffinityPolicy;
 use crate::remote::shared::{RemoteMessage, RemoteOwner, RemoteShared};
-use crate::remote::{Mailbox, Owner, Shared, Space};
+use crate::remote::{EngineContext, Mailbox, Pager, Space};
 
 /// Orders in a row that an agent may fail to execute before its process is left alone for a while.
 const MAX_REFUSALS: u32 = 16;
@@ -50,18 +50,18 @@ impl AddressSpace for Remote {
         }
     }
 
-    fn begin(pager: &mut Owner) {
+    fn begin(pager: &mut Pager) {
         let mailbox = pager.shared.mailboxes[pager.number].clone();
         pager.of_memory.placement = AffinityPolicy::of_this_thread(!pager.shared.faults.no_placement, mailbox);
     }
 
-    fn receive(pager: &mut Owner, message: RemoteMessage) {
+    fn receive(pager: &mut Pager, message: RemoteMessage) {
         match message {
             RemoteMessage::Hello(greeting) => pager.receive_hello(greeting),
             RemoteMessage::Matched { space, found } => {
                 pager.with_space(space, |owner, space| owner.matched(space, found));
             }
-            RemoteMessage::Scan(id) => pager.with_space(id, Owner::scan),
+            RemoteMessage::Scan(id) => pager.with_space(id, Pager::scan),
             RemoteMessage::Dismiss { space, agent } => pager.with_space(space, |owner, space| {
                 if space.memory.reader == agent {
                     owner.dismiss(space);
@@ -70,24 +70,24 @@ impl AddressSpace for Remote {
         }
     }
 
-    fn went_round(pager: &mut Owner) {
+    fn went_round(pager: &mut Pager) {
         pager.leave();
     }
 
-    fn retry(pager: &mut Owner) {
+    fn retry(pager: &mut Pager) {
         pager.open_lobby();
         pager.greet_late_children();
     }
 
-    fn sweep(pager: &mut Owner) {
+    fn sweep(pager: &mut Pager) {
         pager.of_memory.placement.sweep();
     }
 
-    fn keep_place(pager: &Owner) {
+    fn keep_place(pager: &Pager) {
         pager.of_memory.placement.keep();
     }
 
-    fn processor(pager: &Owner) -> Option<u32> {
+    fn processor(pager: &Pager) -> Option<u32> {
         pager.of_memory.placement.processor()
     }
 
@@ -95,11 +95,11 @@ impl AddressSpace for Remote {
         procfs::is_in_system_call(thread)
     }
 
-    fn is_leaving(shared: &Shared) -> bool {
+    fn is_leaving(shared: &EngineContext) -> bool {
         shared.of_memory.leaving.is_under_way()
     }
 
-    fn is_member(shared: &Shared, pid: u32) -> bool {
+    fn is_member(shared: &EngineContext, pid: u32) -> bool {
         shared.of_memory.tree.members().contains(&pid)
     }
 
@@ -140,11 +140,11 @@ impl AddressSpace for Remote {
         poller.add(&self.events, token)
     }
 
-    fn is_ready(pager: &mut Owner, space: &mut Space, source: u64) {
+    fn is_ready(pager: &mut Pager, space: &mut Space, source: u64) {
         if source == SOCKET { pager.agent_hung_up(space) } else { pager.dismiss(space) }
     }
 
-    fn look_after(pager: &mut Owner, space: &mut Space) {
+    fn look_after(pager: &mut Pager, space: &mut Space) {
         pager.see_off(space);
         pager.look_whether_stopped(space);
         if space.memory.agent_state.orphaned.is_some() {
@@ -153,7 +153,7 @@ impl AddressSpace for Remote {
         pager.publish(space);
     }
 
-    fn was_removed(pager: &mut Owner, space: &Space) {
+    fn was_removed(pager: &mut Pager, space: &Space) {
         pager.poller.remove(&space.memory.events);
         if let Some(agent) = &space.memory.agent {
             pager.unwatch(agent);
@@ -172,7 +172,7 @@ impl AddressSpace for Remote {
         self.pid.filter(|_| thread != self.reader && thread != 0)
     }
 
-    fn read(pager: &mut Owner, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
+    fn read(pager: &mut Pager, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         pager.read_changes(space, faults)
     }
 
@@ -180,7 +180,7 @@ impl AddressSpace for Remote {
         !self.changes.window.is_empty()
     }
 
-    fn take_changes(pager: &Owner, space: &mut Space) -> Vec<(Change<Self>, u64)> {
+    fn take_changes(pager: &Pager, space: &mut Space) -> Vec<(Change<Self>, u64)> {
         let changes = if pager.shared.faults.order_as_read {
             space.memory.changes.window.take_as_read()
         } else {
@@ -205,7 +205,7 @@ impl AddressSpace for Remote {
         self.scans.are_needed = true;
     }
 
-    fn excluded_from_fork(pager: &mut Owner, space: &mut Space, last: bool) -> Vec<(u64, u64)> {
+    fn excluded_from_fork(pager: &mut Pager, space: &mut Space, last: bool) -> Vec<(u64, u64)> {
         pager.excluded_from_fork(space, last)
     }
 
@@ -219,7 +219,7 @@ impl AddressSpace for Remote {
         if page_alone { space.learn_page(address) } else { space.learn_registered(address) }
     }
 
-    fn is_settled(pager: &mut Owner, space: &mut Space) -> bool {
+    fn is_settled(pager: &mut Pager, space: &mut Space) -> bool {
         pager.is_settled(space)
     }
 
@@ -255,7 +255,7 @@ impl AddressSpace for Remote {
         self.pid.map_or_else(Vec::new, control_blocks)
     }
 
-    fn serve_own(pager: &mut Owner, space: &mut Space, address: u64) -> Served {
+    fn serve_own(pager: &mut Pager, space: &mut Space, address: u64) -> Served {
         pager.serve_area(space, address)
     }
 
@@ -422,7 +422,7 @@ impl AddressSpace for Remote {
         [self.sb(slot), self.sa(slot)].into_iter().find(|address| self.is_present(*address) == Some(true))
     }
 
-    fn can_read(pager: &mut Owner, space: &mut Space) -> bool {
+    fn can_read(pager: &mut Pager, space: &mut Space) -> bool {
         if space.memory.pid.is_none() {
             during(Growth::AddressSpaces, || pager.find_process(space, None));
             return false;

@@ -22,10 +22,10 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_core::util::size::human;
 
 use crate::pager::space::id::SpaceId;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::agent::link::AgentLink;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use crate::run::attach::eligibility;
 
 const STAYING: u8 = 0;
@@ -153,7 +153,7 @@ impl DetachState {
 ///
 /// # Errors
 /// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed then.
-pub fn begin(shared: &Shared) -> Result<u64, String> {
+pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     if !shared.of_memory.tree.is_attached() {
         return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
     }
@@ -181,12 +181,12 @@ pub fn begin(shared: &Shared) -> Result<u64, String> {
 }
 
 /// Pages that are not where the program would find them.
-fn pages_away(shared: &Shared) -> u64 {
+fn pages_away(shared: &EngineContext) -> u64 {
     let managed = shared.managed.all();
     managed.values().map(|process| process.stored + process.staged).sum()
 }
 
-fn wake(shared: &Shared) {
+fn wake(shared: &EngineContext) {
     for mailbox in &shared.mailboxes {
         mailbox.post(Message::Balance);
     }
@@ -201,7 +201,7 @@ pub struct LeaveProgress {
 
 impl LeaveProgress {
     /// Looks whether the next phase can begin; `true`: everything is done.
-    pub fn go_on(&mut self, shared: &Shared) -> bool {
+    pub fn go_on(&mut self, shared: &EngineContext) -> bool {
         let leaving = &shared.of_memory.leaving;
         match leaving.phase.load(SeqCst) {
             BRINGING_BACK => self.bring_back(shared),
@@ -227,7 +227,7 @@ impl LeaveProgress {
         false
     }
 
-    fn bring_back(&mut self, shared: &Shared) {
+    fn bring_back(&mut self, shared: &EngineContext) {
         wake(shared);
         let Some(away) = DetachState::sum(&shared.of_memory.leaving.away) else { return };
         if away == 0 {
@@ -247,7 +247,7 @@ impl LeaveProgress {
     }
 
     /// All goes on as before.
-    fn give_up(&mut self, shared: &Shared, error: String) {
+    fn give_up(&mut self, shared: &EngineContext, error: String) {
         *self = Self::default();
         let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");
         if let Some(asked) = outcome.as_mut() {
@@ -260,7 +260,7 @@ impl LeaveProgress {
     }
 }
 
-impl Owner {
+impl Pager {
     /// The owner's part of what is under way. (The budget wants nothing meanwhile.)
     pub fn leave(&mut self) {
         let shared = self.shared.clone();

@@ -16,8 +16,8 @@ use uswap_sys::process;
 use uswap_sys::process::kill_on_close::Post;
 
 use crate::pager::context::Verdict;
-use crate::remote::Owner;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
+use crate::remote::Pager;
 use crate::remote::Space;
 
 /// The engine alone holds 60, its reserve included, on two processors and with one device: room for a handful of processes.
@@ -110,7 +110,7 @@ impl Descriptors {
     }
 
     /// Tells the user, once a run.
-    pub fn tell(&self, shared: &Shared) {
+    pub fn tell(&self, shared: &EngineContext) {
         if !self.told.swap(true, SeqCst) {
             let text =
                 "descriptors have run out: processes that begin now stay unmanaged. A managed process takes about";
@@ -119,7 +119,7 @@ impl Descriptors {
     }
 }
 
-impl Owner {
+impl Pager {
     /// Whether events are to be read at all: not by those whose tree is being killed, for whom a fork child is one more.
     pub fn may_read_events(&self) -> bool {
         !self.shared.of_memory.descriptors.spares.are_given_up()

@@ -19,11 +19,11 @@ pub mod shared;
 use address_space::Remote;
 
 /// A pager of other processes' memory.
-pub type Owner = crate::pager::event_loop::Owner<Remote>;
+pub type Pager = crate::pager::event_loop::Pager<Remote>;
 /// What the pager knows of another process's memory.
 pub type Space = crate::pager::space::Space<Remote>;
 /// What the threads of an engine share.
-pub type Shared = crate::pager::context::Shared<Remote>;
+pub type EngineContext = crate::pager::context::EngineContext<Remote>;
 /// Where a pager gets its messages.
 pub type Mailbox = crate::pager::context::Mailbox<Remote>;
 /// What a pager is told.

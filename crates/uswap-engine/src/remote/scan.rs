@@ -13,7 +13,7 @@ use uswap_sys::procfs::maps::{Mapping, Maps};
 use uswap_sys::procfs::pagemap::PresentRun;
 
 use crate::pager::address_space::AddressSpace;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 
 /// Mappings smaller than this are left alone.
@@ -61,7 +61,7 @@ impl Scans {
     }
 }
 
-impl Owner {
+impl Pager {
     /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
     pub fn scan(&mut self, space: &mut Space) {
         let leaving = self.shared.of_memory.leaving.is_under_way();

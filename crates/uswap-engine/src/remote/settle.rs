@@ -15,10 +15,10 @@ use std::time::Duration;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::space::id::PageRange;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 
-impl Owner {
+impl Pager {
     /// Whether nothing is fresh any more; settles what is, if the moment is quiet.
     pub fn is_settled(&mut self, space: &mut Space) -> bool {
         // A fork that was read and not applied yet needs to know what was fresh when it happened.

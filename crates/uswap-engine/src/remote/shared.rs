@@ -10,7 +10,7 @@ use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd::Event;
 
 use crate::pager::space::id::SpaceId;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::agent::admission::AdmissionQueue;
 use crate::remote::agent::link::AgentHello;
 use crate::remote::detach::DetachState;
@@ -47,7 +47,7 @@ pub struct RemoteShared {
     pub run: RunShared,
 }
 
-impl Shared {
+impl EngineContext {
     /// Kills the tree; what is left of it, in words.
     pub fn kill_tree(&self) -> Option<String> {
         self.of_memory.descriptors.give_up_all();

@@ -41,7 +41,7 @@ use crate::remote::identity::probe::Prover;
 use crate::remote::process_tree::Tree;
 use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteShared;
-use crate::remote::{Mailbox, Message, Shared};
+use crate::remote::{EngineContext, Mailbox, Message};
 use crate::run::attach::session::AttachSession;
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::Control;
@@ -109,7 +109,7 @@ fn finish(control: &ControlPage, status: i32) -> i32 {
 /// A running engine, as its main thread sees it.
 struct Engine {
     config: RunConfig,
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     door: AgentListener,
     poller: Poller,
     keeper: std::os::fd::OwnedFd,
@@ -283,7 +283,7 @@ pub struct Channels {
     pub questions: std::sync::mpsc::Receiver<crate::pager::load_control::Question>,
 }
 
-fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), String> {
+fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<EngineContext>, Channels), String> {
     let faults = FaultPoints::parse(&config.fault_points).map_err(|entry| format!("unknown fault point {entry:?}"))?;
     let secret = process::random_word().map_err(|error| format!("no random numbers: {error}"))?;
     let hasher = PageHasher::new(secret);
@@ -320,7 +320,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<Shared>, Channels), Str
         leaving: DetachState::new(owners),
         run: RunShared::default(),
     };
-    let shared = Shared {
+    let shared = EngineContext {
         of_memory,
         store,
         budget: Budget::new(config.limit, processors).with_slack(!faults.no_slack),

@@ -21,8 +21,8 @@ use uswap_sys::process::thread::spawn;
 use crate::pager::io::reader;
 
 use crate::pager::reclaim::store_worker;
-use crate::remote::Owner;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
+use crate::remote::Pager;
 use crate::remote::agent::image::AgentImage;
 use crate::remote::identity::lookup::MatchJob;
 use crate::remote::inject::AttacherHandle;
@@ -39,7 +39,7 @@ const MAX_WRITERS: usize = 4;
 
 /// The threads that begin once memory grows.
 pub struct Later {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     stopping: Arc<AtomicBool>,
     controller: Option<Controller>,
     matches: Receiver<MatchJob>,
@@ -79,14 +79,14 @@ impl Later {
 /// A thread or a file of /proc cannot be had.
 pub fn start(
     config: &RunConfig,
-    shared: &Arc<Shared>,
+    shared: &Arc<EngineContext>,
     channels: Channels,
     stopping: &Arc<AtomicBool>,
     image: &AgentImage,
     hurry: PriorityBoost,
 ) -> std::io::Result<(Later, Arc<Mutex<Governor>>)> {
     for number in 0..shared.mailboxes.len() {
-        let mut owner = Owner::new(number, shared.clone())?;
+        let mut owner = Pager::new(number, shared.clone())?;
         spawn(format!("owner-{number}"), move || owner.run())?;
     }
     for device in shared.store.device_numbers() {
@@ -111,7 +111,7 @@ pub fn start(
 }
 
 /// Gives memory that only holes take back, some slabs at a time.
-fn empty_thin_slabs(shared: &Shared, scratch: &mut WritebackScratch) {
+fn empty_thin_slabs(shared: &EngineContext, scratch: &mut WritebackScratch) {
     const SLABS: u32 = 32;
     for _ in 0..SLABS {
         if !shared.store.is_thin() || shared.store.compact(scratch) == 0 {
@@ -122,12 +122,12 @@ fn empty_thin_slabs(shared: &Shared, scratch: &mut WritebackScratch) {
 }
 
 /// Whether writes take so long that several should be on their way at once.
-fn is_slow(shared: &Shared) -> bool {
+fn is_slow(shared: &EngineContext) -> bool {
     shared.store.device_numbers().into_iter().any(|device| reader::is_far(shared, device))
 }
 
 /// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
-fn write_back(shared: &Shared, stop: &AtomicBool, looks_after_room: bool) {
+fn write_back(shared: &EngineContext, stop: &AtomicBool, looks_after_room: bool) {
     let mut scratch = WritebackScratch::new();
     shared.faults.serve_without_growth();
     // Whether repacking freed something in this round or is yet to try.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use uswap_core::reclaim::PolicyKind;
 
-use crate::pager::Pager;
+use crate::pager::SimulatedPager;
 use crate::policy::Policy;
 pub use opt::NEVER;
 pub use uswap::Uswap;
@@ -63,7 +63,7 @@ macro_rules! policies {
                 match self {
                     $($(#[$only])* Self::$kind => policies!(@$sees $policy, trace, capacity),)+
                     Self::Engine(kind) => {
-                        Box::new(Pager::new(Uswap::of(kind.build(), trace.distinct), trace.distinct, capacity))
+                        Box::new(SimulatedPager::new(Uswap::of(kind.build(), trace.distinct), trace.distinct, capacity))
                     }
                 }
             }
@@ -71,7 +71,7 @@ macro_rules! policies {
     };
     (@accesses $policy:ident, $trace:ident, $capacity:ident) => { Box::new($policy::new($trace.distinct, $capacity)) };
     (@faults $policy:ident, $trace:ident, $capacity:ident) => {
-        Box::new(Pager::new($policy::new($trace.distinct), $trace.distinct, $capacity))
+        Box::new(SimulatedPager::new($policy::new($trace.distinct), $trace.distinct, $capacity))
     };
     (@future $policy:ident, $trace:ident, $capacity:ident) => {
         Box::new($policy::new($trace.distinct, $capacity, Arc::clone(&$trace.next_uses)))

@@ -103,12 +103,12 @@ impl FaultPolicy for TwoList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pager::Pager;
+    use crate::pager::SimulatedPager;
     use crate::policy::{AccessOutcome, Policy};
 
     #[test]
     fn staged_pages_come_back_and_early_refaults_become_active() {
-        let mut memory = Pager::new(TwoList::new(100), 100, 64);
+        let mut memory = SimulatedPager::new(TwoList::new(100), 100, 64);
         (0..64).for_each(|page| assert_eq!(memory.access(page), AccessOutcome::Miss));
         assert_eq!(memory.access(64), AccessOutcome::Miss, "0, 1 and 2 are staged, 0 is evicted");
         assert_eq!(

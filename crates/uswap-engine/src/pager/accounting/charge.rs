@@ -15,7 +15,7 @@ use uswap_core::util::growth::{Growth, during};
 use crate::pager::accounting::budget::AMPLE;
 use crate::pager::accounting::groups::Short;
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::space::Space;
 use crate::pager::space::id::SpaceId;
 
@@ -24,7 +24,7 @@ pub const URGENT: i64 = 64;
 /// How often a full store is asked to take a tray of a group.
 const WHEN_FULL: Duration = Duration::from_millis(10);
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Finds the account of the space's process, once there are groups.
     pub fn bind_account(&self, space: &mut Space<M>) {
         let groups = &self.shared.groups;

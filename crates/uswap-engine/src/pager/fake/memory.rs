@@ -19,8 +19,8 @@ use uswap_sys::procfs::pagemap::PresentRun;
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::{AddressSpace, Change, Filled, Runner, StagedReader};
-use crate::pager::context::{Mailbox, Shared};
-use crate::pager::event_loop::{Fault, Owner};
+use crate::pager::context::{EngineContext, Mailbox};
+use crate::pager::event_loop::{Fault, Pager};
 use crate::pager::fault::install::Served;
 use crate::pager::reclaim::staging::PageRun;
 use crate::pager::space::Space;
@@ -363,22 +363,22 @@ impl AddressSpace for FakeMemory {
     type Reader = FakeReader;
 
     fn per_owner(_: &Arc<Mailbox<Self>>) {}
-    fn begin(_: &mut Owner<Self>) {}
-    fn receive(_: &mut Owner<Self>, (): ()) {}
-    fn went_round(_: &mut Owner<Self>) {}
-    fn retry(_: &mut Owner<Self>) {}
-    fn sweep(_: &mut Owner<Self>) {}
-    fn keep_place(_: &Owner<Self>) {}
-    fn processor(_: &Owner<Self>) -> Option<u32> {
+    fn begin(_: &mut Pager<Self>) {}
+    fn receive(_: &mut Pager<Self>, (): ()) {}
+    fn went_round(_: &mut Pager<Self>) {}
+    fn retry(_: &mut Pager<Self>) {}
+    fn sweep(_: &mut Pager<Self>) {}
+    fn keep_place(_: &Pager<Self>) {}
+    fn processor(_: &Pager<Self>) -> Option<u32> {
         None
     }
     fn is_in_system_call(thread: u32) -> bool {
         thread == IN_CALL
     }
-    fn is_leaving(_: &Shared<Self>) -> bool {
+    fn is_leaving(_: &EngineContext<Self>) -> bool {
         false
     }
-    fn is_member(_: &Shared<Self>, _: u32) -> bool {
+    fn is_member(_: &EngineContext<Self>, _: u32) -> bool {
         true
     }
     fn share_memory(one: u32, other: u32) -> bool {
@@ -409,9 +409,9 @@ impl AddressSpace for FakeMemory {
     fn watch(&self, poller: &Poller, token: u64) -> io::Result<()> {
         poller.add(&*self.bell, token)
     }
-    fn is_ready(_: &mut Owner<Self>, _: &mut Space<Self>, _: u64) {}
-    fn look_after(_: &mut Owner<Self>, _: &mut Space<Self>) {}
-    fn was_removed(pager: &mut Owner<Self>, space: &Space<Self>) {
+    fn is_ready(_: &mut Pager<Self>, _: &mut Space<Self>, _: u64) {}
+    fn look_after(_: &mut Pager<Self>, _: &mut Space<Self>) {}
+    fn was_removed(pager: &mut Pager<Self>, space: &Space<Self>) {
         pager.poller.remove(&*space.memory.bell);
     }
     fn runner(&self) -> Runner {
@@ -421,7 +421,7 @@ impl AddressSpace for FakeMemory {
         (thread != 0).then_some(self.process)
     }
 
-    fn read(_: &mut Owner<Self>, space: &mut Space<Self>, faults: &mut Vec<Fault>) -> bool {
+    fn read(_: &mut Pager<Self>, space: &mut Space<Self>, faults: &mut Vec<Fault>) -> bool {
         space.memory.bell.clear();
         let state = space.memory.state.clone();
         let mut state = state.lock().expect("state");
@@ -437,12 +437,12 @@ impl AddressSpace for FakeMemory {
     fn is_changing(&self) -> bool {
         !self.read.is_empty()
     }
-    fn take_changes(_: &Owner<Self>, space: &mut Space<Self>) -> Vec<(Change<Self>, u64)> {
+    fn take_changes(_: &Pager<Self>, space: &mut Space<Self>) -> Vec<(Change<Self>, u64)> {
         std::mem::take(&mut space.memory.read).into_iter().map(|change| (change, 0)).collect()
     }
     fn comes_to(_: &mut Space<Self>, _: u64) {}
     fn was_applied(&mut self, _: &Change<Self>) {}
-    fn excluded_from_fork(_: &mut Owner<Self>, _: &mut Space<Self>, _: bool) -> Vec<(u64, u64)> {
+    fn excluded_from_fork(_: &mut Pager<Self>, _: &mut Space<Self>, _: bool) -> Vec<(u64, u64)> {
         Vec::new()
     }
     fn begin_copy(_: &Space<Self>, _: &mut Space<Self>) {}
@@ -451,7 +451,7 @@ impl AddressSpace for FakeMemory {
             space.coverage.registered.insert(address, address + PAGE);
         }
     }
-    fn is_settled(_: &mut Owner<Self>, _: &mut Space<Self>) -> bool {
+    fn is_settled(_: &mut Pager<Self>, _: &mut Space<Self>) -> bool {
         true
     }
 
@@ -492,7 +492,7 @@ impl AddressSpace for FakeMemory {
     fn never_protected(&self) -> Vec<u64> {
         Vec::new()
     }
-    fn serve_own(pager: &mut Owner<Self>, space: &mut Space<Self>, address: u64) -> Served {
+    fn serve_own(pager: &mut Pager<Self>, space: &mut Space<Self>, address: u64) -> Served {
         let result = space.memory.zero(address, PAGE);
         pager.finish_install(space, address, PAGE, result)
     }
@@ -593,7 +593,7 @@ impl AddressSpace for FakeMemory {
         let is_there = !inherited || self.state().slots.contains_key(&slot);
         is_there.then(|| SLOTS + u64::from(slot) * PAGE)
     }
-    fn can_read(_: &mut Owner<Self>, _: &mut Space<Self>) -> bool {
+    fn can_read(_: &mut Pager<Self>, _: &mut Space<Self>) -> bool {
         true
     }
     fn reads_many(&self) -> bool {

@@ -19,8 +19,8 @@ use crate::pager::accounting::budget::Budget;
 use crate::pager::accounting::groups::Groups;
 use crate::pager::accounting::pool_share::PoolShare;
 use crate::pager::accounting::pool_size::ShareTold;
-use crate::pager::context::{Mailbox, Shared, TrayList};
-use crate::pager::event_loop::Owner;
+use crate::pager::context::{EngineContext, Mailbox, TrayList};
+use crate::pager::event_loop::Pager;
 use crate::pager::fake::memory::{FakeMemory, FakeProgram, OWN, Touch};
 use crate::pager::fault_points::FaultPoints;
 use crate::pager::io::bounded_queue::Jobs;
@@ -44,8 +44,8 @@ const SOON: Duration = Duration::from_secs(3);
 
 /// One pager, its store, and who works for it. One thread does it all, in turns.
 struct Rig {
-    shared: Arc<Shared<FakeMemory>>,
-    owner: Owner<FakeMemory>,
+    shared: Arc<EngineContext<FakeMemory>>,
+    owner: Pager<FakeMemory>,
     programs: Vec<FakeProgram>,
     writeback: WritebackScratch,
     /// Orders are executed, trays are stored.
@@ -57,7 +57,7 @@ struct Rig {
     bound: Duration,
 }
 
-fn shared(pool: u64, device: u32, faults: &str) -> Arc<Shared<FakeMemory>> {
+fn shared(pool: u64, device: u32, faults: &str) -> Arc<EngineContext<FakeMemory>> {
     let faults = FaultPoints::parse(faults).expect("fault points");
     let hasher = PageHasher::new(7);
     let devices = (device > 0).then(|| (Box::new(RamDevice::new("ram", device)) as _, 0)).into_iter().collect();
@@ -73,7 +73,7 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<Shared<FakeMemory>> {
     store.tune(faults.tuning());
     faults.set_in(&store.faults);
     let mailboxes = vec![Arc::new(Mailbox::new().expect("a mailbox"))];
-    let shared = Shared {
+    let shared = EngineContext {
         of_memory: (),
         store,
         budget: Budget::new(BUDGET * PAGE, 2).with_slack(false),
@@ -111,7 +111,7 @@ impl Rig {
     /// A pager without spaces. `pool`: bytes; `device`: slots.
     fn new(pool: u64, device: u32, faults: &str) -> Self {
         let shared = shared(pool, device, faults);
-        let owner = Owner::new(0, shared.clone()).expect("an owner");
+        let owner = Pager::new(0, shared.clone()).expect("an owner");
         Self {
             shared,
             owner,

@@ -9,11 +9,11 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::{AddressSpace, Change};
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::reclaim::staging::{Phase, bits};
 use crate::pager::space::Space;
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Applies one change, which happened at that moment; `last`: no other is left to be applied.
     pub fn apply(&mut self, space: &mut Space<M>, (change, moment): (Change<M>, u64), last: bool) {
         let counters = &self.shared.counters;

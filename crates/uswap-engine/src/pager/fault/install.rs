@@ -14,7 +14,7 @@ use uswap_store::{LoadError, ObjectId};
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{Fault, Owner};
+use crate::pager::event_loop::{Fault, Pager};
 use crate::pager::latency::LatencyTier;
 use crate::pager::space::Space;
 
@@ -33,7 +33,7 @@ pub enum Served {
     Wait,
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change
     /// is under way the gate stays closed, nothing is applied and the faults wait.
     pub fn serve(&mut self, space: &mut Space<M>) {

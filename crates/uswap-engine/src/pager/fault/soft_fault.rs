@@ -13,7 +13,7 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::fault::install::{Served, installed_bytes, shorten};
 use crate::pager::latency::LatencyTier;
 use crate::pager::reclaim::staging::{Phase, StagingBatch};
@@ -25,7 +25,7 @@ const MAX_STAGED: usize = 32;
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MAX_FAILED_READS: u32 = 2000;
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// A staged page comes back: the soft fault, which is a reference.
     pub fn unstage(&mut self, space: &mut Space<M>, address: u64, slot: u16, write: bool, since: Instant) -> Served {
         let (tray, _) = space.trays.of_slot(slot);

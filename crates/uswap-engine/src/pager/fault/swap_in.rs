@@ -15,7 +15,7 @@ use uswap_store::{Load, ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MAX_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Pager};
 use crate::pager::fault::install::{Served, installed_bytes, page_mut, shorten};
 use crate::pager::io::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::pager::latency::LatencyTier;
@@ -53,7 +53,7 @@ fn is_near<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     u64::from(refault_distance(space, address)) * NEAR < space.counts.resident
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// A stored page comes back, from the pool at once, from a device by way of the readers.
     pub fn swap_in(&mut self, space: &mut Space<M>, address: u64, object: ObjectId, since: Instant) -> Served {
         match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {

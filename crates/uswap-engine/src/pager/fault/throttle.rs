@@ -16,7 +16,7 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_core::{Lease, Need};
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::io::reader::ReadBuffer;
 use crate::pager::space::Space;
 
@@ -87,7 +87,7 @@ impl Throttle {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// A buffer for a read of so many pages, mostly. `None`: the fault waits until others come back.
     pub fn lend_buffer(
         &mut self,

@@ -17,7 +17,7 @@ use uswap_device::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 use uswap_store::QueuedLoad;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::io::reader::{Job, Purpose, Read};
 
 /// Pages of a read that is asked for here, at most.
@@ -95,7 +95,7 @@ impl DirectQueue {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Asks for the pages of a read, if they are few and one request brings them. The read otherwise.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
         let few = read.buffer.pages.len() <= MAX_PAGES && read.purpose == Purpose::Fault;

@@ -26,8 +26,8 @@ use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::context::{Message, Shared};
-use crate::pager::event_loop::Owner;
+use crate::pager::context::{EngineContext, Message};
+use crate::pager::event_loop::Pager;
 use crate::pager::io::page_answer::{AnswerHeader, Answered, MAX_BYTES, MAX_RECORDS, Named, PageQuestion};
 use crate::pager::reclaim::staging::Phase;
 use crate::pager::space::Space;
@@ -109,7 +109,7 @@ impl Answer {
         &mut self.bytes[self.given.len()]
     }
 
-    fn give_back<M: AddressSpace>(&self, shared: &Shared<M>) {
+    fn give_back<M: AddressSpace>(&self, shared: &EngineContext<M>) {
         self.given.iter().filter_map(|given| given.object).for_each(|object| shared.store.release(object));
     }
 
@@ -132,7 +132,7 @@ impl Answer {
 /// # Errors
 /// For the caller: why it is refused.
 pub fn begin<M: AddressSpace>(
-    shared: &Arc<Shared<M>>,
+    shared: &Arc<EngineContext<M>>,
     stream: &UnixStream,
     pid: u32,
     greeting: String,
@@ -147,7 +147,7 @@ pub fn begin<M: AddressSpace>(
 }
 
 /// Whether this process can be asked about, by one more caller.
-fn admit<M: AddressSpace>(shared: &Shared<M>, pid: u32) -> Result<(), String> {
+fn admit<M: AddressSpace>(shared: &EngineContext<M>, pid: u32) -> Result<(), String> {
     if !M::is_member(shared, pid) {
         return Err(format!("{pid} is no process of this run"));
     }
@@ -160,7 +160,7 @@ fn admit<M: AddressSpace>(shared: &Shared<M>, pid: u32) -> Result<(), String> {
 }
 
 struct PageServer<'a, M: AddressSpace> {
-    shared: &'a Shared<M>,
+    shared: &'a EngineContext<M>,
     pid: u32,
     scratch: LoadScratch,
     answer: Option<Answer>,
@@ -173,7 +173,7 @@ impl<M: AddressSpace> Drop for PageServer<'_, M> {
 }
 
 impl<'a, M: AddressSpace> PageServer<'a, M> {
-    fn new(shared: &'a Shared<M>, pid: u32) -> Self {
+    fn new(shared: &'a EngineContext<M>, pid: u32) -> Self {
         Self { shared, pid, scratch: LoadScratch::default(), answer: None }
     }
 
@@ -238,7 +238,7 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Tells what of a range is not where the program has it.
     pub fn receive_page_query(&mut self, query: PageQuery) {
         let PageQuery { space, pid, question, mut answer, reply } = query;

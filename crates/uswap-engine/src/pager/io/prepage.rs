@@ -21,7 +21,7 @@ use uswap_store::{Load, ObjectId};
 
 use crate::pager::accounting::charge::URGENT;
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MAX_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Pager};
 use crate::pager::fault::install::{installed_bytes, page_mut, shorten};
 use crate::pager::space::Space;
 
@@ -50,7 +50,7 @@ impl Returning {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Brings some of what a process lacks in its turn. To be called again while [`Returning::is_due`].
     pub fn go_on_with_turn(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held();

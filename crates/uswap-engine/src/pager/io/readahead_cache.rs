@@ -17,7 +17,7 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_store::{ObjectId, PageLoad, Spot};
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::fault::install::Served;
 use crate::pager::io::reader::{Purpose, Read, ReadBuffer};
 use crate::pager::space::Space;
@@ -59,7 +59,7 @@ impl ReadaheadCache {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// A read has come back. What nobody waits for yet waits for its fault.
     pub fn arrived(&mut self, space: &mut Space<M>, read: Read) {
         let failed = |load: &PageLoad| load.result.is_err();

@@ -16,7 +16,7 @@ use uswap_sys::Reservation;
 use uswap_sys::process::affinity::Processors;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::context::{Message, Shared};
+use crate::pager::context::{EngineContext, Message};
 use crate::pager::io::bounded_queue::Jobs;
 use crate::pager::space::id::SpaceId;
 
@@ -219,7 +219,7 @@ impl Readers {
 ///
 /// # Errors
 /// No memory, no thread.
-pub fn open<M: AddressSpace>(shared: &Arc<Shared<M>>, device: u8) -> std::io::Result<()> {
+pub fn open<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> std::io::Result<()> {
     let Some(class) = shared.store.class_of(device) else { return Ok(()) };
     let readers = &shared.readers;
     let far = is_far(shared, device);
@@ -245,12 +245,12 @@ pub fn open<M: AddressSpace>(shared: &Arc<Shared<M>>, device: u8) -> std::io::Re
 ///
 /// # Errors
 /// No memory, no thread.
-pub fn prepare<M: AddressSpace>(shared: &Arc<Shared<M>>) -> std::io::Result<()> {
+pub fn prepare<M: AddressSpace>(shared: &Arc<EngineContext<M>>) -> std::io::Result<()> {
     if shared.readers.managing.swap(true, SeqCst) { Ok(()) } else { equip(shared) }
 }
 
 /// Buffers and threads for all lanes that are open.
-fn equip<M: AddressSpace>(shared: &Arc<Shared<M>>) -> std::io::Result<()> {
+fn equip<M: AddressSpace>(shared: &Arc<EngineContext<M>>) -> std::io::Result<()> {
     let readers = &shared.readers;
     let _one_at_a_time = readers.equipping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     grow_reserve(readers, readers.wanted.load(SeqCst))?;
@@ -263,7 +263,7 @@ fn equip<M: AddressSpace>(shared: &Arc<Shared<M>>) -> std::io::Result<()> {
 }
 
 /// Where reads wait for threads there is one more. To be called now and then.
-pub fn follow_load<M: AddressSpace>(shared: &Arc<Shared<M>>) {
+pub fn follow_load<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     for (device, lane) in shared.readers.lanes.iter().map_while(OnceLock::get).enumerate() {
         if lane.jobs.waiting() > 0 && lane.threads.load(Relaxed) < MANY && !shared.readers.one {
             // Without it the others serve what waits.
@@ -274,7 +274,7 @@ pub fn follow_load<M: AddressSpace>(shared: &Arc<Shared<M>>) {
 }
 
 /// Whether the device is on the network, or as slow as if it were.
-pub fn is_far<M: AddressSpace>(shared: &Shared<M>, device: u8) -> bool {
+pub fn is_far<M: AddressSpace>(shared: &EngineContext<M>, device: u8) -> bool {
     let slow = shared.store.class_of(device).is_some_and(|class| class.latency >= FAR);
     slow || shared.store.is_networked(device)
 }
@@ -305,7 +305,7 @@ fn grow_reserve(readers: &Readers, pages: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-fn add_thread<M: AddressSpace>(shared: &Arc<Shared<M>>, device: u8) -> std::io::Result<()> {
+fn add_thread<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> std::io::Result<()> {
     let number = shared.readers.lanes[usize::from(device)].get().map_or(0, |lane| lane.threads.fetch_add(1, SeqCst));
     let shared = shared.clone();
     let thread = std::thread::Builder::new().name(format!("reader-{device}-{number}")).stack_size(128 << 10);
@@ -338,7 +338,7 @@ impl Seat {
 }
 
 /// Serves the reads of a device until it has gone.
-fn run<M: AddressSpace>(shared: &Shared<M>, device: u8) {
+fn run<M: AddressSpace>(shared: &EngineContext<M>, device: u8) {
     let Some(lane) = shared.readers.lanes[usize::from(device)].get() else { return };
     let mut scratch = LoadScratch::default();
     let mut seat = Seat::default();

@@ -31,7 +31,7 @@ use uswap_store::{ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::{MAX_INSTALL, Owner};
+use crate::pager::event_loop::{MAX_INSTALL, Pager};
 use crate::pager::fault::install::{installed_bytes, shorten};
 use crate::pager::io::reader::{Purpose, ReadBuffer};
 use crate::pager::space::Space;
@@ -115,7 +115,7 @@ impl UnuseSearch {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// A swapoff has begun.
     pub fn receive_bring_in(&mut self, order: Arc<BringIn>) {
         self.bringing = Bringing { order: Some(order), next_step: Instant::now() };

@@ -36,7 +36,7 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::space::Space;
 
 const PAGE: u64 = 4096;
@@ -154,7 +154,7 @@ struct CopyRun {
     shared: u64,
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// The space was forked, or forks: its pages that were copied before are shared anew.
     pub fn copies_begin(&mut self, space: &mut Space<M>) {
         if space.lineage.copies.watch != Watch::Never {

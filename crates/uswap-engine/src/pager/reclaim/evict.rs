@@ -17,7 +17,7 @@ use uswap_store::ObjectId;
 
 use crate::pager::address_space::{AddressSpace, Filled};
 use crate::pager::context::{EvictDone, EvictJob, EvictPage, Stored};
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::reclaim::staging::{PageRun, Phase, bits};
 use crate::pager::space::Space;
 
@@ -36,7 +36,7 @@ const MAX_OWED: u64 = 256;
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MAX_STORING: usize = 64;
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Sets evictions under way so that `wanted` pages get free.
     pub fn reclaim(&mut self, space: &mut Space<M>, wanted: u64) {
         if space.set_aside.refaults > 0 {

@@ -8,12 +8,12 @@ use uswap_core::{PAGE_SIZE, PageBuf, PageHash, same_filled};
 use uswap_store::{ObjectId, PutError, Scratch};
 
 use crate::pager::address_space::{AddressSpace, StagedReader};
-use crate::pager::context::{EvictDone, EvictJob, Message, Shared, Stored};
+use crate::pager::context::{EngineContext, EvictDone, EvictJob, Message, Stored};
 
 const TRAY: usize = TRAY_PAGES as usize;
 
 /// Serves jobs until there are no more.
-pub fn run<M: AddressSpace>(shared: &Arc<Shared<M>>) {
+pub fn run<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     let mut worker = Worker::new(shared);
     shared.faults.serve_without_growth();
     while let Some(job) = shared.evictions.take() {
@@ -23,7 +23,7 @@ pub fn run<M: AddressSpace>(shared: &Arc<Shared<M>>) {
 
 /// Stores what waits now.
 #[cfg(test)]
-pub fn store_waiting<M: AddressSpace>(shared: &Shared<M>) {
+pub fn store_waiting<M: AddressSpace>(shared: &EngineContext<M>) {
     let mut worker = Worker::new(shared);
     while shared.evictions.waiting() > 0 {
         worker.serve(shared.evictions.take().expect("a job waits"));
@@ -31,14 +31,14 @@ pub fn store_waiting<M: AddressSpace>(shared: &Shared<M>) {
 }
 
 struct Worker<'a, M: AddressSpace> {
-    shared: &'a Shared<M>,
+    shared: &'a EngineContext<M>,
     scratch: Scratch,
     buffer: Vec<u8>,
     results: Vec<Result<ObjectId, PutError>>,
 }
 
 impl<'a, M: AddressSpace> Worker<'a, M> {
-    fn new(shared: &'a Shared<M>) -> Self {
+    fn new(shared: &'a EngineContext<M>) -> Self {
         Self { shared, scratch: Scratch::new(), buffer: vec![0; TRAY * PAGE_SIZE], results: Vec::with_capacity(TRAY) }
     }
 

@@ -8,11 +8,11 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::Verdict;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::reclaim::staging::{PageRun, Phase, bits};
 use crate::pager::space::Space;
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Ends the run with a sentence if the books of a space are wrong.
     pub fn audit(&self, space: &mut Space<M>) {
         if let Err(finding) = space.audit() {
@@ -21,7 +21,7 @@ impl<M: AddressSpace> Owner<M> {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
     pub fn audit_fresh(&self, space: &Space<M>) {
         self.audit_evicted(space, "memory just registered", |address| space.coverage.unsettled.contains(address));

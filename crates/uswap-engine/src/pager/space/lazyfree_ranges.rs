@@ -13,7 +13,7 @@ use uswap_core::page::word::PageState;
 use uswap_sys::procfs::pagemap::PresentRun;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::space::Space;
 use crate::pager::space::id::PageRange;
 
@@ -91,7 +91,7 @@ impl LazyFreeRanges {
     }
 }
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Searches the spaces that shall give pages for what may be left there.
     pub fn search_left(&mut self, is_one: impl Fn(&Space<M>) -> bool) {
         let is_due = |space: &Space<M>| space.coverage.lazyfree.is_due() && space.can_evict() && is_one(space);

@@ -13,11 +13,11 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_store::ObjectId;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::event_loop::Owner;
+use crate::pager::event_loop::Pager;
 use crate::pager::reclaim::staging::bits;
 use crate::pager::space::Space;
 
-impl<M: AddressSpace> Owner<M> {
+impl<M: AddressSpace> Pager<M> {
     /// Clean pages of the tray that the kernel has taken are zeros from now on.
     pub fn settle_freed(&mut self, space: &mut Space<M>, number: u32) {
         let tray = space.trays.get(number);

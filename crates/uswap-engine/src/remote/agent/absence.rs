@@ -7,13 +7,13 @@ use uswap_sys::procfs;
 
 use crate::pager::event_loop::token;
 use crate::remote::agent::link::AgentLink;
-use crate::remote::{Owner, Space};
+use crate::remote::{Pager, Space};
 
 /// Sources of a space's news beside its userfaultfd: the agent's socket, and the end of the program.
 pub const SOCKET: u64 = 2;
 const PROGRAM: u64 = 3;
 
-impl Owner {
+impl Pager {
     /// Watches the socket of a space's agent, and the program where that is another process.
     pub fn watch_agent(&self, space: &Space) -> bool {
         let Some(agent) = &space.memory.agent else { return false };

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::agent::link::AgentHello;
 
 /// The longest that a program waits.
@@ -33,7 +33,7 @@ impl Default for AdmissionQueue {
     }
 }
 
-impl Owner {
+impl Pager {
     /// An agent has said hello.
     pub fn receive_hello(&mut self, greeting: Box<AgentHello>) {
         if greeting.events.is_none() || self.of_memory.lobby.waiting.is_empty() && self.may_enter() {

@@ -11,7 +11,7 @@ use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::userfaultfd as uffd;
 
 use crate::pager::context::ManagedProcess;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::address_space::Remote;
 use crate::remote::agent::link::AgentHello;
@@ -32,7 +32,7 @@ pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
 /// Features of the staging userfaultfd.
 pub const STAGING_FEATURES: u64 = uffd::FEATURE_SIGBUS | uffd::FEATURE_MOVE;
 
-impl Owner {
+impl Pager {
     /// Takes an agent in, or sends it away.
     pub fn greet(&mut self, mut greeting: AgentHello) {
         self.shared.counters.agents.add(1);

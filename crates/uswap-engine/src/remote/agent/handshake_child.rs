@@ -14,7 +14,7 @@ use uswap_abi::layout::{PAGE, SB, SLOTS};
 use uswap_sys::procfs::pagemap::Pagemap;
 
 use crate::pager::space::id::SpaceId;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::agent::handshake::{eyes, go, send};
 use crate::remote::agent::link::AgentHello;
@@ -23,7 +23,7 @@ use crate::remote::identity::probe::ProbeAnswer;
 /// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Owner {
+impl Pager {
     /// Takes a fork child's agent in, puts it off, or sends it away. `since`: when it said hello.
     pub fn greet_child(&mut self, greeting: Box<AgentHello>, since: Instant) {
         if let Some(id) = self.find_child(&greeting) {

@@ -22,7 +22,7 @@ use crate::remote::agent::processes::{self, AgentProcess};
 use crate::remote::shared::Attached;
 use crate::remote::shared::Fetched;
 use crate::remote::shared::RemoteMessage;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use uswap_sys::procfs;
 
 /// How long a visitor may take to say hello.
@@ -30,7 +30,7 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Agents that were welcomed and have not said hello yet.
 pub struct AgentListener {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     listener: Listener,
     device: Option<OwnedFd>,
     visitors: HashMap<u64, PendingAgent>,
@@ -47,7 +47,7 @@ struct PendingAgent {
 
 impl AgentListener {
     /// A door around a listening socket.
-    pub fn new(shared: Arc<Shared>, listener: Listener) -> Self {
+    pub fn new(shared: Arc<EngineContext>, listener: Listener) -> Self {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 

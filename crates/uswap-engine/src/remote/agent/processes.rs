@@ -16,10 +16,10 @@ use uswap_sys::process::trace::{robust_list, share_memory};
 use uswap_sys::process::{kill, send_signal};
 
 use crate::pager::context::ManagedProcess;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::shared::RemoteMessage;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use uswap_sys::procfs;
 
 const SIGKILL: i32 = 9;
@@ -55,7 +55,7 @@ pub fn of(managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
 }
 
 /// The processes of the tree without agents.
-pub fn programs(shared: &Shared) -> Vec<u32> {
+pub fn programs(shared: &EngineContext) -> Vec<u32> {
     let agents = of(&shared.managed.all());
     let mut programs = shared.of_memory.tree.members();
     programs.retain(|pid| !agents.contains(pid) && !procfs::is_agent_process(*pid));
@@ -80,7 +80,7 @@ pub fn end_those_left(children: &[u32]) -> bool {
 }
 
 /// Programs that have executed another one, which has not said hello: their agents have nobody left to speak for.
-pub fn look_for_execs(shared: &Shared, managed: &BTreeMap<u32, ManagedProcess>) {
+pub fn look_for_execs(shared: &EngineContext, managed: &BTreeMap<u32, ManagedProcess>) {
     for (pid, process) in managed.iter().filter(|(_, process)| process.apart && process.agent) {
         if matches!(share_memory(*pid, process.reader), Ok(false)) {
             dismiss(shared, process);
@@ -89,7 +89,7 @@ pub fn look_for_execs(shared: &Shared, managed: &BTreeMap<u32, ManagedProcess>) 
 }
 
 /// Another agent has said hello for the program of `pid`: it has executed another image.
-pub fn replace(shared: &Shared, pid: u32, agent: u32) {
+pub fn replace(shared: &EngineContext, pid: u32, agent: u32) {
     if let Some(process) = shared.managed.all().get(&pid)
         && process.apart
         && process.agent
@@ -110,12 +110,12 @@ pub fn robust_lists(program: u32) -> impl Iterator<Item = u64> {
     threads.into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0))
 }
 
-fn dismiss(shared: &Shared, process: &ManagedProcess) {
+fn dismiss(shared: &EngineContext, process: &ManagedProcess) {
     shared.mailboxes[process.owner]
         .post(Message::OfMemory(RemoteMessage::Dismiss { space: process.space, agent: process.reader }));
 }
 
-impl Owner {
+impl Pager {
     /// The program has ended, or executes another image: its agent has nothing to do any more. What follows is as when
     /// an agent ends by itself.
     pub fn dismiss(&mut self, space: &mut Space) {

@@ -11,7 +11,7 @@ use uswap_sys::io::socket::MessageSocket;
 use uswap_sys::process::descriptor_of_thread;
 
 use crate::pager::context::ManagedProcess;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::shared::Fetched;
 use uswap_sys::procfs;
 
@@ -26,7 +26,7 @@ pub struct Callers {
 
 impl Callers {
     /// Looks at those of the tree that no agent speaks for.
-    pub fn look(&mut self, shared: &Shared, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
+    pub fn look(&mut self, shared: &EngineContext, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
         let silent = |pid: &&u32| !managed.get(pid).is_some_and(|process| process.agent);
         let silent: Vec<u32> = tree.iter().filter(silent).copied().collect();
         self.since.retain(|pid, _| silent.contains(pid));
@@ -40,7 +40,7 @@ impl Callers {
 }
 
 /// Whether the process has called and was fetched (or is not what it says it is).
-fn fetch(shared: &Shared, pid: u32) -> bool {
+fn fetch(shared: &EngineContext, pid: u32) -> bool {
     let Some((tid, fd)) = procfs::caller(pid) else { return false };
     let found = descriptor_of_thread(tid, fd).and_then(MessageSocket::adopt);
     if let Ok((socket, peer)) = found

@@ -22,7 +22,7 @@ use uswap_abi::layout::{
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::pager::space::id::PageRange;
-use crate::remote::Owner;
+use crate::remote::Pager;
 use crate::remote::Space;
 use uswap_sys::procfs;
 
@@ -269,7 +269,7 @@ impl Notes {
     }
 }
 
-impl Owner {
+impl Pager {
     /// Reads the notes left since the last time.
     pub fn read_notes(&mut self, space: &mut Space) {
         if let Some(words) = header(space) {

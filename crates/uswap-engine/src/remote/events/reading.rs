@@ -5,12 +5,12 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_sys::userfaultfd::Event;
 
 use crate::pager::event_loop::Fault;
-use crate::remote::{Owner, Space};
+use crate::remote::{Pager, Space};
 
 /// How often the processor is given up for a thread whose change is under way.
 const QUIET_TRIES: u32 = 32;
 
-impl Owner {
+impl Pager {
     /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
     pub fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         for _ in 0..QUIET_TRIES {

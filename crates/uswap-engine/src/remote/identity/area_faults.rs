@@ -5,9 +5,9 @@ use uswap_abi::layout::PAGE;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::fault::install::Served;
 use crate::remote::identity::probe::is_proof;
-use crate::remote::{Owner, Space};
+use crate::remote::{Pager, Space};
 
-impl Owner {
+impl Pager {
     /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
     pub fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
         if address == space.memory.identity_page() && space.memory.identity != 0 {

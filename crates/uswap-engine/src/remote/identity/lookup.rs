@@ -14,7 +14,7 @@ use uswap_sys::userfaultfd::Userfaultfd;
 use crate::pager::space::id::SpaceId;
 use crate::remote::identity::probe::ProbeAnswer;
 use crate::remote::shared::RemoteMessage;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use uswap_sys::procfs;
 
 /// The process of a space.
@@ -64,7 +64,7 @@ pub struct MatchJob {
 }
 
 /// Serves jobs until the sender is gone.
-pub fn run(shared: &Arc<Shared>, jobs: &Receiver<MatchJob>) {
+pub fn run(shared: &Arc<EngineContext>, jobs: &Receiver<MatchJob>) {
     while let Ok(job) = jobs.recv() {
         let found = find(shared, &job);
         if let Some(found) = found {
@@ -74,7 +74,7 @@ pub fn run(shared: &Arc<Shared>, jobs: &Receiver<MatchJob>) {
     }
 }
 
-fn find(shared: &Shared, job: &MatchJob) -> Option<Found> {
+fn find(shared: &EngineContext, job: &MatchJob) -> Option<Found> {
     // Orphans are looked after all the time, and proofs are few.
     if let Some(last) = job.last.filter(|last| last.proof.is_some() && last.is_current()) {
         return Some(last);
@@ -94,7 +94,7 @@ fn find(shared: &Shared, job: &MatchJob) -> Option<Found> {
     found.or_else(|| if job.orphan || attached { far() } else { None })
 }
 
-fn examine(shared: &Shared, job: &MatchJob, (pid, thread): (u32, u32)) -> Option<Found> {
+fn examine(shared: &EngineContext, job: &MatchJob, (pid, thread): (u32, u32)) -> Option<Found> {
     if procfs::is_agent_process(pid) {
         return None;
     }

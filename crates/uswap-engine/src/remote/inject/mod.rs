@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::process::trace::{self, Stop, Tracee};
 
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::detach::Leaver;
 use crate::remote::inject::elf_image::{Found, ImageLayout};
 use crate::remote::inject::reason::{ProgramKind, UnmanagedReason, program_kind};
@@ -73,7 +73,7 @@ impl std::fmt::Debug for AttacherHandle {
 
 impl AttacherHandle {
     /// `image`: the memfd of the agent.
-    pub fn new(shared: Arc<Shared>, image: OwnedFd, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(shared: Arc<EngineContext>, image: OwnedFd, stop: Arc<AtomicBool>) -> Self {
         let (tell, census) = channel();
         let body = move || Attacher::new(shared, image).run(&census, &stop);
         Self { tell, thread: Some(Box::new(move || spawn("attacher".into(), body))) }
@@ -115,7 +115,7 @@ struct AttachState {
 
 /// The attacher's thread.
 pub struct Attacher {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     layout: ImageLayout,
     image: OwnedFd,
     known: HashMap<u32, AttachState>,
@@ -126,7 +126,7 @@ pub struct Attacher {
 
 impl Attacher {
     /// `image`: the memfd of the agent.
-    pub fn new(shared: Arc<Shared>, image: OwnedFd) -> Self {
+    pub fn new(shared: Arc<EngineContext>, image: OwnedFd) -> Self {
         let own_filters = filters(std::process::id());
         Self { shared, layout: ImageLayout::of_agent(), image, known: HashMap::new(), late: Vec::new(), own_filters }
     }

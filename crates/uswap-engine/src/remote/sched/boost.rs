@@ -19,7 +19,7 @@ use uswap_sys::process;
 
 use crate::pager::context::ManagedProcess;
 pub use crate::pager::idle_priority::HURRIED;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use uswap_sys::procfs;
 
 /// Who was told what.
@@ -42,7 +42,7 @@ impl PriorityBoost {
     }
 
     /// Follows the budget.
-    pub fn follow(&mut self, shared: &Shared, managed: &BTreeMap<u32, ManagedProcess>) {
+    pub fn follow(&mut self, shared: &EngineContext, managed: &BTreeMap<u32, ManagedProcess>) {
         if !self.permitted {
             return;
         }
@@ -55,7 +55,7 @@ impl PriorityBoost {
         if wanted { self.hurry_agents() } else { self.calm_agents(managed) }
     }
 
-    fn tell_engine(&self, shared: &Shared) {
+    fn tell_engine(&self, shared: &EngineContext) {
         let niceness = if self.hurried { HURRIED } else { self.niceness };
         let owners: Vec<u32> =
             shared.mailboxes.iter().filter_map(|mailbox| mailbox.lowered.take_niceness(niceness)).collect();

@@ -7,7 +7,7 @@ use uswap_core::util::size::human;
 use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::process;
 
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::detach::{self, LeaveProgress};
 use crate::remote::inject::reason::UnmanagedReason;
 use crate::run::config::{RunConfig, exit};
@@ -35,20 +35,20 @@ impl AttachSession {
     }
 
     /// Whether something is under way that should not wait for the next look.
-    pub fn is_busy(&self, shared: &Shared) -> bool {
+    pub fn is_busy(&self, shared: &EngineContext) -> bool {
         !self.is_there || shared.of_memory.leaving.is_under_way()
     }
 
     /// Whether the program may go on when the engine dies: all its memory is its own again. (Until its first agent says
     /// hello nobody has said otherwise.)
-    pub fn tell_keeper(&self, shared: &Shared, control: &ControlPage) {
+    pub fn tell_keeper(&self, shared: &EngineContext, control: &ControlPage) {
         if shared.of_memory.leaving.is_last_phase() {
             control.holds.store(0, SeqCst);
         }
     }
 
     /// Looks how it stands. When it is over: the user's exit status.
-    pub fn look(&mut self, shared: &Shared, config: &RunConfig, control: &ControlPage) -> Option<i32> {
+    pub fn look(&mut self, shared: &EngineContext, config: &RunConfig, control: &ControlPage) -> Option<i32> {
         if !self.is_there {
             if let Err(why) = self.look_for_agent(shared, config) {
                 say!("uswap: cannot attach to {} (process {}): {why}", self.name, self.pid);
@@ -74,13 +74,13 @@ impl AttachSession {
     }
 
     /// The user, or the keeper's end, wants it.
-    pub fn detach(&self, shared: &Shared) {
+    pub fn detach(&self, shared: &EngineContext) {
         if let Err(error) = detach::begin(shared) {
             say!("uswap: not detached: {error}");
         }
     }
 
-    fn look_for_agent(&mut self, shared: &Shared, config: &RunConfig) -> Result<(), String> {
+    fn look_for_agent(&mut self, shared: &EngineContext, config: &RunConfig) -> Result<(), String> {
         // Of a tree those who are worth it get agents, now and later; the first is often but a shell that waits.
         let whole = !shared.of_memory.tree.is_root(self.pid);
         if whole || shared.managed.all().get(&self.pid).is_some_and(|process| process.agent) {

@@ -4,7 +4,7 @@ use uswap_sys::procfs::{self, Statm};
 
 use crate::pager::accounting::group::{Limit, ROOT_NAME};
 use crate::pager::accounting::groups::Figures;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use crate::run::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
 use crate::run::control::protocol::status::GroupFigures;
 
@@ -12,7 +12,7 @@ use crate::run::control::protocol::status::GroupFigures;
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn create(shared: &Shared, path: &str, limit: Option<&str>) -> Result<GroupLimited, String> {
+pub fn create(shared: &EngineContext, path: &str, limit: Option<&str>) -> Result<GroupLimited, String> {
     let pages = shared.groups.create(path, wanted(limit)?, shared.budget.limit())?;
     meet_everybody(shared);
     balance(shared);
@@ -23,7 +23,7 @@ pub fn create(shared: &Shared, path: &str, limit: Option<&str>) -> Result<GroupL
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn limit(shared: &Shared, path: &str, limit: &str) -> Result<GroupLimited, String> {
+pub fn limit(shared: &EngineContext, path: &str, limit: &str) -> Result<GroupLimited, String> {
     let pinned = |processes: &[u32]| pinned(shared, processes);
     let pages = shared.groups.limit(path, limit.parse()?, shared.budget.limit(), pinned)?;
     balance(shared);
@@ -34,7 +34,7 @@ pub fn limit(shared: &Shared, path: &str, limit: &str) -> Result<GroupLimited, S
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn change_place(shared: &Shared, what: &str, to: &str) -> Result<GroupMoved, String> {
+pub fn change_place(shared: &EngineContext, what: &str, to: &str) -> Result<GroupMoved, String> {
     let moved = match what.parse() {
         Ok(pid) => {
             // Children that nobody has met yet belong where their parent was.
@@ -54,7 +54,7 @@ pub fn change_place(shared: &Shared, what: &str, to: &str) -> Result<GroupMoved,
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn remove(shared: &Shared, path: &str) -> Result<GroupRemoved, String> {
+pub fn remove(shared: &EngineContext, path: &str) -> Result<GroupRemoved, String> {
     let processes = shared.groups.remove(path)? as u64;
     balance(shared);
     Ok(GroupRemoved { group: path.to_owned(), processes })
@@ -70,14 +70,14 @@ fn limited(path: &str, limit: Option<i64>) -> GroupLimited {
 }
 
 /// Has the owners see to what was changed.
-fn balance(shared: &Shared) {
+fn balance(shared: &EngineContext) {
     for mailbox in &shared.mailboxes {
         mailbox.post(Message::Balance);
     }
 }
 
 /// Gives every process of the run an account, and charges those that the governor has not measured yet. Returns them.
-fn meet_everybody(shared: &Shared) -> Vec<u32> {
+fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
     let engine = std::process::id();
     let tree = crate::remote::agent::processes::programs(shared);
     let groups = &shared.groups;
@@ -94,7 +94,7 @@ fn meet_everybody(shared: &Shared) -> Vec<u32> {
 }
 
 /// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks for.
-fn pinned(shared: &Shared, processes: &[u32]) -> i64 {
+fn pinned(shared: &EngineContext, processes: &[u32]) -> i64 {
     let unmanaged = shared.of_memory.run.unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
         Some(known) => known.pages,
@@ -108,7 +108,7 @@ fn bytes(pages: i64) -> u64 {
 }
 
 /// The groups with what they hold, the root first, for the figures.
-pub fn figures(shared: &Shared) -> Vec<GroupFigures> {
+pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
     let managed = shared.managed.all();
     let groups = shared.groups.figures();
     let stored = |figures: &Figures| -> u64 {

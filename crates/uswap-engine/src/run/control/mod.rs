@@ -26,7 +26,7 @@ use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 
 use crate::pager::io::page_query;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::detach;
 use crate::run::config::RunConfig;
 use crate::run::control::protocol::Request;
@@ -102,11 +102,11 @@ impl Control {
     ///
     /// # Errors
     /// EAGAIN: no more threads.
-    pub fn start(self, shared: Arc<Shared>) -> io::Result<()> {
+    pub fn start(self, shared: Arc<EngineContext>) -> io::Result<()> {
         uswap_sys::process::thread::spawn("control".into(), move || self.serve(&shared))
     }
 
-    fn serve(&self, shared: &Arc<Shared>) {
+    fn serve(&self, shared: &Arc<EngineContext>) {
         loop {
             match self.listener.accept() {
                 // A caller that is gone has no use for an answer.
@@ -117,7 +117,7 @@ impl Control {
         }
     }
 
-    fn answer(&self, stream: UnixStream, shared: &Arc<Shared>) -> io::Result<()> {
+    fn answer(&self, stream: UnixStream, shared: &Arc<EngineContext>) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let caller = peer_credentials(&stream)?.user;
         // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
@@ -129,7 +129,7 @@ impl Control {
     }
 
     /// The line that answers. `None`: another thread answers.
-    fn reply(&self, caller: u32, line: &[u8], stream: &UnixStream, shared: &Arc<Shared>) -> Option<String> {
+    fn reply(&self, caller: u32, line: &[u8], stream: &UnixStream, shared: &Arc<EngineContext>) -> Option<String> {
         let refusal = |error| encode_answer(&Refusal { error });
         if caller != 0 && caller != user() {
             return Some(refusal("this run belongs to another user".into()));
@@ -144,7 +144,7 @@ impl Control {
     }
 
     /// Carries a request out. Returns the line that answers.
-    fn obey(&self, request: Request, shared: &Arc<Shared>) -> Result<String, String> {
+    fn obey(&self, request: Request, shared: &Arc<EngineContext>) -> Result<String, String> {
         match request {
             Request::Status {} => told(Ok(self.status(shared))),
             Request::Swapon { spec } => told(swapon::swapon(shared, &spec)),
@@ -161,7 +161,7 @@ impl Control {
         }
     }
 
-    fn status(&self, shared: &Shared) -> RunStatus {
+    fn status(&self, shared: &EngineContext) -> RunStatus {
         RunStatus {
             name: self.name.clone(),
             pid: self.keeper,
@@ -181,7 +181,7 @@ fn told<T: Serialize>(answer: Result<T, String>) -> Result<String, String> {
 }
 
 /// Sets the budget, unless the program is being let go.
-fn limit(shared: &Shared, budget: NewBudget) -> Result<LimitAnswer, String> {
+fn limit(shared: &EngineContext, budget: NewBudget) -> Result<LimitAnswer, String> {
     match (budget, shared.of_memory.leaving.is_under_way()) {
         (NewBudget::Bytes(bytes), true) => {
             Err(format!("it is letting go of its program: no limit of {bytes} bytes can be set"))

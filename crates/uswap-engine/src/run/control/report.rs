@@ -10,7 +10,7 @@ use uswap_store::{DeviceStatus, StoreStats};
 use crate::pager::accounting::budget::Budget;
 use crate::pager::context::ManagedProcess;
 use crate::pager::latency::Latencies;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::run::control::group_orders;
 use crate::run::control::protocol::status::{
     DeviceFigures, FaultLatency, LaneFigures, MmStat, ProcessFigures, ReserveFigures, RunFigures, UnmanagedFigures,
@@ -18,7 +18,7 @@ use crate::run::control::protocol::status::{
 use crate::run::measure::unmanaged::{self, Unmanaged};
 
 /// All figures of the run so far, by the kernel's names where it has one.
-pub fn figures(shared: &Shared) -> RunFigures {
+pub fn figures(shared: &EngineContext) -> RunFigures {
     let store = with_zeros(shared.store.stats(), shared.zero_pages.get());
     let run = &shared.of_memory.run;
     let of_run = RunFigures {
@@ -43,7 +43,7 @@ pub fn figures(shared: &Shared) -> RunFigures {
 }
 
 /// The figures as text, as `--stats` writes them: keys in alphabetical order.
-pub fn in_json(shared: &Shared) -> String {
+pub fn in_json(shared: &EngineContext) -> String {
     // Only a map whose keys are no text fails.
     let figures = serde_json::to_value(figures(shared)).expect("figures are JSON");
     format!("{figures:#}\n")
@@ -95,7 +95,7 @@ fn with_store(figures: RunFigures, store: StoreStats) -> RunFigures {
     }
 }
 
-fn processes(shared: &Shared) -> Vec<ProcessFigures> {
+fn processes(shared: &EngineContext) -> Vec<ProcessFigures> {
     let of_process = |(pid, process): (&u32, &ManagedProcess)| {
         let (held, waiting_ms, waited_ms) = shared.load.figures_of(process.owner, process.space);
         let [unmovable_pages, shared_pages] = process.set_aside.map(|pages| pages as u64);
@@ -138,7 +138,7 @@ fn mm_stat(store: &StoreStats) -> MmStat {
     }
 }
 
-fn reserve(shared: &Shared) -> ReserveFigures {
+fn reserve(shared: &EngineContext) -> ReserveFigures {
     let reserve = shared.readers.reserve().usage();
     let bytes = |pages: u32| u64::from(pages) << 12;
     ReserveFigures {
@@ -150,7 +150,7 @@ fn reserve(shared: &Shared) -> ReserveFigures {
 }
 
 /// One for each device that there ever was, in order.
-fn readers(shared: &Shared) -> Vec<LaneFigures> {
+fn readers(shared: &EngineContext) -> Vec<LaneFigures> {
     let lane = |(in_flight, waiting, latency): (u32, usize, Duration)| LaneFigures {
         in_flight,
         waiting: waiting as u64,
@@ -198,7 +198,7 @@ fn latencies(latencies: &Latencies) -> FaultLatency {
 }
 
 /// One line for people. `end`: what is to be said of the command's end.
-pub fn summary(shared: &Shared, end: Option<String>) -> String {
+pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
     let budget = &shared.budget;
     let (peak, limit) = (budget.peak().max(0), budget.limit());
     let begin = format!("uswap: peak {} of {}", human((peak as u64) << 12), human((limit as u64) << 12));
@@ -219,7 +219,7 @@ pub fn summary(shared: &Shared, end: Option<String>) -> String {
 }
 
 /// What went out and came back.
-fn traffic(shared: &Shared) -> String {
+fn traffic(shared: &EngineContext) -> String {
     let store = shared.store.stats();
     let counters = &shared.counters;
     format!(

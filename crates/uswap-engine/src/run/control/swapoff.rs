@@ -14,7 +14,7 @@ use uswap_core::util::size::human;
 use uswap_store::{Drain, DrainRefusal, DrainReport};
 
 use crate::pager::io::unuse::BringIn;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use crate::run::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
 use crate::run::control::protocol::status::SwapoffProgress;
 use crate::run::control::swapon::Orders;
@@ -63,7 +63,7 @@ impl Orders {
 ///
 /// # Errors
 /// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
-pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<SwapoffBegun, String> {
+pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
     let mut slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
@@ -89,7 +89,7 @@ pub fn begin(shared: &Arc<Shared>, device: &str) -> Result<SwapoffBegun, String>
 ///
 /// # Errors
 /// For the user: there is none.
-pub fn stop(shared: &Shared) -> Result<SwapoffStopped, String> {
+pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
     let slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
@@ -116,7 +116,7 @@ fn refused(device: &str, refusal: &DrainRefusal) -> String {
 }
 
 /// Empties the device, until it has gone or it is clear that it will not.
-fn empty(shared: &Shared, job: &Swapoff, mut drain: Drain) {
+fn empty(shared: &EngineContext, job: &Swapoff, mut drain: Drain) {
     let outcome = work(shared, job, &mut drain);
     match &outcome {
         Ok(()) => shared.notice(format!("swap off {}", job.device)),
@@ -125,7 +125,7 @@ fn empty(shared: &Shared, job: &Swapoff, mut drain: Drain) {
     *job.outcome.lock().expect("outcome") = Some(outcome);
 }
 
-fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
+fn work(shared: &EngineContext, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
     let order = Arc::new(BringIn::new(drain.device()));
     shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::BringIn(order.clone())));
     let outcome = go_in_rounds(shared, job, drain, &order);
@@ -133,7 +133,7 @@ fn work(shared: &Shared, job: &Swapoff, drain: &mut Drain) -> Result<(), String>
     outcome
 }
 
-fn go_in_rounds(shared: &Shared, job: &Swapoff, drain: &mut Drain, order: &BringIn) -> Result<(), String> {
+fn go_in_rounds(shared: &EngineContext, job: &Swapoff, drain: &mut Drain, order: &BringIn) -> Result<(), String> {
     let store = &shared.store;
     let mut progress = Progress::new(job.pages);
     loop {
@@ -165,7 +165,7 @@ fn go_in_rounds(shared: &Shared, job: &Swapoff, drain: &mut Drain, order: &Bring
 }
 
 /// Closes the device; `false` while something still lies on it.
-fn let_go(shared: &Shared, drain: &Drain) -> bool {
+fn let_go(shared: &EngineContext, drain: &Drain) -> bool {
     let gone = shared.store.end_drain(drain);
     if gone {
         shared.readers.close(drain.device());
@@ -214,7 +214,7 @@ impl Progress {
     }
 
     /// Tells the owners whether they are needed. Returns how long to wait for the next round.
-    fn end_round(&mut self, shared: &Shared, order: &BringIn) -> Duration {
+    fn end_round(&mut self, shared: &EngineContext, order: &BringIn) -> Duration {
         self.last = (self.unreadable, self.refused);
         (self.unreadable, self.refused) = (0, 0);
         let is_left = self.last.1 > 0;
@@ -229,7 +229,7 @@ impl Progress {
 
     /// Whether faults have waited for some time for room that nothing makes, or a group outgrows its limit: what evicts finds
     /// everything full. A group between its high mark and its hard one wants pages evicted, and nobody waits for that.
-    fn is_starved(&mut self, shared: &Shared) -> bool {
+    fn is_starved(&mut self, shared: &EngineContext) -> bool {
         let budget = &shared.budget;
         let is_short = || !budget.has_room(1) || shared.groups.in_use() && shared.groups.lack_room();
         if !budget.exhausted.load(SeqCst) || !is_short() {
@@ -242,7 +242,7 @@ impl Progress {
 
 /// Nothing moved for a while. A device whose pages cannot be read gets no more; one for whose pages there is no room is
 /// used again.
-fn give_up(shared: &Shared, drain: &Drain, progress: &Progress, order: &BringIn) -> String {
+fn give_up(shared: &EngineContext, drain: &Drain, progress: &Progress, order: &BringIn) -> String {
     let left = human(shared.store.left_to_drain(drain) << 12);
     let (unreadable, refused) = progress.last;
     let (short, could_not_bring) = order.hindrances();

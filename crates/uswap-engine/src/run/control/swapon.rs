@@ -14,7 +14,7 @@ use uswap_device::{Delay, Device, Errno, Fail, SwapSpec, When};
 use uswap_store::Compression;
 
 use crate::pager::fault_points::FaultPoints;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::run::control::protocol::answer::{CompressorAnswer, LimitAnswer, SwaponAnswer};
 use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
@@ -25,7 +25,7 @@ pub const MIN_BUDGET: u64 = 16 << 20;
 /// A swap place that is given no size may take so many times the budget.
 const USUAL_BUDGETS: u64 = 4;
 
-/// What is ordered, and what became of it. Part of [`Shared`].
+/// What is ordered, and what became of it. Part of [`EngineContext`].
 #[derive(Default)]
 pub struct Orders {
     /// The budget that was ordered, in bytes; 0: as the run was started.
@@ -77,7 +77,7 @@ pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> 
 ///
 /// # Errors
 /// For the user; nothing is changed then.
-pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<SwaponAnswer, String> {
+pub fn swapon(shared: &Arc<EngineContext>, spec: &str) -> Result<SwaponAnswer, String> {
     let spec: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
     let device = open_device(&spec, (shared.budget.limit() as u64) << 12)?;
     let (name, size_bytes) = (device.name().to_owned(), u64::from(device.slots()) << 12);
@@ -95,7 +95,7 @@ pub fn swapon(shared: &Arc<Shared>, spec: &str) -> Result<SwaponAnswer, String> 
 ///
 /// # Errors
 /// For the user: too little.
-pub fn limit(shared: &Shared, bytes: u64) -> Result<LimitAnswer, String> {
+pub fn limit(shared: &EngineContext, bytes: u64) -> Result<LimitAnswer, String> {
     if bytes < MIN_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_BUDGET)));
     }
@@ -111,7 +111,7 @@ pub fn limit(shared: &Shared, bytes: u64) -> Result<LimitAnswer, String> {
 ///
 /// # Errors
 /// For the user: /proc/meminfo cannot be read.
-pub fn limit_auto(shared: &Shared) -> Result<LimitAnswer, String> {
+pub fn limit_auto(shared: &EngineContext) -> Result<LimitAnswer, String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     let balance = Cgroup::of_process(shared.of_memory.tree.first()).map(Balance::new);
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
@@ -127,7 +127,7 @@ pub fn limit_auto(shared: &Shared) -> Result<LimitAnswer, String> {
 ///
 /// # Errors
 /// For the user: there is none of that name or level, or no memory for it. Nothing is changed then.
-pub fn compressor(shared: &Shared, name: &str) -> Result<CompressorAnswer, String> {
+pub fn compressor(shared: &EngineContext, name: &str) -> Result<CompressorAnswer, String> {
     let compression: Compression = name.parse()?;
     let before = shared.store.compression().to_string();
     shared.store.set_compression(compression)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
 
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::run::config::RunConfig;
 use crate::run::measure::heap_limits;
 
@@ -48,7 +48,7 @@ struct Rates {
 
 impl VerboseLog {
     /// Says what the run begins with.
-    pub fn begin(config: &RunConfig, shared: &Shared) -> Self {
+    pub fn begin(config: &RunConfig, shared: &EngineContext) -> Self {
         let limit = shared.budget.limit();
         let talk = Self {
             verbosity: config.verbosity,
@@ -71,7 +71,7 @@ impl VerboseLog {
     }
 
     /// Says what has happened since the last time. Called all the time.
-    pub fn go_on(&mut self, shared: &Shared) {
+    pub fn go_on(&mut self, shared: &EngineContext) {
         if self.verbosity < EVENTS {
             return;
         }
@@ -88,7 +88,7 @@ impl VerboseLog {
         }
     }
 
-    fn tell_management(&mut self, shared: &Shared) {
+    fn tell_management(&mut self, shared: &EngineContext) {
         if self.managed || shared.counters.managed_processes.get() == 0 {
             return;
         }
@@ -103,7 +103,7 @@ impl VerboseLog {
         say!("uswap: {used} of {limit} are in use: memory is managed from now on, of {}", names.join(", "));
     }
 
-    fn tell_unmanaged(&mut self, shared: &Shared) {
+    fn tell_unmanaged(&mut self, shared: &EngineContext) {
         for program in shared.of_memory.run.unmanaged.lock().expect("unmanaged").iter() {
             if self.unmanaged.insert((program.pid, program.name.clone())) {
                 let (name, pid, memory) = (&program.name, program.pid, pages(program.pages));
@@ -113,7 +113,7 @@ impl VerboseLog {
     }
 
     /// A limit that follows its cgroup moves all the time: a sixty-fourth is worth a word.
-    fn tell_limit(&mut self, shared: &Shared) {
+    fn tell_limit(&mut self, shared: &EngineContext) {
         let limit = shared.budget.limit();
         if (limit - self.limit).abs() > self.limit / 64 {
             say!("uswap: the budget is {} now, {} before", pages(limit), pages(self.limit));
@@ -122,7 +122,7 @@ impl VerboseLog {
     }
 
     /// Once of each program that limits its own heap.
-    fn tell_heaps(&mut self, shared: &Shared) {
+    fn tell_heaps(&mut self, shared: &EngineContext) {
         let processes = shared.managed.all();
         self.looked_at.retain(|pid| processes.contains_key(pid));
         for pid in processes.keys() {
@@ -135,7 +135,7 @@ impl VerboseLog {
         }
     }
 
-    fn tell_figures(&mut self, shared: &Shared, elapsed: Duration) {
+    fn tell_figures(&mut self, shared: &EngineContext, elapsed: Duration) {
         let (budget, counters, store) = (&shared.budget, &shared.counters, shared.store.stats());
         let swap: u64 = store.devices.iter().map(|device| device.slots_used << 12).sum();
         let now = Rates {

@@ -12,7 +12,7 @@ use uswap_sys::process;
 
 use crate::pager::address_space::Runner;
 use crate::pager::load_control::{LoadRecord, LoadTold, Question};
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use crate::run::load_control::servers::Looked;
 use uswap_sys::procfs::{self, Mode, Statm};
 
@@ -63,7 +63,7 @@ impl ControllerSeen {
 
 /// The controller's state.
 pub struct Controller {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     questions: Receiver<Question>,
     open: Vec<(Question, u32)>,
     control: LoadControl,
@@ -92,7 +92,7 @@ struct Pool {
 
 impl Controller {
     /// A controller that answers these questions.
-    pub fn new(shared: Arc<Shared>, questions: Receiver<Question>) -> Self {
+    pub fn new(shared: Arc<EngineContext>, questions: Receiver<Question>) -> Self {
         let control = LoadControl::tuned(shared.faults.turns());
         let now = Instant::now();
         Self {

@@ -24,7 +24,7 @@ use crate::remote::agent::unreachable::Callers;
 use crate::remote::inject::{AttachCandidates, AttacherHandle};
 use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteMessage;
-use crate::remote::{Message, Shared};
+use crate::remote::{EngineContext, Message};
 use crate::run::config::{Ram, RunConfig};
 use crate::run::measure::cgroup::{Balance, Cgroup};
 use crate::run::measure::cow_accounting::{CopiesAsked, ForkShares};
@@ -114,7 +114,7 @@ impl Watched {
 
 /// State of the governor's thread.
 pub struct Governor {
-    shared: Arc<Shared>,
+    shared: Arc<EngineContext>,
     engine: Statm,
     watched: HashMap<u32, Watched>,
     census_at: Instant,
@@ -148,7 +148,7 @@ impl Governor {
     /// # Errors
     /// /proc is not there.
     pub fn new(
-        shared: Arc<Shared>,
+        shared: Arc<EngineContext>,
         config: &RunConfig,
         shortage: Shortage,
         attacher: Option<AttacherHandle>,

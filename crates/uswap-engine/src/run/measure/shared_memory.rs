@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
 
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::run::measure::cgroup::{Cgroup, shared_memory_of_machine};
 use uswap_sys::procfs;
 
@@ -32,7 +32,7 @@ impl SharedMemory {
     }
 
     /// Looks at all processes of the tree, if there is so much shared memory in the machine at all.
-    pub fn look(&mut self, shared: &Shared, tree: &[u32]) {
+    pub fn look(&mut self, shared: &EngineContext, tree: &[u32]) {
         self.budget = self.budget.max((shared.budget.limit().max(0) as u64) << 12);
         if self.told || Instant::now() < self.next {
             return;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::pager::context::ManagedProcess;
-use crate::remote::Shared;
+use crate::remote::EngineContext;
 use crate::remote::inject::reason::{UnmanagedReason, why};
 use uswap_sys::procfs;
 
@@ -45,7 +45,7 @@ impl UnmanagedScan {
     /// Looks at all processes of the tree with their anonymous pages.
     pub fn look(
         &mut self,
-        shared: &Shared,
+        shared: &EngineContext,
         managed: &BTreeMap<u32, ManagedProcess>,
         tree: impl Iterator<Item = (u32, i64)>,
     ) {
