@@ -22,8 +22,9 @@ use uswap_sys::userfaultfd::Install;
 
 use crate::pager::context::{EngineContext, Mailbox};
 use crate::pager::event_loop::{Fault, Pager};
-use crate::pager::fault::install::Served;
+use crate::pager::fault::served::Served;
 use crate::pager::reclaim::staging::PageRun;
+use crate::pager::runner::Runner;
 use crate::pager::space::Space;
 
 /// Something that happened to the mappings.
@@ -46,17 +47,6 @@ pub enum Change<M> {
     },
     /// A copy of all the memory was made.
     Fork(Box<M>),
-}
-
-/// Who runs in an address space.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Runner {
-    /// The process; 0: not known.
-    pub process: u32,
-    /// The thread or process that executes orders.
-    pub helper: u32,
-    /// That is a thread of the process, whose work is not the program's.
-    pub within: bool,
 }
 
 /// What became of the runs of a tray that were ordered.

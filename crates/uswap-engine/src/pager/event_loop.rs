@@ -15,7 +15,7 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_sys::AlignedBuf;
 use uswap_sys::io::events::{Poller, Ready};
 
-use crate::pager::accounting::charge::URGENT;
+use crate::pager::accounting::budget::URGENT;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::context::{EngineContext, Mailbox, Message, Verdict};
 use crate::pager::io::direct_reads::{self, DirectReads};

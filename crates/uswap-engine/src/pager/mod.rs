@@ -15,4 +15,5 @@ pub mod latency;
 pub mod load_control;
 pub mod reclaim;
 pub mod record;
+pub mod runner;
 pub mod space;

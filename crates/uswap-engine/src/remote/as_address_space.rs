@@ -16,10 +16,11 @@ use uswap_sys::procfs::vmread::{self, RemoteRange};
 use uswap_sys::procfs::{self, Statm};
 use uswap_sys::userfaultfd::{Event, Install};
 
-use crate::pager::address_space::{AddressSpace, Change, Filled, Runner, StagedReader};
+use crate::pager::address_space::{AddressSpace, Change, Filled, StagedReader};
 use crate::pager::event_loop::Fault;
-use crate::pager::fault::install::Served;
+use crate::pager::fault::served::Served;
 use crate::pager::reclaim::staging::{PageRun, bits};
+use crate::pager::runner::Runner;
 use crate::remote::address_space::Remote;
 use crate::remote::agent::absence::SOCKET;
 use crate::remote::agent::processes::{self, robust_lists};

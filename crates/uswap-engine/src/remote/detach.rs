@@ -15,7 +15,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::page::word::PageState;
 use uswap_core::util::growth::{Growth, during};
@@ -25,6 +24,7 @@ use crate::pager::space::id::SpaceId;
 use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::agent::link::AgentLink;
+use crate::remote::detach_progress::DetachProgress;
 use crate::remote::{EngineContext, Message};
 use crate::run::attach::eligibility;
 
@@ -52,20 +52,6 @@ pub struct DetachState {
     /// The attacher has done its part.
     pub agents_gone: AtomicBool,
     outcome: Mutex<Option<DetachAsked>>,
-}
-
-/// A detach, under way or given up, as it is told to users.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DetachProgress {
-    /// It is under way.
-    pub running: bool,
-    /// Pages that were to come back when it began.
-    pub pages: u64,
-    /// Gauge: pages that are to come back still.
-    pub pages_left: u64,
-    /// Why it was given up; null: it was not.
-    pub error: Option<String>,
 }
 
 /// What was asked for last, and what came of it.

@@ -4,6 +4,7 @@ pub mod address_space;
 pub mod agent;
 pub mod as_address_space;
 pub mod detach;
+pub mod detach_progress;
 pub mod events;
 pub mod exclusive;
 pub mod fd_budget;

@@ -97,7 +97,7 @@ impl Pager {
         if space.active {
             return true;
         }
-        if let Err(error) = crate::pager::io::reader::prepare(&self.shared) {
+        if let Err(error) = crate::pager::io::reader::threads::prepare(&self.shared) {
             let text = format!("nothing to read pages with: {error}");
             self.shared.condemn(crate::pager::context::Verdict::Broken(text));
             return false;

@@ -443,7 +443,7 @@ impl Engine {
             if self.shared.of_memory.descriptors.are_short() {
                 self.shared.of_memory.descriptors.refill();
             }
-            reader::follow_load(&self.shared);
+            reader::threads::follow_load(&self.shared);
             self.talk.go_on(&self.shared);
             if let Some(status) = self.judged(&mut exhaustion) {
                 return status;

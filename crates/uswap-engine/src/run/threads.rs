@@ -90,7 +90,7 @@ pub fn start(
         spawn(format!("owner-{number}"), move || owner.run())?;
     }
     for device in shared.store.device_numbers() {
-        reader::open(shared, device)?;
+        reader::threads::open(shared, device)?;
     }
     let mut attacher = if config.attach {
         Some(AttacherHandle::new(shared.clone(), image.descriptor()?, stopping.clone()))
@@ -123,7 +123,7 @@ fn empty_thin_slabs(shared: &EngineContext, scratch: &mut WritebackScratch) {
 
 /// Whether writes take so long that several should be on their way at once.
 fn is_slow(shared: &EngineContext) -> bool {
-    shared.store.device_numbers().into_iter().any(|device| reader::is_far(shared, device))
+    shared.store.device_numbers().into_iter().any(|device| reader::threads::is_far(shared, device))
 }
 
 /// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.

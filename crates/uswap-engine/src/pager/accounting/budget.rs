@@ -25,6 +25,8 @@ const GROWTH_PAGES: i64 = 480;
 /// The most that it may be on a faster machine: decides when to look again, which costs little, not how much room is
 /// left unused.
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
+/// Memory is urgent when there is room for less than this, in pages.
+pub const URGENT: i64 = 64;
 /// Room that is left for others where there is ample memory, beside the reserve: 4 MiB.
 pub const AMPLE: i64 = 1024;
 /// Poll and reaction near the limit, in milliseconds.

@@ -12,15 +12,13 @@ use std::time::{Duration, Instant};
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::util::growth::{Growth, during};
 
-use crate::pager::accounting::budget::AMPLE;
+use crate::pager::accounting::budget::{AMPLE, URGENT};
 use crate::pager::accounting::groups::Short;
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Pager;
 use crate::pager::space::Space;
 use crate::pager::space::id::SpaceId;
 
-/// Memory is urgent when there is room for less than this, in pages.
-pub const URGENT: i64 = 64;
 /// How often a full store is asked to take a tray of a group.
 const WHEN_FULL: Duration = Duration::from_millis(10);
 

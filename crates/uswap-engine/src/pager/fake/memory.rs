@@ -18,11 +18,12 @@ use uswap_sys::io::events::{EventFd, Poller};
 use uswap_sys::procfs::pagemap::PresentRun;
 use uswap_sys::userfaultfd::Install;
 
-use crate::pager::address_space::{AddressSpace, Change, Filled, Runner, StagedReader};
+use crate::pager::address_space::{AddressSpace, Change, Filled, StagedReader};
 use crate::pager::context::{EngineContext, Mailbox};
 use crate::pager::event_loop::{Fault, Pager};
-use crate::pager::fault::install::Served;
+use crate::pager::fault::served::Served;
 use crate::pager::reclaim::staging::PageRun;
+use crate::pager::runner::Runner;
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;

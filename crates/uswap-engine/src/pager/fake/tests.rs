@@ -101,9 +101,9 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<EngineContext<FakeMemory>
     };
     let shared = Arc::new(shared);
     for device in shared.store.device_numbers() {
-        reader::open(&shared, device).expect("a lane");
+        reader::threads::open(&shared, device).expect("a lane");
     }
-    reader::prepare(&shared).expect("readers");
+    reader::threads::prepare(&shared).expect("readers");
     shared
 }
 

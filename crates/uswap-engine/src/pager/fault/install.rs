@@ -15,6 +15,7 @@ use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{Fault, Pager};
+use crate::pager::fault::served::Served;
 use crate::pager::latency::LatencyTier;
 use crate::pager::space::Space;
 
@@ -23,15 +24,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const MAX_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
-
-/// How an attempt to serve a page ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Served {
-    /// The page is there, or its address is none of ours any more.
-    Done,
-    /// Something is under way for it, or the kernel puts it off.
-    Wait,
-}
 
 impl<M: AddressSpace> Pager<M> {
     /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change

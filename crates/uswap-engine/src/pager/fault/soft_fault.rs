@@ -14,7 +14,8 @@ use uswap_core::util::growth::{Growth, during};
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::Pager;
-use crate::pager::fault::install::{Served, installed_bytes, shorten};
+use crate::pager::fault::install::{installed_bytes, shorten};
+use crate::pager::fault::served::Served;
 use crate::pager::latency::LatencyTier;
 use crate::pager::reclaim::staging::{Phase, StagingBatch};
 use crate::pager::space::Space;

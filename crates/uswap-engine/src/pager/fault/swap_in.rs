@@ -16,7 +16,8 @@ use uswap_sys::userfaultfd::Install;
 
 use crate::pager::address_space::AddressSpace;
 use crate::pager::event_loop::{MAX_INSTALL, Pager};
-use crate::pager::fault::install::{Served, installed_bytes, page_mut, shorten};
+use crate::pager::fault::install::{installed_bytes, page_mut, shorten};
+use crate::pager::fault::served::Served;
 use crate::pager::io::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::pager::latency::LatencyTier;
 use crate::pager::space::Space;

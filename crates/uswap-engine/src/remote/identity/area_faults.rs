@@ -3,7 +3,7 @@
 use uswap_abi::layout::PAGE;
 
 use crate::pager::address_space::AddressSpace;
-use crate::pager::fault::install::Served;
+use crate::pager::fault::served::Served;
 use crate::remote::identity::probe::is_proof;
 use crate::remote::{Pager, Space};
 

@@ -137,7 +137,7 @@ impl Control {
         match Request::decode(line) {
             Ok(Request::Pages { pid }) => {
                 let greeting = encode_answer(&PagesBegun { pid }) + "\n";
-                page_query::begin(shared, stream, pid, greeting).err().map(refusal)
+                page_query::serve::begin(shared, stream, pid, greeting).err().map(refusal)
             }
             request => Some(request.and_then(|request| self.obey(request, shared)).unwrap_or_else(refusal)),
         }

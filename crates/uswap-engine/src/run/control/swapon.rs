@@ -84,7 +84,8 @@ pub fn swapon(shared: &Arc<EngineContext>, spec: &str) -> Result<SwaponAnswer, S
     let device = slowed(device, &shared.faults);
     let added = shared.store.add_device(device, spec.priority());
     let number = added.ok_or("this run has had 255 swap devices, which is the most")?;
-    crate::pager::io::reader::open(shared, number).map_err(|error| format!("no threads to read from it: {error}"))?;
+    crate::pager::io::reader::threads::open(shared, number)
+        .map_err(|error| format!("no threads to read from it: {error}"))?;
     shared.budget.exhausted.store(false, SeqCst);
     let priority = spec.priority();
     shared.notice(format!("swap on {name}, {}, priority {priority}", human(size_bytes)));

@@ -10,8 +10,8 @@ use uswap_core::load_control::programs::Program;
 use uswap_core::load_control::{Key, LoadControl, LoadMachine, LoadSample, works};
 use uswap_sys::process;
 
-use crate::pager::address_space::Runner;
 use crate::pager::load_control::{LoadRecord, LoadTold, Question};
+use crate::pager::runner::Runner;
 use crate::remote::{EngineContext, Message};
 use crate::run::load_control::servers::Looked;
 use uswap_sys::procfs::{self, Mode, Statm};

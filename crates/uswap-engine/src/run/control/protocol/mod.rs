@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::pager::counters::CounterValues;
     use crate::pager::load_control::LoadFigures;
-    use crate::remote::detach::DetachProgress;
+    use crate::remote::detach_progress::DetachProgress;
     use answer::*;
     use status::*;
 

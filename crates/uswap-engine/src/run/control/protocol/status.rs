@@ -10,7 +10,7 @@ use uswap_device::ConnectionStatus;
 
 pub use crate::pager::counters::CounterValues;
 pub use crate::pager::load_control::{LoadFigures, LoadState};
-pub use crate::remote::detach::DetachProgress;
+pub use crate::remote::detach_progress::DetachProgress;
 
 /// A run and its figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
