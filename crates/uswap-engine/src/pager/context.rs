@@ -44,16 +44,8 @@ pub struct EngineContext<M: AddressSpace> {
     pub faults: FaultPoints,
     /// The owners' mailboxes, by owner number.
     pub mailboxes: Vec<Arc<Mailbox<M>>>,
-    /// Jobs for the workers that store trays.
-    pub evictions: Jobs<EvictJob<M>>,
-    /// Lists of pages for them.
-    pub tray_lists: Reserve<TrayList>,
     /// The threads that read devices.
     pub readers: Readers,
-    /// Why the tree must end, said once.
-    pub verdict: Mutex<Option<Verdict>>,
-    /// What the user should know, in the order it happened.
-    pub notices: Mutex<Vec<Notice>>,
     /// What the threads share of the kind of memory that is managed.
     pub of_memory: M::Shared,
     /// Who asks for pages.
@@ -64,16 +56,42 @@ pub struct EngineContext<M: AddressSpace> {
     pub twins: crate::pager::reclaim::fork_dedup::ForkDedup,
     /// The pool's share of the budget, as it was asked for and as it is.
     pub pool_share: crate::pager::accounting::pool_size::ShareTold,
-    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
-    pub zero_pages: crate::pager::counters::Gauge,
+    /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
+    pub managed: Managed,
+    /// What workers that store trays have to do.
+    pub storing: StoreQueue<M>,
+    /// What each pager tells of its spaces.
+    pub gauges: PagerGauges,
+    /// What the user is told.
+    pub said: Said,
+    /// What is touched, if the run is recorded.
+    pub recorder: Option<crate::pager::record::Recorder>,
+}
+
+/// What workers that store trays have to do.
+pub struct StoreQueue<M: AddressSpace> {
+    /// Jobs for the workers that store trays.
+    pub jobs: Jobs<EvictJob<M>>,
+    /// Lists of pages for them.
+    pub lists: Reserve<TrayList>,
+}
+
+/// What each pager tells of its spaces.
+pub struct PagerGauges {
     /// Pages that each owner could reclaim, as of its last look.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// By owner: memory is short, and it has no evictions under way.
     pub idle: Vec<std::sync::atomic::AtomicBool>,
-    /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
-    pub managed: Managed,
-    /// What is touched, if the run is recorded.
-    pub recorder: Option<crate::pager::record::Recorder>,
+    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
+    pub zero_pages: crate::pager::counters::Gauge,
+}
+
+/// What the user is told.
+pub struct Said {
+    /// Why the tree must end, said once.
+    pub verdict: Mutex<Option<Verdict>>,
+    /// What the user should know, in the order it happened.
+    pub notices: Mutex<Vec<Notice>>,
 }
 
 /// What an owner tells of a managed process.
@@ -185,7 +203,7 @@ impl<M: AddressSpace> EngineContext<M> {
 
     /// Ends the tree with a reason; the first one counts.
     pub fn condemn(&self, verdict: Verdict) {
-        self.verdict.lock().expect("verdict").get_or_insert(verdict);
+        self.said.verdict.lock().expect("verdict").get_or_insert(verdict);
         self.main_bell.ring();
     }
 
@@ -207,7 +225,7 @@ impl<M: AddressSpace> EngineContext<M> {
     }
 
     fn tell(&self, notice: Notice) {
-        during(Growth::Telling, || self.notices.lock().expect("notices").push(notice));
+        during(Growth::Telling, || self.said.notices.lock().expect("notices").push(notice));
         self.main_bell.ring();
     }
 }

@@ -17,6 +17,7 @@ use uswap_sys::io::events::{Poller, Ready};
 
 use crate::pager::accounting::budget::URGENT;
 use crate::pager::address_space::AddressSpace;
+use crate::pager::balance_state::BalanceState;
 use crate::pager::context::{EngineContext, Mailbox, Message, Verdict};
 use crate::pager::io::direct_reads::{self, DirectReads};
 use crate::pager::io::reader::Read;
@@ -55,20 +56,14 @@ pub struct Pager<M: AddressSpace> {
     absorbed: Instant,
     /// What it keeps for this kind of memory.
     pub of_memory: M::PerOwner,
-    next_victim: SpaceId,
     /// Kept for their room.
     spare_ids: Vec<Vec<SpaceId>>,
-    candidates: Vec<(SpaceId, u64)>,
-    /// Groups that are short of memory and for which nothing is under way here.
-    pub idle_groups: Vec<usize>,
     /// When load control was told of the spaces last.
     pub told_load: Instant,
-    /// When reclaim was last shared out over the spaces, and how long that took.
-    balanced: (Instant, Duration),
-    /// When pages were taken for groups last.
-    pub groups_balanced: Instant,
     /// What a swapoff has it bring in.
     pub bringing: Bringing,
+    /// How reclaim is shared out over its spaces.
+    pub balance: BalanceState,
 }
 
 /// A fault message.
@@ -118,13 +113,15 @@ impl<M: AddressSpace> Pager<M> {
             retry_at: None,
             last_sweep: Instant::now(),
             absorbed: Instant::now(),
-            next_victim: 0,
             spare_ids: Vec::new(),
-            candidates: Vec::with_capacity(64),
-            idle_groups: Vec::new(),
             told_load: Instant::now(),
-            balanced: (Instant::now(), Duration::ZERO),
-            groups_balanced: Instant::now(),
+            balance: BalanceState {
+                next_victim: 0,
+                candidates: Vec::with_capacity(64),
+                idle_groups: Vec::new(),
+                last: (Instant::now(), Duration::ZERO),
+                last_of_groups: Instant::now(),
+            },
             bringing: Bringing::default(),
         })
     }
@@ -351,20 +348,20 @@ impl<M: AddressSpace> Pager<M> {
             return self.set_helpless(false);
         }
         let begun = Instant::now();
-        let (last, took) = self.balanced;
+        let (last, took) = self.balance.last;
         let next = last + took * BALANCE_COST;
         if self.spaces.len() > FEW && begun < next && asked.is_empty() && self.shared.budget.has_room(URGENT) {
             return self.retry_by(next);
         }
         self.share_out(wanted, &asked);
-        self.balanced = (begun, begun.elapsed());
+        self.balance.last = (begun, begun.elapsed());
     }
 
     /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were `asked` for so many already.
     fn share_out(&mut self, wanted: i64, asked: &HashMap<SpaceId, u64>) {
         let manageable =
             self.spaces.values().filter(|space| space.can_evict()).map(|space| space.can_go() as i64).sum();
-        self.shared.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
+        self.shared.gauges.manageable[self.number].store(manageable, std::sync::atomic::Ordering::Relaxed);
         let left = (wanted as u64).saturating_sub(asked.values().sum());
         let (suspended, theirs) = self.suspended(left);
         let from_suspended = left.min(theirs);
@@ -391,11 +388,11 @@ impl<M: AddressSpace> Pager<M> {
         mut asked: impl FnMut(SpaceId, u64),
     ) {
         self.search_left(&is_one);
-        let mut candidates = std::mem::take(&mut self.candidates);
+        let mut candidates = std::mem::take(&mut self.balance.candidates);
         candidates.clear();
         let spaces = self.spaces.values().filter(|space| space.can_evict() && is_one(space));
         during(Growth::AddressSpaces, || candidates.extend(spaces.map(|space| (space.id, space.weight()))));
-        candidates.sort_unstable_by_key(|(id, _)| (*id <= self.next_victim, *id));
+        candidates.sort_unstable_by_key(|(id, _)| (*id <= self.balance.next_victim, *id));
         let total: u64 = candidates.iter().map(|(_, resident)| resident).sum();
         let mut left = wanted;
         if total > 0 && wanted > 0 {
@@ -406,16 +403,16 @@ impl<M: AddressSpace> Pager<M> {
             if share > 0 {
                 self.with_space(id, |owner, space| owner.reclaim(space, share));
                 left -= share;
-                self.next_victim = id;
+                self.balance.next_victim = id;
                 asked(id, share);
             }
         }
-        self.candidates = candidates;
+        self.balance.candidates = candidates;
     }
 
     /// Tells all owners whether this one has evictions under way.
     fn set_helpless(&mut self, helpless: bool) {
-        self.shared.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
+        self.shared.gauges.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.

@@ -2,6 +2,7 @@
 
 pub mod accounting;
 pub mod address_space;
+pub mod balance_state;
 pub mod context;
 pub mod counters;
 pub mod event_loop;

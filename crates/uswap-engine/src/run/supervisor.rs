@@ -330,21 +330,24 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<EngineContext>, Channel
         latencies: Default::default(),
         hasher,
         mailboxes,
-        evictions: Jobs::new(evict::MAX_STORING),
-        tray_lists: TrayList::reserve(evict::MAX_STORING + threads::MAX_WORKERS + 2 * owners),
         readers: Readers::new(faults.one_read),
         faults,
-        verdict: Mutex::default(),
-        notices: Mutex::default(),
         twins: crate::pager::reclaim::fork_dedup::ForkDedup::new(),
-        zero_pages: Default::default(),
         pool_share: ShareTold::new(config.pool_share),
-        manageable: (0..owners).map(|_| Default::default()).collect(),
-        idle: (0..owners).map(|_| Default::default()).collect(),
         page_callers: Default::default(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,
         managed: crate::pager::context::Managed::default(),
         recorder,
+        storing: crate::pager::context::StoreQueue {
+            jobs: Jobs::new(evict::MAX_STORING),
+            lists: TrayList::reserve(evict::MAX_STORING + threads::MAX_WORKERS + 2 * owners),
+        },
+        gauges: crate::pager::context::PagerGauges {
+            manageable: (0..owners).map(|_| Default::default()).collect(),
+            idle: (0..owners).map(|_| Default::default()).collect(),
+            zero_pages: Default::default(),
+        },
+        said: crate::pager::context::Said { verdict: Mutex::default(), notices: Mutex::default() },
     };
     Ok((Arc::new(shared), Channels { matches: match_jobs, tape, questions }))
 }
@@ -557,7 +560,7 @@ impl Engine {
                 self.shared.condemn(Verdict::Exhausted(text.into()));
             }
         }
-        let verdict = self.shared.verdict.lock().expect("verdict").clone()?;
+        let verdict = self.shared.said.verdict.lock().expect("verdict").clone()?;
         let left = self.shared.kill_tree();
         let (text, status) = match verdict {
             Verdict::Exhausted(text) => (text, exit::EXHAUSTED),
@@ -584,7 +587,7 @@ impl Engine {
                 say!("uswap: {}", news.text);
             }
         });
-        for notice in std::mem::take(&mut *self.shared.notices.lock().expect("notices")) {
+        for notice in std::mem::take(&mut *self.shared.said.notices.lock().expect("notices")) {
             if notice.grave || self.config.verbosity > 0 {
                 say!("uswap: {}", notice.text);
             }

@@ -102,7 +102,7 @@ impl<M: AddressSpace> Pager<M> {
     /// the tree is ended before it outgrows its budget.
     pub fn is_run_helpless(&self) -> bool {
         let budget = &self.shared.budget;
-        let idle = self.shared.idle.iter().all(|idle| idle.load(Relaxed));
+        let idle = self.shared.gauges.idle.iter().all(|idle| idle.load(Relaxed));
         budget.under_way() <= 0 && idle && !budget.exhausted.load(Relaxed)
     }
 
@@ -110,7 +110,10 @@ impl<M: AddressSpace> Pager<M> {
     fn are_groups_helpless(&self, space: &Space<M>) -> bool {
         let groups = &self.shared.groups;
         let exhausted = self.shared.budget.exhausted.load(Relaxed);
-        space.account.as_ref().is_some_and(|account| exhausted || groups.is_helpless(account, self.shared.idle.len()))
+        space
+            .account
+            .as_ref()
+            .is_some_and(|account| exhausted || groups.is_helpless(account, self.shared.gauges.idle.len()))
     }
 
     /// Reclaims for the groups that are above their own limits, the deepest first. Returns what was asked of each space.
@@ -120,25 +123,25 @@ impl<M: AddressSpace> Pager<M> {
             return asked;
         }
         let short = during(Growth::Groups, || self.shared.groups.short());
-        if short.is_empty() && self.idle_groups.is_empty() {
+        if short.is_empty() && self.balance.idle_groups.is_empty() {
             return asked;
         }
         // The run may have room, and go on for long with a full store.
         let exhausted = self.shared.budget.exhausted.load(Relaxed);
-        if exhausted && self.groups_balanced.elapsed() < WHEN_FULL {
+        if exhausted && self.balance.last_of_groups.elapsed() < WHEN_FULL {
             return asked;
         }
-        self.groups_balanced = Instant::now();
+        self.balance.last_of_groups = Instant::now();
         self.for_each_id(|owner, id| owner.with_space(id, |owner, space| owner.bind_account(space)));
-        let mut idle = std::mem::take(&mut self.idle_groups);
+        let mut idle = std::mem::take(&mut self.balance.idle_groups);
         idle.clear();
         for short in &short {
             if self.balance_group(short, &mut asked) {
                 during(Growth::Groups, || idle.push(short.group));
             }
         }
-        self.idle_groups = idle;
-        self.shared.groups.set_idle(self.number, &self.idle_groups);
+        self.balance.idle_groups = idle;
+        self.shared.groups.set_idle(self.number, &self.balance.idle_groups);
         asked
     }
 

@@ -83,21 +83,24 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<EngineContext<FakeMemory>
         latencies: Default::default(),
         hasher,
         mailboxes,
-        evictions: Jobs::new(MAX_STORING),
-        tray_lists: TrayList::reserve(MAX_STORING + 4),
         readers: Readers::new(faults.one_read),
         faults,
-        verdict: Default::default(),
-        notices: Default::default(),
         page_callers: Default::default(),
         main_bell: EventFd::new().expect("an eventfd"),
         twins: ForkDedup::new(),
         pool_share: ShareTold::new(PoolShare::Fixed(50.0)),
-        zero_pages: Default::default(),
-        manageable: vec![Default::default()],
-        idle: vec![Default::default()],
         managed: Default::default(),
         recorder: None,
+        storing: crate::pager::context::StoreQueue {
+            jobs: Jobs::new(MAX_STORING),
+            lists: TrayList::reserve(MAX_STORING + 4),
+        },
+        gauges: crate::pager::context::PagerGauges {
+            manageable: vec![Default::default()],
+            idle: vec![Default::default()],
+            zero_pages: Default::default(),
+        },
+        said: crate::pager::context::Said { verdict: Default::default(), notices: Default::default() },
     };
     let shared = Arc::new(shared);
     for device in shared.store.device_numbers() {
@@ -256,11 +259,11 @@ impl Rig {
     /// The books of all spaces agree.
     fn audit(&mut self) {
         self.owner.for_each_id(|owner, id| owner.with_space(id, |owner, space| owner.audit(space)));
-        assert_eq!(*self.shared.verdict.lock().expect("verdict"), None);
+        assert_eq!(*self.shared.said.verdict.lock().expect("verdict"), None);
     }
 
     fn notices(&self) -> String {
-        let notices = self.shared.notices.lock().expect("notices");
+        let notices = self.shared.said.notices.lock().expect("notices");
         notices.iter().map(|notice| notice.text.clone() + "\n").collect()
     }
 }

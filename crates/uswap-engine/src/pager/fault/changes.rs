@@ -87,7 +87,7 @@ impl<M: AddressSpace> Pager<M> {
             }
         });
         space.counts.zeros -= zeros;
-        self.shared.zero_pages.sub(zeros);
+        self.shared.gauges.zero_pages.sub(zeros);
     }
 
     /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
@@ -212,7 +212,7 @@ impl<M: AddressSpace> Pager<M> {
         child.trays = parent.trays.inherited();
         child.counts.stored = parent.counts.stored;
         child.counts.zeros = parent.counts.zeros;
-        self.shared.zero_pages.add(child.counts.zeros);
+        self.shared.gauges.zero_pages.add(child.counts.zeros);
         let (mut ordered, resident) = (Vec::new(), &mut child.counts.resident);
         child.table.for_each_mut(|address, word| {
             match word.state() {

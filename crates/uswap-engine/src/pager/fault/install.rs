@@ -301,7 +301,7 @@ impl<M: AddressSpace> Pager<M> {
     pub fn become_resident(&mut self, space: &mut Space<M>, address: u64, word: PageWord) {
         if space.table.get(address).state() == PageState::Zero {
             space.counts.zeros -= 1;
-            self.shared.zero_pages.sub(1);
+            self.shared.gauges.zero_pages.sub(1);
         }
         space.policy.join(&mut space.table, address, word);
         space.counts.resident += 1;

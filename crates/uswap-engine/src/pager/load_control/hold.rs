@@ -96,7 +96,7 @@ impl<M: AddressSpace> Pager<M> {
     /// Whether another owner's held spaces give so many pages, and are about to.
     pub fn others_give(&self, wanted: u64) -> bool {
         let load = &self.shared.load;
-        let other_owners = || self.shared.idle.iter().enumerate().filter(|(number, _)| *number != self.number);
+        let other_owners = || self.shared.gauges.idle.iter().enumerate().filter(|(number, _)| *number != self.number);
         load.is_holding()
             && load.suspended_elsewhere(self.number) >= wanted as i64
             && self.shared.budget.has_room(0)

@@ -332,7 +332,7 @@ impl<M: AddressSpace> Pager<M> {
             return false;
         };
         let pages = job.pages.pages.len() as u32;
-        if let Err(job) = self.shared.evictions.push(job) {
+        if let Err(job) = self.shared.storing.jobs.push(job) {
             self.shared.release_kept(&job);
             space.trays.staged.push_front(number);
             self.retry_soon();
@@ -348,7 +348,7 @@ impl<M: AddressSpace> Pager<M> {
         let inherited = space.trays.get(number).inherited;
         let reader = space.memory.reader()?;
         let tray = space.trays.get(number);
-        let mut list = self.shared.tray_lists.take(space.id as usize, 1, Need::System)?;
+        let mut list = self.shared.storing.lists.take(space.id as usize, 1, Need::System)?;
         list.pages.clear();
         for bit in bits(tray.live) {
             let slot = number * TRAY_PAGES + bit;

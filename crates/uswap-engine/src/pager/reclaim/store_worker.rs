@@ -16,7 +16,7 @@ const TRAY: usize = TRAY_PAGES as usize;
 pub fn run<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     let mut worker = Worker::new(shared);
     shared.faults.serve_without_growth();
-    while let Some(job) = shared.evictions.take() {
+    while let Some(job) = shared.storing.jobs.take() {
         worker.serve(job);
     }
 }
@@ -25,8 +25,8 @@ pub fn run<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
 #[cfg(test)]
 pub fn store_waiting<M: AddressSpace>(shared: &EngineContext<M>) {
     let mut worker = Worker::new(shared);
-    while shared.evictions.waiting() > 0 {
-        worker.serve(shared.evictions.take().expect("a job waits"));
+    while shared.storing.jobs.waiting() > 0 {
+        worker.serve(shared.storing.jobs.take().expect("a job waits"));
     }
 }
 

@@ -46,7 +46,7 @@ impl<M: AddressSpace> Pager<M> {
         space.table.set(address, word.zero(space.policy.evict(word)));
         space.counts.zeros += 1;
         space.readahead.first_touches.was_zeros();
-        self.shared.zero_pages.add(1);
+        self.shared.gauges.zero_pages.add(1);
         self.shared.counters.swpout_zero.add(1);
     }
 }

@@ -19,7 +19,7 @@ use crate::run::measure::unmanaged::{self, Unmanaged};
 
 /// All figures of the run so far, by the kernel's names where it has one.
 pub fn figures(shared: &EngineContext) -> RunFigures {
-    let store = with_zeros(shared.store.stats(), shared.zero_pages.get());
+    let store = with_zeros(shared.store.stats(), shared.gauges.zero_pages.get());
     let run = &shared.of_memory.run;
     let of_run = RunFigures {
         counters: shared.counters.snapshot(),

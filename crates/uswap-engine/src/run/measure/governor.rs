@@ -26,6 +26,7 @@ use crate::remote::sched::boost::PriorityBoost;
 use crate::remote::shared::RemoteMessage;
 use crate::remote::{EngineContext, Message};
 use crate::run::config::{Ram, RunConfig};
+use crate::run::measure::census_state::CensusState;
 use crate::run::measure::cgroup::{Balance, Cgroup};
 use crate::run::measure::cow_accounting::{CopiesAsked, ForkShares};
 use crate::run::measure::cow_plausibility::ToldShares;
@@ -117,14 +118,10 @@ pub struct Governor {
     shared: Arc<EngineContext>,
     engine: Statm,
     watched: HashMap<u32, Watched>,
-    census_at: Instant,
-    census_took: Duration,
     shares: ForkShares,
     told_shares: ToldShares,
     shared_pages: i64,
     automatic: Option<Balance>,
-    census: UnmanagedScan,
-    callers: Callers,
     attacher: Option<AttacherHandle>,
     /// Pages that processes have let go of, and when.
     leaving: Vec<(Instant, i64)>,
@@ -140,6 +137,8 @@ pub struct Governor {
     hurry: PriorityBoost,
     shared_memory: SharedMemory,
     outgrown: Outgrown,
+    /// When unmanaged programs were looked for.
+    pub scan: CensusState,
 }
 
 impl Governor {
@@ -166,14 +165,16 @@ impl Governor {
             shared,
             engine,
             watched,
-            census_at: long_ago,
-            census_took: Duration::ZERO,
             shares: ForkShares::default(),
             told_shares: ToldShares::default(),
             shared_pages: 0,
             automatic,
-            census: UnmanagedScan::default(),
-            callers: Callers::default(),
+            scan: CensusState {
+                last: long_ago,
+                took: Duration::ZERO,
+                found: UnmanagedScan::default(),
+                callers: Callers::default(),
+            },
             attacher,
             leaving: Vec::new(),
             share: PoolSizer::new(config.pool_share),
@@ -335,7 +336,7 @@ impl Governor {
     /// Pages in use that can be neither evicted nor dropped.
     fn fixed(&self, used: i64) -> i64 {
         let pool = (self.shared.store.pool_bytes() >> 12) as i64;
-        let manageable: i64 = self.shared.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
+        let manageable: i64 = self.shared.gauges.manageable.iter().map(|pages| pages.load(SeqCst)).sum();
         (used - pool - manageable).max(0)
     }
 
@@ -378,11 +379,11 @@ impl Governor {
         let mut pids: Vec<(u32, u32)> = managed.iter().map(|(pid, process)| (*pid, process.reader)).collect();
         let budget = &self.shared.budget;
         let near = self.attacher.is_some() && budget.usage() > budget.activation() / 2;
-        let soon = (self.census_took * CENSUS_COST).clamp(CENSUS_SOON, CENSUS);
-        if self.census_at.elapsed() >= if near { soon } else { CENSUS } {
-            self.census_at = Instant::now();
+        let soon = (self.scan.took * CENSUS_COST).clamp(CENSUS_SOON, CENSUS);
+        if self.scan.last.elapsed() >= if near { soon } else { CENSUS } {
+            self.scan.last = Instant::now();
             let tree = self.watched.iter().map(|(pid, watched)| (*pid, watched.memory.anonymous));
-            self.census.look(&self.shared, managed, tree);
+            self.scan.found.look(&self.shared, managed, tree);
             let agents = processes::of(managed);
             let mut tree = self.shared.of_memory.tree.members();
             tree.retain(|pid| !agents.contains(pid));
@@ -392,14 +393,14 @@ impl Governor {
                 let is_alive = |pid| watched.contains_key(&pid) || managed.contains_key(&pid) || tree.contains(&pid);
                 self.shared.groups.dismiss_all_but(is_alive);
             }
-            self.callers.look(&self.shared, managed, &tree);
+            self.scan.callers.look(&self.shared, managed, &tree);
             self.shared_memory.look(&self.shared, &tree);
             // Who speaks for nobody yet, or has its parent's memory until it executes something.
             tree.retain(|pid| {
                 self.watched.contains_key(pid) || managed.contains_key(pid) || !processes::has_anothers_memory(*pid)
             });
             self.tell_attacher(managed, &tree);
-            self.census_took = self.census_at.elapsed();
+            self.scan.took = self.scan.last.elapsed();
             pids.extend(tree.into_iter().map(|pid| (pid, pid)));
         }
         for (pid, reader) in pids {

@@ -1,5 +1,6 @@
 //! What the tree uses, and how much it may.
 
+pub mod census_state;
 pub mod cgroup;
 pub mod cow_accounting;
 pub mod cow_plausibility;
