@@ -1,7 +1,9 @@
-//! Compiles the agent: freestanding, one shared object without dependencies, to be carried inside the binary.
+//! Compiles the agent: freestanding, one shared object without dependencies, to be carried inside
+//! the binary.
 //!
-//! It is not an ordinary cargo target, because its symbols must stay hidden from the programs it is loaded into (only
-//! the interposed calls are exported) and because nothing of std or of a libc may come along.
+//! It is not an ordinary cargo target, because its symbols must stay hidden from the programs it is
+//! loaded into (only the interposed calls are exported) and because nothing of std or of a libc may
+//! come along.
 
 use std::path::Path;
 use std::process::Command;

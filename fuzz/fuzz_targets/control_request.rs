@@ -1,5 +1,5 @@
-//! Whatever a caller of the control socket sends is a request or an error that can be told, and a request is the same
-//! after it was sent once more.
+//! Whatever a caller of the control socket sends is a request or an error that can be told, and a
+//! request is the same after it was sent once more.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Whatever a server says in the handshake is understood or refused; an export that is accepted suits pages.
+//! Whatever a server says in the handshake is understood or refused; an export that is accepted
+//! suits pages.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

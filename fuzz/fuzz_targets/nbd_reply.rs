@@ -1,4 +1,5 @@
-//! Whatever a server sends, the decoder keeps within what was asked for, and however the bytes are cut it comes to the same.
+//! Whatever a server sends, the decoder keeps within what was asked for, and however the bytes are
+//! cut it comes to the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

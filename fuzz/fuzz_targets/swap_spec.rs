@@ -1,5 +1,5 @@
-//! A swap specification is read or refused; a place that is read is never empty, and places that are completed once are
-//! complete.
+//! A swap specification is read or refused; a place that is read is never empty, and places that
+//! are completed once are complete.
 #![no_main]
 
 use std::path::Path;

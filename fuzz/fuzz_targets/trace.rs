@@ -1,4 +1,5 @@
-//! Any bytes are a trace or an error that can be told; a compact trace that is read is written back as it was.
+//! Any bytes are a trace or an error that can be told; a compact trace that is read is written back
+//! as it was.
 #![no_main]
 
 use std::io::Cursor;

@@ -1,8 +1,9 @@
 //! The gate: every MOVE is wholly before or wholly after every event of its userfaultfd.
 //!
-//! `UFFDIO_MOVE` does not check that its source is still registered. Were the agent to execute an order that was
-//! decided before an unmap event and run after it, the pages of a *new* mapping at that address would be
-//! taken from a program that has no idea. So the two sides take turns, in the manner of Dekker:
+//! `UFFDIO_MOVE` does not check that its source is still registered. Were the agent to execute an
+//! order that was decided before an unmap event and run after it, the pages of a *new* mapping at
+//! that address would be taken from a program that has no idea. So the two sides take turns, in the
+//! manner of Dekker:
 //!
 //! ```text
 //! agent                                    owner of the userfaultfd
@@ -16,12 +17,13 @@
 //! busy = 0
 //! ```
 //!
-//! Each side first writes its own word and then, behind a sequentially consistent fence, reads the other's: at least
-//! one of them sees the other. What the agent did inside is seen by the owner because `busy = 0` is a release that
-//! the owner acquires, and the other way round by `reads_done`. `models.rs` tries every interleaving.
+//! Each side first writes its own word and then, behind a sequentially consistent fence, reads the
+//! other's: at least one of them sees the other. What the agent did inside is seen by the owner
+//! because `busy = 0` is a release that the owner acquires, and the other way round by
+//! `reads_done`. `models.rs` tries every interleaving.
 //!
-//! The owner's wait is bounded by one ioctl of 64 pages, or, when the agent is stopped inside it, taken up again later
-//! by the owner (the gate stays closed meanwhile).
+//! The owner's wait is bounded by one ioctl of 64 pages, or, when the agent is stopped inside it,
+//! taken up again later by the owner (the gate stays closed meanwhile).
 
 use crate::atomic::{
     AtomicU32,
@@ -68,7 +70,8 @@ impl Gate {
         self.busy.store(0, Release);
     }
 
-    /// Owner: from now on no agent goes in. To be followed by [`Gate::is_quiet`] until that is true.
+    /// Owner: from now on no agent goes in. To be followed by [`Gate::is_quiet`] until that is
+    /// true.
     pub fn close(&self) {
         self.reads_started.fetch_add(1, Relaxed);
         fence(SeqCst);

@@ -1,8 +1,10 @@
-//! The hand-over of pages: what agent and owner tell each other about one tray while its order is executed.
+//! The hand-over of pages: what agent and owner tell each other about one tray while its order is
+//! executed.
 //!
-//! A page's word says *in flight* from the order on until the owner knows what became of it. The agent moves page by page
-//! under the gate and says in the same passage what has arrived; at the end it says that the order is completed.
-//! The owner looks when it is notified, at any moment, and before it reads events, with the gate closed:
+//! A page's word says *in flight* from the order on until the owner knows what became of it. The
+//! agent moves page by page under the gate and says in the same passage what has arrived; at the
+//! end it says that the order is completed. The owner looks when it is notified, at any moment, and
+//! before it reads events, with the gate closed:
 //!
 //! ```text
 //! agent, for each passage of the gate         owner
@@ -11,9 +13,9 @@
 //! arrived(slots)                              completed: the rest stayed where it was
 //! after the last: complete()                  event: cancel what it touches; its words are no longer in flight
 //! ```
-//! Read the other way round, a page that arrived in between would be taken for one that stayed, and the program would
-//! read zeros. An arrival that was told outside the gate would be missed by a remap, and lost in the same way.
-//! `models.rs` tries every interleaving, also of the two mistakes.
+//! Read the other way round, a page that arrived in between would be taken for one that stayed, and
+//! the program would read zeros. An arrival that was told outside the gate would be missed by a
+//! remap, and lost in the same way. `models.rs` tries every interleaving, also of the two mistakes.
 
 use crate::atomic::{
     AtomicU32, AtomicU64,
@@ -52,8 +54,8 @@ impl HandOver {
         self.cancelled.fetch_or(1 << run, SeqCst);
     }
 
-    /// Owner: whether all `pushed` orders are completed, and the slots that hold a page. In this order: what has arrived
-    /// is everything if it is completed.
+    /// Owner: whether all `pushed` orders are completed, and the slots that hold a page. In this
+    /// order: what has arrived is everything if it is completed.
     pub fn look(&self, pushed: u32) -> (bool, u64) {
         let completed = self.completed.load(Acquire) == pushed;
         (completed, self.filled.load(SeqCst))

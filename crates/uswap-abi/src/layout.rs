@@ -1,18 +1,21 @@
-//! Where things lie in the agent's area: one reservation of address space per process, inherited by fork.
+//! Where things lie in the agent's area: one reservation of address space per process, inherited by
+//! fork.
 //!
 //! ```text
 //! guard | stack and header | guard | SA: 64 x TRAYS pages | identity | proofs | notice | SB: 64 x TRAYS pages | nonce | guard
 //! ```
-//! - **SA** is registered on the event userfaultfd, so that a MOVE out of the program passes that fd's fence.
-//! - **SB** is registered on the second userfaultfd, which has no events and answers a missing page with SIGBUS (EFAULT
-//!   to `process_vm_readv`): staged pages are read and dropped there.
-//! - the **identity** page is never present in a parent; the engine installs it in a fork child, whose agent
-//!   learns from it which of the engine's spaces it belongs to.
-//! - the **proofs** are pages that are missing until the engine installs one: the process in whose memory it appears has
-//!   the address space of that userfaultfd.
-//! - the **notice** page is registered like SA and never present: dropping it makes an event, by which the engine learns
-//!   when a note was left, in the order of all other events.
-//! - the **nonce** page is read together with every staged page: it proves that the reader looks at the image it means.
+//! - **SA** is registered on the event userfaultfd, so that a MOVE out of the program passes that
+//!   fd's fence.
+//! - **SB** is registered on the second userfaultfd, which has no events and answers a missing page
+//!   with SIGBUS (EFAULT to `process_vm_readv`): staged pages are read and dropped there.
+//! - the **identity** page is never present in a parent; the engine installs it in a fork child,
+//!   whose agent learns from it which of the engine's spaces it belongs to.
+//! - the **proofs** are pages that are missing until the engine installs one: the process in whose
+//!   memory it appears has the address space of that userfaultfd.
+//! - the **notice** page is registered like SA and never present: dropping it makes an event, by
+//!   which the engine learns when a note was left, in the order of all other events.
+//! - the **nonce** page is read together with every staged page: it proves that the reader looks at
+//!   the image it means.
 //!
 //! The guards keep the kernel from merging the area with mappings of the program.
 
@@ -29,7 +32,8 @@ pub const SLOTS: u32 = TRAYS * TRAY_PAGES;
 pub const STACK_BYTES: u64 = 32 * PAGE;
 /// Offset of the header page in the area: the lowest page above the first guard.
 pub const HEADER: u64 = PAGE;
-/// In the header: set when the engine has answered the agent, for the thread that waits for it before the program begins.
+/// In the header: set when the engine has answered the agent, for the thread that waits for it
+/// before the program begins.
 pub const ANSWERED: u64 = HEADER;
 /// Offset just above the stack, which grows down towards the header.
 pub const STACK_TOP: u64 = PAGE + STACK_BYTES;
@@ -50,11 +54,13 @@ pub const NONCE: u64 = SB + SLOTS as u64 * PAGE;
 /// Bytes of the whole area.
 pub const AREA_BYTES: u64 = NONCE + 2 * PAGE;
 
-/// Offset of the address of a word, outside of all stacks, that the kernel clears when a thread ends (0: there is none
-/// that is known), in the header page. For programs that the agent was brought to.
+/// Offset of the address of a word, outside of all stacks, that the kernel clears when a thread
+/// ends (0: there is none that is known), in the header page. For programs that the agent was
+/// brought to.
 pub const TID_WORD: u64 = HEADER + 32;
 
-/// Bytes before and after the head of a thread's robust list that belong to its control block, generously for glibc and musl.
+/// Bytes before and after the head of a thread's robust list that belong to its control block,
+/// generously for glibc and musl.
 pub const CONTROL_BLOCK: (u64, u64) = (1024, 3072);
 
 /// Offset of a word of the header page, for tests: not 0 where hooks announce nothing.

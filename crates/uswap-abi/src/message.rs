@@ -8,9 +8,9 @@
 //! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]
 //! then: each byte that the engine sends is a ring of the doorbell
 //! ```
-//! A fork child that cannot connect (another root directory, another user, another /proc) makes a pair of sockets and
-//! calls: it names its thread [`CALL_NAME`] and the number of the far end. The engine fetches that with pidfd_getfd, and
-//! all goes on as above.
+//! A fork child that cannot connect (another root directory, another user, another /proc) makes a
+//! pair of sockets and calls: it names its thread [`CALL_NAME`] and the number of the far end. The
+//! engine fetches that with pidfd_getfd, and all goes on as above.
 //!
 //! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
 
@@ -38,7 +38,8 @@ pub const WELCOME_NONCE_HI_AT: usize = 2;
 pub const HELLO_AREA_AT: usize = 1;
 /// Hello: thread id of the agent in its own pid namespace.
 pub const HELLO_TID_AT: usize = 2;
-/// Hello: first word of the identity page (0 in an image that is not a fork child of a managed parent).
+/// Hello: first word of the identity page (0 in an image that is not a fork child of a managed
+/// parent).
 pub const HELLO_IDENTITY_AT: usize = 3;
 /// Hello: 0, or the errno with which no userfaultfd could be made.
 pub const HELLO_ERRNO_AT: usize = 4;

@@ -1,8 +1,8 @@
 //! The two-thread protocols under every interleaving that the memory model allows:
 //! `RUSTFLAGS="--cfg loom" cargo test -p uswap-abi --release`.
 //!
-//! What is shared besides the protocol's own words is accessed with relaxed ordering on purpose: it is right only if
-//! the protocol orders it.
+//! What is shared besides the protocol's own words is accessed with relaxed ordering on purpose: it
+//! is right only if the protocol orders it.
 
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -231,7 +231,8 @@ impl<'a> Pages<'a> {
         (0..PAGES as usize).filter(|page| pages & 1 << page != 0).for_each(|page| self.words[page] = word);
     }
 
-    /// mremap of the first page: under the gate the ring is absorbed, the order cancelled, and the word moves along.
+    /// mremap of the first page: under the gate the ring is absorbed, the order cancelled, and the
+    /// word moves along.
     fn remap(&mut self) {
         let transfer = self.transfer;
         transfer.gate.close();

@@ -1,7 +1,9 @@
-//! The queue of orders, and the protocol by which its consumer goes to sleep without losing a wake-up.
+//! The queue of orders, and the protocol by which its consumer goes to sleep without losing a
+//! wake-up.
 //!
-//! One producer (the engine), one consumer (the agent). Producer and consumer each write a word of their own and then
-//! read the other's, with a sequentially consistent fence in between, so at least one of them sees the other:
+//! One producer (the engine), one consumer (the agent). Producer and consumer each write a word of
+//! their own and then read the other's, with a sequentially consistent fence in between, so at
+//! least one of them sees the other:
 //!
 //! ```text
 //! producer                         consumer
@@ -18,7 +20,8 @@ use crate::atomic::{
     fence,
 };
 
-/// A queue of at most `LENGTH` words, a power of two. All zero is an empty queue whose consumer is awake.
+/// A queue of at most `LENGTH` words, a power of two. All zero is an empty queue whose consumer is
+/// awake.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Queue<const LENGTH: usize> {
@@ -41,7 +44,8 @@ impl<const LENGTH: usize> Queue<LENGTH> {
         Self { sleeping: zero(), head: zero(), tail: zero(), words: core::array::from_fn(|_| zero()) }
     }
 
-    /// Producer: pushes a word. Returns whether the bell must be rung. The caller knows that there is room.
+    /// Producer: pushes a word. Returns whether the bell must be rung. The caller knows that there
+    /// is room.
     #[must_use]
     pub fn push(&self, word: u32) -> bool {
         let () = Self::POWER_OF_TWO;

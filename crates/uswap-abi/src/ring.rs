@@ -1,9 +1,9 @@
 //! The ring: orders from the engine, results from the agent.
 //!
-//! A *tray* is 64 consecutive staging slots and the order that concerns them. The engine fills in a tray's runs and
-//! pushes its number with an operation; the agent executes and publishes results run by run (so that the owner can
-//! absorb what happened before an event) and at last the tray as a whole. One producer (the space's owner), one
-//! consumer (the agent).
+//! A *tray* is 64 consecutive staging slots and the order that concerns them. The engine fills in a
+//! tray's runs and pushes its number with an operation; the agent executes and publishes results
+//! run by run (so that the owner can absorb what happened before an event) and at last the tray as
+//! a whole. One producer (the space's owner), one consumer (the agent).
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::gate::Gate;
@@ -62,7 +62,8 @@ pub enum RunResult {
     ThreadPage = 3,
     /// The kernel refused: shared by a fork, or pinned (EBUSY).
     Busy = 4,
-    /// The kernel refused the range: border of a mapping, protection, mlock (EINVAL), a guard (EFAULT), or nothing there (ENOENT).
+    /// The kernel refused the range: border of a mapping, protection, mlock (EINVAL), a guard
+    /// (EFAULT), or nothing there (ENOENT).
     Refused = 5,
     /// An event is pending (EAGAIN) for longer than the agent waits.
     Again = 6,
@@ -71,7 +72,8 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// The number of this result, with the kernel's answer (a negative errno) if that is worth knowing.
+    /// The number of this result, with the kernel's answer (a negative errno) if that is worth
+    /// knowing.
     #[must_use]
     pub fn with_answer(self, answer: i32) -> u32 {
         self as u32 | answer.unsigned_abs() << ERRNO_SHIFT
@@ -131,12 +133,14 @@ pub struct OrderTray {
     pub hand_over: HandOver,
     /// Bit s: slot s could not be brought from SA to SB.
     pub stuck: AtomicU64,
-    /// Bit s: slot s may hold a page, but the agent was not allowed to look; the owner looks in its place.
+    /// Bit s: slot s may hold a page, but the agent was not allowed to look; the owner looks in its
+    /// place.
     pub unseen: AtomicU64,
-    /// Bit s: the page of slot s may be one that the kernel takes when it likes, because the program had freed it
-    /// (MADV_FREE): it could not be written to.
+    /// Bit s: the page of slot s may be one that the kernel takes when it likes, because the
+    /// program had freed it (MADV_FREE): it could not be written to.
     pub clean: AtomicU64,
-    /// The errno of a drop that the kernel refused: what the tray holds is old. 0: it was not refused.
+    /// The errno of a drop that the kernel refused: what the tray holds is old. 0: it was not
+    /// refused.
     pub leftovers: AtomicU32,
     padding: AtomicU32,
     /// The runs.
@@ -149,7 +153,8 @@ pub struct OrderTray {
 pub struct Ring {
     /// Who may MOVE, who may read events.
     pub gate: Gate,
-    /// 1 once the space has registered memory: from then on the program must not outlive its engine.
+    /// 1 once the space has registered memory: from then on the program must not outlive its
+    /// engine.
     pub active: AtomicU32,
     /// 1 where the program's pages may be write-protected.
     pub protects: AtomicU32,
@@ -159,7 +164,8 @@ pub struct Ring {
     pub move_delay: AtomicU32,
     /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
     pub forget_threads: AtomicU32,
-    /// For tests: one in so many moves that succeed is taken for one that reported EEXIST after it moved (0: none).
+    /// For tests: one in so many moves that succeed is taken for one that reported EEXIST after it
+    /// moved (0: none).
     pub move_lies: AtomicU32,
     /// For tests: what a move reports is believed.
     pub trust_move: AtomicU32,
@@ -175,7 +181,8 @@ pub struct Ring {
     pub silent_hooks: AtomicU32,
     /// For tests: fork children do not inherit the staging slots.
     pub bare_staging: AtomicU32,
-    /// Fault point of tests: microseconds that the agent waits before it writes to what it has moved.
+    /// Fault point of tests: microseconds that the agent waits before it writes to what it has
+    /// moved.
     pub dirty_delay: AtomicU32,
     /// For tests: what was moved is not written to.
     pub keep_clean: AtomicU32,
@@ -190,8 +197,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Engine: pushes an order. Returns whether the doorbell must be rung. The engine never has more than two
-    /// orders per tray under way, so the queue cannot overflow.
+    /// Engine: pushes an order. Returns whether the doorbell must be rung. The engine never has
+    /// more than two orders per tray under way, so the queue cannot overflow.
     #[must_use]
     pub fn push(&self, operation: Operation, tray: u32) -> bool {
         self.orders.push((operation as u32) << 16 | tray)

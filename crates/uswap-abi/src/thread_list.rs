@@ -1,9 +1,11 @@
-//! Where the engine tells the agent of the threads' robust lists, if the agent may not ask for them.
+//! Where the engine tells the agent of the threads' robust lists, if the agent may not ask for
+//! them.
 //!
-//! An agent that is a process of its own has the credentials that the program began with, and no capabilities. The kernel
-//! lets it ask nothing of a program that has changed its user or its user namespace (get_robust_list(2) wants what ptrace
-//! wants). Then the engine asks, before each order to fill a tray. A version, odd while the list is being written, keeps
-//! the agent from half a list.
+//! An agent that is a process of its own has the credentials that the program began with, and no
+//! capabilities. The kernel lets it ask nothing of a program that has changed its user or its user
+//! namespace (get_robust_list(2) wants what ptrace wants). Then the engine asks, before each order
+//! to fill a tray. A version, odd while the list is being written, keeps the agent from half a
+//! list.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -42,7 +44,8 @@ impl ThreadList {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Engine: replaces the list. What does not fit is counted, so that the agent sees that it does not know all.
+    /// Engine: replaces the list. What does not fit is counted, so that the agent sees that it does
+    /// not know all.
     pub fn write(&self, heads: impl Iterator<Item = u64>) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -58,8 +61,8 @@ impl ThreadList {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Agent: calls `act` with each head. `false`: there is no list yet, it was being written, or it is too short; what
-    /// `act` was told then is not all.
+    /// Agent: calls `act` with each head. `false`: there is no list yet, it was being written, or
+    /// it is too short; what `act` was told then is not all.
     pub fn read(&self, mut act: impl FnMut(u64)) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let count = self.count.load(Ordering::Relaxed) as usize;

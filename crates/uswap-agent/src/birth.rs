@@ -1,16 +1,18 @@
 //! How the agent comes to life.
 //!
-//! It is a process of its own that shares the program's memory (clone with CLONE_VM, without CLONE_THREAD): the program
-//! sees no further thread, may leave its user namespace, may be stopped, traced or put under a filter, and the agent
-//! goes on. Its exit signal is 0 and it is cloned by a short-lived process in between, so that it is no child of the
-//! program but of the nearest reaper, which is the engine. Its process group is its own: signals to the program's group
-//! and from the terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside the
-//! engine's.) CLONE_UNTRACED hides it from whoever traces the program.
+//! It is a process of its own that shares the program's memory (clone with CLONE_VM, without
+//! CLONE_THREAD): the program sees no further thread, may leave its user namespace, may be stopped,
+//! traced or put under a filter, and the agent goes on. Its exit signal is 0 and it is cloned by a
+//! short-lived process in between, so that it is no child of the program but of the nearest reaper,
+//! which is the engine. Its process group is its own: signals to the program's group and from the
+//! terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside
+//! the engine's.) CLONE_UNTRACED hides it from whoever traces the program.
 //!
-//! It is a thread as before where a process would be worse: where the engine brings it (one system call of a stopped
-//! thread makes it), where children of the program are born into another pid namespace, whose first process it would
-//! become, and in the first process of a pid namespace, which nobody inside can end but itself: it must not go on without
-//! engine and keeper. A program that is its own reaper has it as a child that only `__WALL` shows.
+//! It is a thread as before where a process would be worse: where the engine brings it (one system
+//! call of a stopped thread makes it), where children of the program are born into another pid
+//! namespace, whose first process it would become, and in the first process of a pid namespace,
+//! which nobody inside can end but itself: it must not go on without engine and keeper. A program
+//! that is its own reaper has it as a child that only `__WALL` shows.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::SeqCst;
@@ -26,8 +28,8 @@ static FOLDER: [u8; 24] = *b"uswap:folder-is-shared:n";
 #[used]
 static THREAD: [u8; 24] = *b"uswap:agent-is-thread:no";
 
-/// In the argument of the agent: a fork child's; the program waits for it; it is the process in between; the agent is a
-/// process, and `program` in its birth certificate is whose.
+/// In the argument of the agent: a fork child's; the program waits for it; it is the process in
+/// between; the agent is a process, and `program` in its birth certificate is whose.
 pub const INHERITED: u64 = 1;
 pub const WAITED_FOR: u64 = 2;
 const BETWEEN: u64 = 4;
@@ -79,8 +81,8 @@ global_asm!(
     "call {main}",
     "ud2",
     "2: ret",
-    // Where the engine lets a thread begin that it has made in a program: rdi the area (lowest bit: it was inherited), rsi
-    // a socket; rsp on top of the area's stack.
+    // Where the engine lets a thread begin that it has made in a program: rdi the area (lowest bit:
+    // it was inherited), rsi a socket; rsp on top of the area's stack.
     ".hidden uswap_entry",
     ".globl uswap_entry",
     "uswap_entry:",
@@ -95,12 +97,12 @@ unsafe extern "C" {
     fn uswap_clone(flags: usize, stack_top: u64) -> isize;
 }
 
-/// Starts the agent on the stack in the area, and waits for the engine's answer if it is to be waited for. After a fork the
-/// stack of the parent's agent lies there, abandoned. Signals are blocked meanwhile, so that the agent is born with all of
-/// them blocked.
+/// Starts the agent on the stack in the area, and waits for the engine's answer if it is to be
+/// waited for. After a fork the stack of the parent's agent lies there, abandoned. Signals are
+/// blocked meanwhile, so that the agent is born with all of them blocked.
 ///
-/// The waiting is the process in between's, whose end the kernel waits for as after vfork: a thread that slept itself would
-/// be seen asleep before fork returns.
+/// The waiting is the process in between's, whose end the kernel waits for as after vfork: a thread
+/// that slept itself would be seen asleep before fork returns.
 pub fn start(area: u64, flags: u64) {
     let everything = u64::MAX;
     let mut before = 0u64;
@@ -137,8 +139,9 @@ fn bury(between: isize) -> bool {
     between > 0 && unsafe { call(syscall::WAIT4, [between as usize, 0, WALL, 0, 0, 0]) } > 0
 }
 
-/// In a fork child: waiting, even without sleeping, would show it asleep before fork returns. It has no children yet, so it
-/// may ignore their ends for a moment: then the kernel buries the process in between.
+/// In a fork child: waiting, even without sleeping, would show it asleep before fork returns. It
+/// has no children yet, so it may ignore their ends for a moment: then the kernel buries the
+/// process in between.
 fn unburied(make: impl FnOnce() -> isize) -> bool {
     // struct sigaction of the kernel: handler, flags, restorer, mask.
     const SIG_IGN: u64 = 1;
@@ -191,7 +194,8 @@ fn is_elsewhere() -> bool {
     own.is_some() && own != syscall::inode(b"/proc/self/ns/pid_for_children\0")
 }
 
-/// The agent, or the process in between: `argument` is the area's address with flags in its lowest bits.
+/// The agent, or the process in between: `argument` is the area's address with flags in its lowest
+/// bits.
 extern "C" fn agent_main(argument: u64, program: u64) -> ! {
     if argument & BETWEEN != 0 {
         let area = argument & !FLAGS;
@@ -235,7 +239,8 @@ fn close_all_but(kept: i32) {
     close(kept.max(-1) + 1, u32::MAX);
 }
 
-/// The thread that the engine has made: its descriptors are closed but for the socket, whose other end the engine has.
+/// The thread that the engine has made: its descriptors are closed but for the socket, whose other
+/// end the engine has.
 extern "C" fn brought_main(argument: u64, socket: u64) -> ! {
     was_brought(argument & !FLAGS);
     serve(argument, Some(socket as i32), None)

@@ -1,5 +1,6 @@
-//! The calls that change memory without any userfaultfd event. They are interposed: a note is left in the header page
-//! or the call is preceded by one that does send an event. A program that makes the raw system call itself passes by.
+//! The calls that change memory without any userfaultfd event. They are interposed: a note is left
+//! in the header page or the call is preceded by one that does send an event. A program that makes
+//! the raw system call itself passes by.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -35,8 +36,8 @@ pub fn finish(result: isize) -> isize {
     result
 }
 
-/// `madvise(2)`: leaves a note for WIPEONFORK, DONTFORK and their opposites; lets GUARD_INSTALL, which drops the pages without an
-/// event, be preceded by DONTNEED, which drops them with one.
+/// `madvise(2)`: leaves a note for WIPEONFORK, DONTFORK and their opposites; lets GUARD_INSTALL,
+/// which drops the pages without an event, be preceded by DONTNEED, which drops them with one.
 ///
 /// # Safety
 /// As the system call.
@@ -62,7 +63,8 @@ pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> 
     result
 }
 
-/// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces it.
+/// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces
+/// it.
 ///
 /// # Safety
 /// As the system call.
@@ -89,8 +91,8 @@ fn are_silent() -> bool {
 
 fn announce_remap(id: i32, address: usize) {
     let mut info = [0u64; 16];
-    // IPC_STAT; the segment's size is the word after struct ipc64_perm (48 bytes).
-    // SAFETY: the buffer is larger than struct shmid64_ds; the program is about to replace this very range.
+    // IPC_STAT; the segment's size is the word after struct ipc64_perm (48 bytes). SAFETY: the
+    // buffer is larger than struct shmid64_ds; the program is about to replace this very range.
     unsafe {
         if call(syscall::SHMCTL, [id as usize, 2, info.as_mut_ptr() as usize, 0, 0, 0]) == 0 {
             let length = (info[6] as usize).next_multiple_of(4096);
@@ -99,13 +101,14 @@ fn announce_remap(id: i32, address: usize) {
     }
 }
 
-/// Leaves a note for the engine and announces it: the event waits in line with those of forks, and the program's call
-/// is made only after the engine has read it. The notes form a ring; while nothing is registered there is no event, and
-/// the engine may find later that it has missed some.
+/// Leaves a note for the engine and announces it: the event waits in line with those of forks, and
+/// the program's call is made only after the engine has read it. The notes form a ring; while
+/// nothing is registered there is no event, and the engine may find later that it has missed some.
 fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
     let area = start::area()?;
-    // SAFETY: the header page is ours, always present, and the index is kept within its room. The kind is written last,
-    // with the note's number: another number means another note. The notice page holds nothing.
+    // SAFETY: the header page is ours, always present, and the index is kept within its room. The
+    // kind is written last, with the note's number: another number means another note. The notice
+    // page holds nothing.
     unsafe {
         let count = &*((area + NOTES_COUNT) as *const AtomicU64);
         let number = count.fetch_add(1, SeqCst);
@@ -118,7 +121,8 @@ fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
     }
 }
 
-/// The call that a note tells of has been made: from now on the kernel knows. Unless another note has taken its place.
+/// The call that a note tells of has been made: from now on the kernel knows. Unless another note
+/// has taken its place.
 fn note_done(number: u64, kind: u64) {
     let Some(area) = start::area() else { return };
     let note = area + NOTES_START + number % NOTES as u64 * NOTE_BYTES;

@@ -10,7 +10,8 @@ use crate::ring::Ring;
 use crate::syscall::{self, call};
 use crate::threads::read_and_close;
 
-/// Path of the engine's socket, NUL-terminated. The engine writes it over this marker in the copy that it hands out.
+/// Path of the engine's socket, NUL-terminated. The engine writes it over this marker in the copy
+/// that it hands out.
 #[used]
 static SOCKET_PATH: [u8; 64] = *b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
 
@@ -50,8 +51,8 @@ struct ControlMessage {
     fds: [i32; MAX_FDS],
 }
 
-/// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready to run. `None`: this
-/// process stays unmanaged.
+/// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready
+/// to run. `None`: this process stays unmanaged.
 pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<i32>) -> Option<Agent> {
     let (socket, far_end) = match socket.or_else(connect_socket) {
         Some(socket) => (socket, None),
@@ -113,8 +114,8 @@ pub struct ProcFds {
 }
 
 impl ProcFds {
-    /// `None`: there is no /proc in this root directory, or its files belong to another user; the engine opens them.
-    /// `program`: a pidfd of it, if that is another process.
+    /// `None`: there is no /proc in this root directory, or its files belong to another user; the
+    /// engine opens them. `program`: a pidfd of it, if that is another process.
     fn open(program: Option<i32>) -> Option<Self> {
         // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
         let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0);
@@ -224,8 +225,8 @@ fn set_timeout(socket: i32, seconds: u64) {
 
 fn map_ring(fd: i32) -> Option<&'static Ring> {
     let length = size_of::<Ring>().next_multiple_of(PAGE as usize);
-    // SAFETY: a shared mapping of the engine's memfd, which is that long; never unmapped by us. It is kept out of fork
-    // children: only this agent may answer on this ring.
+    // SAFETY: a shared mapping of the engine's memfd, which is that long; never unmapped by us. It
+    // is kept out of fork children: only this agent may answer on this ring.
     unsafe {
         let address = call(syscall::MMAP, [0, length, 3, 1, fd as usize, 0]);
         syscall::close(fd);
@@ -255,8 +256,8 @@ fn write_nonce(area: u64, welcome: &AgentMessage) {
     }
 }
 
-/// Reads the identity page, which in a child of a managed parent waits for the engine, then drops it, so that a
-/// grandchild does not inherit it.
+/// Reads the identity page, which in a child of a managed parent waits for the engine, then drops
+/// it, so that a grandchild does not inherit it.
 fn read_identity(area: u64) -> u64 {
     // SAFETY: the page is part of our area.
     let identity = unsafe { ((area + IDENTITY) as *const u64).read_volatile() };
@@ -270,7 +271,8 @@ fn drop_identity(area: u64) {
     unsafe { call(syscall::MADVISE, [(area + IDENTITY) as usize, (NOTICE - IDENTITY) as usize, 4, 0, 0, 0]) };
 }
 
-/// A userfaultfd without handshake (the engine does that): by the device if the engine sent it, else by system call.
+/// A userfaultfd without handshake (the engine does that): by the device if the engine sent it,
+/// else by system call.
 fn new_userfaultfd(device: i32, more_flags: usize) -> isize {
     let flags = syscall::O_CLOEXEC | syscall::O_NONBLOCK | more_flags;
     // SAFETY: neither call takes a pointer.
@@ -285,8 +287,8 @@ fn new_userfaultfd(device: i32, more_flags: usize) -> isize {
     }
 }
 
-/// The staging userfaultfd answers missing pages with SIGBUS, so it does as well if it sees faults of user mode only,
-/// which is what a program that has given up its rights may still ask for.
+/// The staging userfaultfd answers missing pages with SIGBUS, so it does as well if it sees faults
+/// of user mode only, which is what a program that has given up its rights may still ask for.
 fn new_staging_userfaultfd(device: i32) -> isize {
     const USER_MODE_ONLY: usize = 1;
     let fd = new_userfaultfd(device, 0);

@@ -1,9 +1,10 @@
 //! `mlockall(2)` for the program's own mappings.
 //!
-//! The kernel would lock, count and fill the agent's area too, which is a hundred times as large as a small program, and would
-//! refuse the call to who may lock only a little. So the mappings that are there are locked one by one, all but the area; the
-//! kernel is asked itself for those to come. Where the list of mappings cannot be read, and for whoever makes the bare
-//! system call, it stays as the kernel does it.
+//! The kernel would lock, count and fill the agent's area too, which is a hundred times as large as
+//! a small program, and would refuse the call to who may lock only a little. So the mappings that
+//! are there are locked one by one, all but the area; the kernel is asked itself for those to come.
+//! Where the list of mappings cannot be read, and for whoever makes the bare system call, it stays
+//! as the kernel does it.
 
 use crate::hooks::finish;
 use crate::layout::AREA_BYTES;
@@ -53,7 +54,8 @@ fn lock_all(area: u64, flags: i32) -> isize {
         refused = mlockall_itself(flags & !CURRENT);
     }
     if refused != 0 {
-        // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails does not do otherwise.
+        // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails
+        // does not do otherwise.
         unsafe { call(syscall::MUNLOCKALL, [0; 6]) };
         return refused;
     }
@@ -75,7 +77,8 @@ pub fn is_mapped(start: u64, end: u64) -> bool {
     unsafe { call(syscall::MSYNC, [start as usize, (end - start) as usize, MS_ASYNC, 0, 0, 0]) == 0 }
 }
 
-/// Tells of each mapping of the program, without the area and what belongs to the kernel. `None` if the list cannot be read.
+/// Tells of each mapping of the program, without the area and what belongs to the kernel. `None` if
+/// the list cannot be read.
 fn each_mapping(area: u64, mut tell: impl FnMut(u64, u64)) -> Option<()> {
     let fd = syscall::open(b"/proc/self/maps\0", 0);
     if fd < 0 {

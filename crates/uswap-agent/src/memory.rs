@@ -1,4 +1,5 @@
-//! The memory functions that compilers call on their own. Hidden at link time: the program keeps its libc's.
+//! The memory functions that compilers call on their own. Hidden at link time: the program keeps
+//! its libc's.
 
 use core::arch::asm;
 

@@ -1,4 +1,5 @@
-//! Executing the engine's orders: MOVE pages out of the program under the gate, bring them from SA to SB, drop trays.
+//! Executing the engine's orders: MOVE pages out of the program under the gate, bring them from SA
+//! to SB, drop trays.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
@@ -18,7 +19,8 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 /// How often a run that answers EAGAIN is tried before it is given back to the engine.
 const MAX_TRIES: u32 = 16;
-/// How often the processor is given up for an owner that reads events, and how long each nap is after that (µs).
+/// How often the processor is given up for an owner that reads events, and how long each nap is
+/// after that (µs).
 const MAX_YIELDS: u32 = 1000;
 const GATE_NAP: u32 = 200;
 /// How often the way from SA to SB is tried.
@@ -82,7 +84,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and staging userfaultfd.
+    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and
+    /// staging userfaultfd.
     pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: ProcFds, program: Option<i32>) -> Self {
         let [socket, completion, events, staging] = fds;
         let thread_pages = ThreadPages::new(eyes.tasks, area);
@@ -128,8 +131,8 @@ impl Agent {
         }
     }
 
-    /// Waits for the doorbell. The end of the socket means that engine and keeper are both gone: a program whose
-    /// memory they held must not go on.
+    /// Waits for the doorbell. The end of the socket means that engine and keeper are both gone: a
+    /// program whose memory they held must not go on.
     fn sleep(&mut self) {
         match syscall::read(self.socket, &mut [0; 64]) {
             0 if self.ring.careless.load(Relaxed) != 0 => syscall::sleep(GATE_NAP),
@@ -189,18 +192,18 @@ impl Agent {
         self.make_dirty(tray, number);
     }
 
-    /// Has the kernel do what a write to these pages would, without changing them: it breaks the sharing that a fork left
-    /// behind, and marks them dirty. Returns whether all are there and were. Not under the gate: it can fault, and the
-    /// fault's owner would wait for the gate.
+    /// Has the kernel do what a write to these pages would, without changing them: it breaks the
+    /// sharing that a fork left behind, and marks them dirty. Returns whether all are there and
+    /// were. Not under the gate: it can fault, and the fault's owner would wait for the gate.
     fn populate_write(&self, address: u64, pages: u32) -> bool {
         let length = u64::from(pages) * PAGE;
-        // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst is a page made
-        // present.
+        // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst
+        // is a page made present.
         unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
     }
 
-    /// Writes to these pages are not asked for any more: the agent's own would wait for the room that only it can make. `false`:
-    /// an event is pending.
+    /// Writes to these pages are not asked for any more: the agent's own would wait for the room
+    /// that only it can make. `false`: an event is pending.
     fn unprotect(&self, address: u64, pages: u32) -> bool {
         if self.ring.protects.load(Relaxed) == 0 {
             return true;
@@ -251,7 +254,8 @@ impl Agent {
                         next = pages;
                     }
                 }
-                // Pages that a fork shares mostly come together: the engine has the rest unshared first.
+                // Pages that a fork shares mostly come together: the engine has the rest unshared
+                // first.
                 r if r == -syscall::EBUSY => {
                     (worst, next) = (RunResult::Busy, if unshared { next + 1 } else { pages });
                 }
@@ -286,8 +290,9 @@ impl Agent {
         if drawn.is_multiple_of(one_in) { -syscall::EEXIST } else { result }
     }
 
-    /// Waits for the owner to have read its events. One that was killed meanwhile never opens the gate again.
-    /// (Doorbells are taken out on the way: the queue is looked at again before the agent sleeps.)
+    /// Waits for the owner to have read its events. One that was killed meanwhile never opens the
+    /// gate again. (Doorbells are taken out on the way: the queue is looked at again before the
+    /// agent sleeps.)
     fn enter_gate(&self) {
         let mut tries = 0u32;
         while !self.ring.gate.enter() {
@@ -303,9 +308,9 @@ impl Agent {
         }
     }
 
-    /// Which of `pages` slots from `first` hold a page: bits in the tray's mask. The kernel's own answer to a MOVE that
-    /// was not a complete success cannot be trusted (it reports EEXIST after it moved). `None`: the agent may not look
-    /// (a seccomp filter came between the two calls).
+    /// Which of `pages` slots from `first` hold a page: bits in the tray's mask. The kernel's own
+    /// answer to a MOVE that was not a complete success cannot be trusted (it reports EEXIST after
+    /// it moved). `None`: the agent may not look (a seccomp filter came between the two calls).
     fn look(&self, address: u64, first: u32, pages: u32) -> Option<u64> {
         if self.ring.blind.load(Relaxed) != 0 {
             return None;
@@ -330,8 +335,9 @@ impl Agent {
         }))
     }
 
-    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written once, then go. What may
-    /// have stayed in SA is told as stuck: the engine looks where such a page lies.
+    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written
+    /// once, then go. What may have stayed in SA is told as stuck: the engine looks where such a
+    /// page lies.
     fn transfer(&self, tray: &OrderTray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
@@ -364,9 +370,9 @@ impl Agent {
         });
     }
 
-    /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it clean, and the kernel
-    /// takes it when it likes. So each is written to in SB, where a page that was taken already raises an error and no
-    /// fault; which these are is told.
+    /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it
+    /// clean, and the kernel takes it when it likes. So each is written to in SB, where a page that
+    /// was taken already raises an error and no fault; which these are is told.
     fn make_dirty(&self, tray: &OrderTray, number: u32) {
         syscall::sleep(self.ring.dirty_delay.load(Relaxed));
         let base = self.area + SB + u64::from(number * TRAY_PAGES) * PAGE;
@@ -383,7 +389,8 @@ impl Agent {
         tray.clean.store(clean, SeqCst);
     }
 
-    /// Memory that stays because the call is refused is remembered: the next pages in this tray would be taken for it.
+    /// Memory that stays because the call is refused is remembered: the next pages in this tray
+    /// would be taken for it.
     fn drop_tray(&self, tray: &OrderTray, number: u32, inherited: bool) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let length = u64::from(TRAY_PAGES) * PAGE;
@@ -430,7 +437,7 @@ fn leading_ones(bits: u64) -> u32 {
 
 fn move_pages(fd: i32, destination: u64, source: u64, length: u64, mode: u64) -> isize {
     let mut argument = Move { destination, source, length, mode, moved: 0 };
-    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. What the source may be is decided by the
-    // gate.
+    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. What the source may be
+    // is decided by the gate.
     unsafe { syscall::ioctl(fd, UFFDIO_MOVE, &mut argument) }
 }

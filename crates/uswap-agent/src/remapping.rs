@@ -1,10 +1,12 @@
 //! `mremap(2)` of a mapping that begins to be managed at this very moment.
 //!
-//! The engine reads the list of mappings and then registers one of them. If another thread has replaced that mapping by a
-//! larger one meanwhile, the registration cuts the larger one in two or three until the engine has registered the rest of
-//! it: microseconds later, or milliseconds where the range had a hole that was filled meanwhile. mremap(2) refuses a range of several mappings with EFAULT. That answer is taken up again for a
-//! moment where the whole range is mapped, which leaves the answer for a range with a hole as quick as it is. A program
-//! that makes the bare system call sees the kernel's answer.
+//! The engine reads the list of mappings and then registers one of them. If another thread has
+//! replaced that mapping by a larger one meanwhile, the registration cuts the larger one in two or
+//! three until the engine has registered the rest of it: microseconds later, or milliseconds where
+//! the range had a hole that was filled meanwhile. mremap(2) refuses a range of several mappings
+//! with EFAULT. That answer is taken up again for a moment where the whole range is mapped, which
+//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare
+//! system call sees the kernel's answer.
 
 use crate::hooks::finish;
 use crate::locking::is_mapped;
@@ -15,8 +17,9 @@ use crate::syscall::{self, EFAULT, call};
 const FIRST_PAUSE_US: u32 = 50;
 const LAST_PAUSE_US: u32 = 51_200;
 
-/// `mremap(2)`. The last argument is there with `MREMAP_FIXED` and `MREMAP_DONTUNMAP` only; the calling convention of x86-64
-/// passes whatever its register holds, and the kernel does not look at it otherwise.
+/// `mremap(2)`. The last argument is there with `MREMAP_FIXED` and `MREMAP_DONTUNMAP` only; the
+/// calling convention of x86-64 passes whatever its register holds, and the kernel does not look at
+/// it otherwise.
 ///
 /// # Safety
 /// As the system call.
@@ -34,7 +37,8 @@ pub unsafe extern "C" fn mremap(old: usize, old_size: usize, new_size: usize, fl
     finish(result) as *mut u8
 }
 
-/// Whether the range lies in several mappings without a hole, in a program whose mappings are managed.
+/// Whether the range lies in several mappings without a hole, in a program whose mappings are
+/// managed.
 fn may_be_cut(start: usize, size: usize) -> bool {
     let end = start.checked_add(size).and_then(|end| end.checked_next_multiple_of(4096));
     start::area().is_some() && size > 0 && end.is_some_and(|end| is_mapped(start as u64, end as u64))

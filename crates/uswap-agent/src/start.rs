@@ -7,8 +7,9 @@ use crate::birth::{self, INHERITED, WAITED_FOR};
 use crate::layout::{ANSWERED, AREA_BYTES, HEADER, PAGE, SA, STACK_BYTES};
 use crate::syscall::{self, call};
 
-/// Address of this process's area; [`NO_AREA`] until there is one. Not zero, so that it lies in the file-backed data
-/// of the agent and not in anonymous memory that could grow together with the program's.
+/// Address of this process's area; [`NO_AREA`] until there is one. Not zero, so that it lies in the
+/// file-backed data of the agent and not in anonymous memory that could grow together with the
+/// program's.
 static AREA: AgentArea =
     AgentArea { marker: *b"uswap:area:uswap", address: AtomicU64::new(NO_AREA), brought: AtomicU64::new(NO_AREA) };
 const NO_AREA: u64 = 1;
@@ -19,15 +20,18 @@ const MADV_DONTDUMP: usize = 16;
 struct AgentArea {
     marker: [u8; 16],
     address: AtomicU64,
-    /// The same, where the engine has brought the agent: nobody starts another one in fork children.
+    /// The same, where the engine has brought the agent: nobody starts another one in fork
+    /// children.
     brought: AtomicU64,
 }
 
-/// The engine puts an S in the place of its first letter while memory is short or a crowd that begins could make it so.
+/// The engine puts an S in the place of its first letter while memory is short or a crowd that
+/// begins could make it so.
 #[used]
 static SHORTAGE: [u8; 24] = *b"uswap:memory-is-short:no";
 
-/// How often and how long the program waits at most: a little longer than the engine lets it (300 ms).
+/// How often and how long the program waits at most: a little longer than the engine lets it (300
+/// ms).
 const MAX_WAITS: u32 = 30;
 const WAIT_NANOSECONDS: u64 = 10_000_000;
 #[used]
@@ -75,14 +79,16 @@ fn begin(area: u64, flags: u64) {
     birth::start(area, flags | WAITED_FOR);
 }
 
-/// Whether new programs are to wait: what a program touches before the engine knows of it comes without asking.
+/// Whether new programs are to wait: what a program touches before the engine knows of it comes
+/// without asking.
 fn memory_may_be_short() -> bool {
     // SAFETY: it is ours; volatile, because the engine changes it in the file behind the mapping.
     unsafe { (&raw const SHORTAGE).cast::<u8>().read_volatile() == b'S' }
 }
 
 pub fn answered(area: u64) -> &'static AtomicU32 {
-    // SAFETY: an aligned word of the area, which is mapped for the life of this image and begins as zero.
+    // SAFETY: an aligned word of the area, which is mapped for the life of this image and begins as
+    // zero.
     unsafe { &*((area + ANSWERED) as *const AtomicU32) }
 }
 
@@ -122,8 +128,8 @@ pub fn area() -> Option<u64> {
 }
 
 fn watch_forks() {
-    // SAFETY: the two stubs return the address of the libc's function or 0; the signatures are glibc's
-    // (prepare, parent, child, dso) and POSIX's (prepare, parent, child).
+    // SAFETY: the two stubs return the address of the libc's function or 0; the signatures are
+    // glibc's (prepare, parent, child, dso) and POSIX's (prepare, parent, child).
     unsafe {
         let glibc = uswap_glibc_atfork();
         let musl = uswap_musl_atfork();

@@ -86,8 +86,9 @@ pub unsafe fn call(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// Whether valgrind executes us: it knows no process that shares memory, and finds no program behind a page that is away.
-/// Source: valgrind.h, RUNNING_ON_VALGRIND: a sequence without effect that only valgrind sees, whose answer comes in rdx.
+/// Whether valgrind executes us: it knows no process that shares memory, and finds no program
+/// behind a page that is away. Source: valgrind.h, RUNNING_ON_VALGRIND: a sequence without effect
+/// that only valgrind sees, whose answer comes in rdx.
 pub fn is_emulated() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let question = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
@@ -191,8 +192,8 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
     unsafe { call(READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
 }
 
-/// Whether the other end of a socket is gone. Takes out what was sent before: the end of a socket is seen only behind
-/// it.
+/// Whether the other end of a socket is gone. Takes out what was sent before: the end of a socket
+/// is seen only behind it.
 pub fn is_hung_up(socket: i32) -> bool {
     let mut bytes = [0u8; 64];
     loop {
@@ -211,8 +212,9 @@ pub fn hurry(niceness: isize) {
     unsafe { call(SETPRIORITY, [0, 0, niceness as usize, 0, 0, 0]) };
 }
 
-/// Asks for short turns (nanoseconds) on the processor, so that a wake-up is not kept waiting by the program's own turn.
-/// Kernels before 6.12 do not know it. Source: sched_setattr(2), version 0 of the structure.
+/// Asks for short turns (nanoseconds) on the processor, so that a wake-up is not kept waiting by
+/// the program's own turn. Kernels before 6.12 do not know it. Source: sched_setattr(2), version 0
+/// of the structure.
 pub fn set_turn(nanoseconds: u64) {
     const RUNTIME_AT: usize = 3;
     let mut attributes = [0u64; 6];

@@ -1,9 +1,10 @@
 //! Pages that a thread needs in order to die: its control block and the robust futexes it holds.
 //!
-//! When a thread ends, the kernel clears its tid word and walks its robust list *while it is exiting*; a page
-//! that is missing then is not waited for but skipped, and whoever joins the thread or waits for the mutex sleeps for
-//! ever. Stacks are never managed, but a program may put stacks and mutexes where it likes: so before each round of
-//! orders the agent asks every thread for its robust list head, which lies in the control block.
+//! When a thread ends, the kernel clears its tid word and walks its robust list *while it is
+//! exiting*; a page that is missing then is not waited for but skipped, and whoever joins the
+//! thread or waits for the mutex sleeps for ever. Stacks are never managed, but a program may put
+//! stacks and mutexes where it likes: so before each round of orders the agent asks every thread
+//! for its robust list head, which lies in the control block.
 
 use crate::layout::{CONTROL_BLOCK, TID_WORD};
 use crate::syscall::{self, call};
@@ -18,8 +19,9 @@ const PROCESS_VM_READV: usize = 310;
 pub struct ThreadPages {
     pages: [u64; MAX_PAGES],
     count: usize,
-    /// Those of rounds before that are not in this one: a thread that begins and ends between two looks is seen by none, but
-    /// its control block and its mutexes mostly lie where others had theirs.
+    /// Those of rounds before that are not in this one: a thread that begins and ends between two
+    /// looks is seen by none, but its control block and its mutexes mostly lie where others had
+    /// theirs.
     recent: [u64; RECENT],
     next_recent: usize,
     /// /proc/PID/task of this process.
@@ -147,7 +149,8 @@ impl ThreadPages {
         self.collect_futexes(head);
     }
 
-    /// struct robust_list_head: first entry, offset of the futex word in an entry, entry about to be added.
+    /// struct robust_list_head: first entry, offset of the futex word in an entry, entry about to
+    /// be added.
     fn collect_futexes(&mut self, head: u64) {
         let mut words = [0u64; 3];
         if !read_words(head, &mut words) {
@@ -186,14 +189,16 @@ impl ThreadPages {
     }
 }
 
-/// Reads the program's memory without trusting the pointer: a bad one answers EFAULT instead of a signal.
+/// Reads the program's memory without trusting the pointer: a bad one answers EFAULT instead of a
+/// signal.
 fn read_words(address: u64, words: &mut [u64]) -> bool {
     let length = size_of_val(words) as u64;
     let local = Vector { base: words.as_mut_ptr() as u64, length };
     let remote = Vector { base: address, length };
     // SAFETY: the local vector is the caller's buffer; the remote side is checked by the kernel.
     unsafe {
-        // By the agent's own id: a process whose first thread has ended cannot be read by that one's.
+        // By the agent's own id: a process whose first thread has ended cannot be read by that
+        // one's.
         let pid = call(syscall::GETTID, [0; 6]) as usize;
         let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
         call(PROCESS_VM_READV, args) == length as isize
@@ -205,7 +210,8 @@ impl ThreadPages {
     pub fn census(&self) -> Option<(u32, bool)> {
         let mut text = [0u8; 512];
         let text = read_and_close(syscall::open_at(self.tasks, b"../stat\0", 0), &mut text)?;
-        // proc_pid_stat(5): after the name in parentheses, field 3 is the state and field 20 the number of threads.
+        // proc_pid_stat(5): after the name in parentheses, field 3 is the state and field 20 the
+        // number of threads.
         let name_end = text.iter().rposition(|c| *c == b')')?;
         let mut fields = text[name_end + 1..].split(|c| *c == b' ').filter(|f| !f.is_empty());
         let state = *fields.next()?.first()?;
@@ -213,7 +219,8 @@ impl ThreadPages {
     }
 }
 
-/// From a status file in /proc: in how many pid namespaces that /proc knows the task, and its number in the innermost.
+/// From a status file in /proc: in how many pid namespaces that /proc knows the task, and its
+/// number in the innermost.
 fn namespace_ids(status: isize) -> Option<(usize, u32)> {
     const FIELD: &[u8] = b"\nNSpid:";
     let mut text = [0u8; 4096];

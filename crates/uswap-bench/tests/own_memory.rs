@@ -1,4 +1,5 @@
-//! The bounds of the engine's own tables. A process of its own: the allocator counts for all threads.
+//! The bounds of the engine's own tables. A process of its own: the allocator counts for all
+//! threads.
 
 use uswap_bench::studies::own_memory::{Row, resident, stored, tables};
 

@@ -1,6 +1,7 @@
 //! The report from given results, compared word by word with the one that is kept beside this test.
 //!
-//! After a wanted change of shape: `USWAP_BENCH_GOLDEN=write cargo test -p uswap-bench --test report`.
+//! After a wanted change of shape:
+//! `USWAP_BENCH_GOLDEN=write cargo test -p uswap-bench --test report`.
 
 use serde_json::json;
 use uswap_bench::measure::machine::MachineInfo;

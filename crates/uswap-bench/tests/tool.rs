@@ -1,7 +1,7 @@
 //! The tool as users run it: rows that say what went wrong, and nothing left behind by any end.
 //!
-//! What runs is `sh`, and in place of uswap a script that runs the command as it is, so only this tool is tested here.
-//! Needs root and a memory cgroup.
+//! What runs is `sh`, and in place of uswap a script that runs the command as it is, so only this
+//! tool is tested here. Needs root and a memory cgroup.
 
 use std::fs;
 use std::io::Write;
@@ -48,7 +48,8 @@ impl Place {
     }
 
     fn tool(&self, words: &[&str]) -> Command {
-        // It is interrupted also where the tests ignore interrupts, as in the background of a shell.
+        // It is interrupted also where the tests ignore interrupts, as in the background of a
+        // shell.
         uswap_sys::process::interrupt::heed_in_children().unwrap();
         let mut command = Command::new(TOOL);
         command.args(words).arg("--work").arg(&self.folder).stdin(Stdio::null());

@@ -97,8 +97,8 @@ fn told<A>(run: &RunningRun, answer: io::Result<Result<A, String>>) -> Result<A,
     answer.map_err(|refusal| format!("run {:?}: {refusal}", run.name))
 }
 
-/// Sends a request, which may depend on the number of the run's engine as we see it (0: we do not), and keeps the
-/// connection for what follows the answer.
+/// Sends a request, which may depend on the number of the run's engine as we see it (0: we do not),
+/// and keeps the connection for what follows the answer.
 ///
 /// # Errors
 /// For the user: the run does not answer, or refuses.

@@ -36,7 +36,8 @@ enum Command {
     Top(commands::top::TopArguments),
     /// Give a run another swap file or device
     Swapon(commands::orders::SwaponArguments),
-    /// Empty a swap file or device of a run (into the pool, onto others, or back into memory) and let it go
+    /// Empty a swap file or device of a run (into the pool, onto others, or back into memory) and
+    /// let it go
     Swapoff(commands::orders::SwapoffArguments),
     /// Change the budget of a run
     Limit(commands::orders::LimitArguments),
@@ -57,7 +58,8 @@ enum Command {
     Man,
 }
 
-/// The grammar with `run` alone: what is not asked for is not built (0.4 ms of 5 at the start of a run).
+/// The grammar with `run` alone: what is not asked for is not built (0.4 ms of 5 at the start of a
+/// run).
 #[derive(Parser)]
 #[command(name = "uswap")]
 struct RunAlone {
@@ -75,7 +77,8 @@ fn main() {
     std::process::exit(perform(parse()))
 }
 
-/// The command line. `uswap run` is read by its own grammar; whatever that refuses, and help, is the whole grammar's to answer.
+/// The command line. `uswap run` is read by its own grammar; whatever that refuses, and help, is
+/// the whole grammar's to answer.
 fn parse() -> Command {
     if std::env::args_os().nth(1).is_some_and(|word| word == "run")
         && let Ok(RunAlone { command: RunCommand::Run(arguments) }) = RunAlone::try_parse()
@@ -114,8 +117,8 @@ fn refuse(error: &clap::Error) -> ! {
     std::process::exit(status)
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic; any other failure ends us with a
-/// sentence: a report that is cut off is not one.
+/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic; any
+/// other failure ends us with a sentence: a report that is cut off is not one.
 fn print(text: &str) {
     let mut output = std::io::stdout();
     let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) else { return };

@@ -1,5 +1,5 @@
-//! The budget holds where it matters: inside a memory cgroup with a hard limit and no kernel swap, where a program
-//! that overruns it is killed by the kernel.
+//! The budget holds where it matters: inside a memory cgroup with a hard limit and no kernel swap,
+//! where a program that overruns it is killed by the kernel.
 //!
 //! Needs a memory cgroup of version 1 or 2 that children can be made in (root). Peaks are printed.
 
@@ -163,7 +163,8 @@ fn forks_share_the_budget() {
     tell("fork_cow", &group, &outcome, budget);
 }
 
-/// `--ram auto` under a cgroup's limit: the budget follows from the limit, and file pages keep some room.
+/// `--ram auto` under a cgroup's limit: the budget follows from the limit, and file pages keep some
+/// room.
 fn automatic(limit: u64, words: &[&str]) {
     need_userfaultfd!();
     let _alone = alone();
@@ -194,7 +195,8 @@ fn automatic_in_128m_with_forks() {
     automatic(128 * MIB, &["fork_cow", "--memory", "112", "--scene", "both_write", "--timeout", "140"]);
 }
 
-/// `uswap limit NAME auto`, in a run that was started with a fixed budget: what is in balance stays below the cgroup's limit.
+/// `uswap limit NAME auto`, in a run that was started with a fixed budget: what is in balance stays
+/// below the cgroup's limit.
 #[test]
 fn an_ordered_auto_follows_the_cgroup() {
     need_userfaultfd!();
@@ -218,7 +220,8 @@ fn an_ordered_auto_follows_the_cgroup() {
     assert!(chosen > 64 * MIB && chosen < limit, "{chosen} of {limit}");
 }
 
-/// Processes that are all started at once and fill their memory as fast as they can. What is told if the kernel killed one.
+/// Processes that are all started at once and fill their memory as fast as they can. What is told
+/// if the kernel killed one.
 fn automatic_with_many(group: &Group, processes: u32, memory: u32, limit: u64) -> Result<(), String> {
     let script = "for i in $(seq $1); do \"$0\" --memory $2 --threads 1 --how mmap --timeout 140 & all=\"$all $!\"; done; \
                   for one in $all; do wait $one || exit 3; done";
@@ -248,9 +251,10 @@ fn automatic_with_many_small_processes() {
     automatic_with_many(&group, 32, 8, 160 * MIB).expect("all end");
 }
 
-/// Each is worth managing, but grows by megabytes before it is, and new ones come while memory is short already. Without the
-/// wait at the door one run in three loses a process; with it one in twenty, where memory that is not registered yet
-/// grows for five milliseconds (SPECIFICATION, B9): three of twelve may.
+/// Each is worth managing, but grows by megabytes before it is, and new ones come while memory is
+/// short already. Without the wait at the door one run in three loses a process; with it one in
+/// twenty, where memory that is not registered yet grows for five milliseconds (SPECIFICATION, B9):
+/// three of twelve may.
 #[test]
 fn automatic_with_many_processes_that_come_at_once() {
     need_userfaultfd!();
@@ -264,9 +268,10 @@ fn automatic_with_many_processes_that_come_at_once() {
     assert!(killed.len() <= 3, "{killed:?}");
 }
 
-/// A crowd of fork children that fill their memory as fast as they can stays within the budget, since each waits for its agent
-/// before it begins. Without that rule they pass it in one run of three where agents are threads; an agent that is a process
-/// of its own keeps its program waiting a moment in any case.
+/// A crowd of fork children that fill their memory as fast as they can stays within the budget,
+/// since each waits for its agent before it begins. Without that rule they pass it in one run of
+/// three where agents are threads; an agent that is a process of its own keeps its program waiting
+/// a moment in any case.
 #[test]
 fn a_crowd_of_fork_children_waits_for_its_agents() {
     need_userfaultfd!();
@@ -286,8 +291,8 @@ fn a_crowd_of_fork_children_waits_for_its_agents() {
     assert!(most < 12 && without.len() < 24, "{with:?}, in haste {without:?}");
 }
 
-/// Children that write to all their parent has left them need many times the budget, and no event tells of a copy: their writes
-/// are watched.
+/// Children that write to all their parent has left them need many times the budget, and no event
+/// tells of a copy: their writes are watched.
 #[test]
 fn copies_after_a_fork_are_seen() {
     need_userfaultfd!();
@@ -305,7 +310,8 @@ fn copies_after_a_fork_are_seen() {
     assert!(copied > 1000 && unseen == 0, "{copied} pages were seen to be copied, and {unseen}");
 }
 
-/// In a group they have to fit as they come: without that rule the kernel kills the tree, in three runs of three.
+/// In a group they have to fit as they come: without that rule the kernel kills the tree, in three
+/// runs of three.
 #[test]
 fn copies_after_a_fork_fit_into_a_group() {
     automatic(160 * MIB, &["copying_forks", "--memory", "120", "--children", "2", "--timeout", "140"]);
@@ -321,7 +327,8 @@ fn turns_of_threads(pid: u32) -> u64 {
     turns.sum()
 }
 
-/// An engine whose program is far from its budget hardly runs: what it takes is taken from programs that do not swap.
+/// An engine whose program is far from its budget hardly runs: what it takes is taken from programs
+/// that do not swap.
 #[test]
 fn an_idle_engine_hardly_wakes() {
     need_userfaultfd!();
@@ -343,8 +350,8 @@ fn niceness_of_threads(pid: u32) -> Vec<i32> {
     stats.filter_map(|stat| stat.rsplit_once(") ")?.1.split(' ').nth(16)?.parse().ok()).collect()
 }
 
-/// Engine and agents run before others while memory grows unseen, and only then: in the long run they would keep other
-/// sessions from the processors.
+/// Engine and agents run before others while memory grows unseen, and only then: in the long run
+/// they would keep other sessions from the processors.
 #[test]
 fn who_makes_room_is_in_a_hurry_only_while_memory_grows_unseen() {
     need_userfaultfd!();

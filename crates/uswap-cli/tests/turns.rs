@@ -1,5 +1,5 @@
-//! Processes that do not fit together take turns. Each of these tests has the machine for itself: what load control sees is
-//! how long processes wait, for one another and for whatever else runs.
+//! Processes that do not fit together take turns. Each of these tests has the machine for itself:
+//! what load control sees is how long processes wait, for one another and for whatever else runs.
 
 mod common;
 
@@ -34,8 +34,8 @@ fn in_long_turns(rule_off: &str, arguments: &str) -> (Outcome, serde_json::Value
     (outcome, load)
 }
 
-/// Each of the processes needs most of the budget, and has to wait for whole turns of others: its faults wait for a tenth of a
-/// second at a time.
+/// Each of the processes needs most of the budget, and has to wait for whole turns of others: its
+/// faults wait for a tenth of a second at a time.
 #[test]
 fn no_fault_is_held_for_long() {
     need_userfaultfd!();
@@ -56,8 +56,9 @@ fn no_fault_is_held_for_long() {
     assert!(without > 1000, "{without} ms without the rule");
 }
 
-/// Three processes that sleep most of the time, and a turn that is far longer than what they do in between. Without the rule who
-/// wakes up would wait for the end of the turn of one that sleeps, and be let go on by its faults only, a tenth of a second each.
+/// Three processes that sleep most of the time, and a turn that is far longer than what they do in
+/// between. Without the rule who wakes up would wait for the end of the turn of one that sleeps,
+/// and be let go on by its faults only, a tenth of a second each.
 #[test]
 fn the_next_comes_in_when_nobody_who_is_in_wants_to_run() {
     need_userfaultfd!();
@@ -66,8 +67,8 @@ fn the_next_comes_in_when_nobody_who_is_in_wants_to_run() {
         let (outcome, load) = in_long_turns(rule_off, "--processes 3 --memory 51 --rounds 6 --nap 450");
         (outcome.stat("held_to_the_end"), outcome.stat("held_faults"), load["turns"].as_u64().unwrap_or(0))
     };
-    // There are 18 walks, of which most share a turn, and hardly a fault is held. Beside other load walks take as long as naps, and
-    // have to wait for one another.
+    // There are 18 walks, of which most share a turn, and hardly a fault is held. Beside other load
+    // walks take as long as naps, and have to wait for one another.
     let goes_in_turns = |(to_the_end, held, turns): &(u64, u64, u64)| to_the_end * 2 <= *held && *turns >= 4;
     let mut with = Vec::new();
     while with.len() < 6 && !with.last().is_some_and(goes_in_turns) {
@@ -79,7 +80,8 @@ fn the_next_comes_in_when_nobody_who_is_in_wants_to_run() {
     assert!(without.0 * 5 >= without.1 * 4 && without.2 < 4, "{without:?} without the rule");
 }
 
-/// What turns are for: eight processes that each fit bring back much less in turns than all at once.
+/// What turns are for: eight processes that each fit bring back much less in turns than all at
+/// once.
 #[test]
 fn a_crowd_in_turns_carries_fewer_pages() {
     need_userfaultfd!();
@@ -95,8 +97,8 @@ fn a_crowd_in_turns_carries_fewer_pages() {
     assert!(in_turns * 4 < all_at_once * 3, "{in_turns} pages brought back in turns, {all_at_once} without");
 }
 
-/// What a process had before it had to wait comes back together when its turn begins, with the right bytes (the program
-/// looks at each page), without a fault for each page.
+/// What a process had before it had to wait comes back together when its turn begins, with the
+/// right bytes (the program looks at each page), without a fault for each page.
 #[test]
 fn a_turn_begins_with_the_working_set() {
     need_userfaultfd!();

@@ -1,5 +1,6 @@
-//! Who stays in memory, in runs: the tests of the thrash detection document (Weiner 2013) for anonymous memory, over a swap
-//! file as slow as a disk. What the policy does without an engine around it the lab tests.
+//! Who stays in memory, in runs: the tests of the thrash detection document (Weiner 2013) for
+//! anonymous memory, over a swap file as slow as a disk. What the policy does without an engine
+//! around it the lab tests.
 
 mod common;
 
@@ -52,7 +53,8 @@ impl Sets {
         writeln!(pipe, "{order}").expect("room");
     }
 
-    /// Has a set read; returns how many of its pages were brought from the pool or a device for that.
+    /// Has a set read; returns how many of its pages were brought from the pool or a device for
+    /// that.
     fn read(&mut self, set: u32) -> u64 {
         let before = self.brought();
         self.told += 1;
@@ -77,9 +79,10 @@ impl Sets {
     }
 }
 
-/// wschange: an old set that was read again and again gives way to a new one of three quarters of the budget, which is in
-/// memory after three passes (the kernel with the document's patches needed five to eight). The guard judges by samples, and a sample
-/// misleads now and then: hence a second try, here and below. (With the mistakes that it once made, one run in three and one in ten
+/// wschange: an old set that was read again and again gives way to a new one of three quarters of
+/// the budget, which is in memory after three passes (the kernel with the document's patches needed
+/// five to eight). The guard judges by samples, and a sample misleads now and then: hence a second
+/// try, here and below. (With the mistakes that it once made, one run in three and one in ten
 /// failed.)
 #[test]
 fn a_new_working_set_is_resident_after_three_passes() {
@@ -98,8 +101,9 @@ fn a_new_working_set_is_resident_after_three_passes() {
     });
 }
 
-/// wsprotect: a set of a quarter of the budget, which was there first, loses less than 2 % while a stream of 17/16 of the budget
-/// passes five times. (What fills the memory first is held, and no stream: that is the case above.)
+/// wsprotect: a set of a quarter of the budget, which was there first, loses less than 2 % while a
+/// stream of 17/16 of the budget passes five times. (What fills the memory first is held, and no
+/// stream: that is the case above.)
 #[test]
 fn a_stream_does_not_displace_an_established_set() {
     need_userfaultfd!();
@@ -129,7 +133,8 @@ fn sweeps(options: &[&str], arguments: &str, passes: &str) -> Outcome {
     outcome
 }
 
-/// What came back unchanged goes again without being written: four more passes write next to nothing.
+/// What came back unchanged goes again without being written: four more passes write next to
+/// nothing.
 #[test]
 fn a_clean_sweep_writes_nothing_after_the_first_round() {
     need_userfaultfd!();

@@ -1,4 +1,5 @@
-//! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs inside the lab.
+//! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs
+//! inside the lab.
 #![forbid(unsafe_code)]
 
 pub mod load_control;

@@ -1,10 +1,12 @@
 //! Memory for compressed pages: what every allocator of the pool promises, and the objects' names.
 //!
-//! Two allocators stand behind one trait: [`Slabs`], dense, which is used, and [`Zbud`], two objects a page, which it is
-//! measured against. Both take their memory from a [`Supply`], which holds the limit.
+//! Two allocators stand behind one trait: [`Slabs`], dense, which is used, and [`Zbud`], two
+//! objects a page, which it is measured against. Both take their memory from a [`Supply`], which
+//! holds the limit.
 //!
-//! All methods take `&self`: an allocator has the locks that it needs. Calls that name *different* objects may run at the
-//! same time. Calls that name the *same* object are kept apart by whoever owns its handle.
+//! All methods take `&self`: an allocator has the locks that it needs. Calls that name *different*
+//! objects may run at the same time. Calls that name the *same* object are kept apart by whoever
+//! owns its handle.
 
 mod slabs;
 mod supply;
@@ -42,7 +44,8 @@ impl Handle {
 pub enum AllocError {
     /// The limit allows no more memory.
     Limit,
-    /// The limit would allow it, but there is no memory, no name, or no place for an object of this length.
+    /// The limit would allow it, but there is no memory, no name, or no place for an object of this
+    /// length.
     NoMemory,
 }
 
@@ -59,7 +62,8 @@ pub struct Usage {
     pub used_max_bytes: u64,
     /// The most that `used_bytes` may become.
     pub limit_bytes: u64,
-    /// Of `used_bytes`: places of objects that were freed, which only objects of their size can use.
+    /// Of `used_bytes`: places of objects that were freed, which only objects of their size can
+    /// use.
     pub hole_bytes: u64,
     /// Pages that were given back because objects were moved, since the beginning.
     pub compacted_pages: u64,
@@ -85,17 +89,20 @@ pub trait Allocator: Send + Sync {
     /// When `handle` names no live object.
     fn read(&self, handle: Handle, see: &mut dyn FnMut(&[u8]));
 
-    /// Ends the life of an object. Memory that it leaves empty is given back to the system before this returns.
+    /// Ends the life of an object. Memory that it leaves empty is given back to the system before
+    /// this returns.
     ///
     /// # Panics
     /// When `handle` names no live object.
     fn free(&self, handle: Handle);
 
-    /// Shows the objects of a thin piece of memory that would become empty if they were moved ([`Allocator::relocate`]);
-    /// false when there is none. Sizes take turns, from `turn` on. A lock is held meanwhile.
+    /// Shows the objects of a thin piece of memory that would become empty if they were moved
+    /// ([`Allocator::relocate`]); false when there is none. Sizes take turns, from `turn` on. A
+    /// lock is held meanwhile.
     fn pick_thin(&self, turn: usize, see: &mut dyn FnMut(Handle, &[u8])) -> bool;
 
-    /// Moves a live object to where it leaves fewer holes, and returns its new name. The old one is free.
+    /// Moves a live object to where it leaves fewer holes, and returns its new name. The old one is
+    /// free.
     fn relocate(&self, handle: Handle) -> Option<Handle>;
 
     /// The most memory that is taken from now on. What is stored stays.

@@ -54,7 +54,8 @@ impl World {
             .count()
     }
 
-    /// One tick: whoever is not held wants its pages; what does not fit is taken from those who are held first.
+    /// One tick: whoever is not held wants its pages; what does not fit is taken from those who are
+    /// held first.
     fn tick(&mut self) {
         self.ticks += 1;
         let ticks = self.ticks;
@@ -160,7 +161,8 @@ fn the_next_comes_in_when_those_who_are_in_sleep() {
     assert!(!world.control.is_held(other), "held while nobody runs");
 }
 
-/// A shell that looks each millisecond whether its child has ended would keep it from running for a whole turn.
+/// A shell that looks each millisecond whether its child has ended would keep it from running for a
+/// whole turn.
 #[test]
 fn the_next_comes_in_when_those_who_are_in_only_look_now_and_then() {
     let mut world = World::new(10_000, &[sweep(8000, 100_000), sweep(8000, 100_000)]);
@@ -228,8 +230,8 @@ fn program() -> impl Strategy<Value = Program> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whoever waits is let in after as many turns as there are others, never are all held who want to run, and
-    /// nobody who lives alone is held.
+    /// Whoever waits is let in after as many turns as there are others, never are all held who want
+    /// to run, and nobody who lives alone is held.
     #[test]
     fn nobody_starves_and_never_are_all_held(programs in prop::collection::vec(program(), 1..7), capacity in 100u64..30_000) {
         let most = (MAX_TURN.as_millis() / TICK.as_millis()) as u32 * programs.len() as u32 + 20;
@@ -263,7 +265,8 @@ fn thrashing(key: u64, program: u64, pages: u64, stored: u64) -> LoadSample {
     }
 }
 
-/// Of two large ones that thrash one ends; which of two small newcomers of this program are held beside the other one?
+/// Of two large ones that thrash one ends; which of two small newcomers of this program are held
+/// beside the other one?
 fn newcomers_held(program: u64) -> [bool; 2] {
     let mut control = LoadControl::default();
     let machine = LoadMachine { capacity: 10_000, processors: 2, idle: 1.0, ..LoadMachine::default() };
@@ -282,8 +285,9 @@ fn newcomers_are_expected_to_become_as_large_as_others_of_their_program() {
     assert!(newcomers_held(8).contains(&false), "of this program nothing is known, and it is small");
 }
 
-/// While two large ones take turns, of which the others of program 7 are kin, and one of program 9 has ended after 30 ms: whether a newcomer of
-/// this program is held that has used 8 ms and holds less than a hundredth of memory.
+/// While two large ones take turns, of which the others of program 7 are kin, and one of program 9
+/// has ended after 30 ms: whether a newcomer of this program is held that has used 8 ms and holds
+/// less than a hundredth of memory.
 fn is_held_while_small(program: u64) -> bool {
     let mut control = LoadControl::default();
     let machine = LoadMachine { capacity: 10_000, processors: 2, ..LoadMachine::default() };
@@ -306,7 +310,8 @@ fn newcomers_of_a_kind_that_goes_on_for_long_are_held_while_they_are_small() {
     assert!(!is_held_while_small(8), "of its program nothing is known");
 }
 
-/// So many programs begin at once and grow side by side by 30 pages a tick, without any waiting: pages in use when the first is held.
+/// So many programs begin at once and grow side by side by 30 pages a tick, without any waiting:
+/// pages in use when the first is held.
 fn used_when_held(count: u64, idle: f64) -> Option<u64> {
     let mut control = LoadControl::default();
     let machine = LoadMachine { capacity: 60_000, processors: 2, idle, ..LoadMachine::default() };
@@ -326,7 +331,8 @@ fn a_crowd_of_newcomers_takes_turns_before_it_has_filled_memory() {
     assert_eq!(used_when_held(24, 0.5), None, "processors have nothing to do");
 }
 
-/// As many of those who fit, and do not wait, are in at a time as keep the processors busy, and one more.
+/// As many of those who fit, and do not wait, are in at a time as keep the processors busy, and one
+/// more.
 #[test]
 fn no_more_are_in_than_keep_the_processors_busy() {
     let in_turn = |idle: f64| {
@@ -362,7 +368,8 @@ fn who_just_had_a_turn_does_not_come_before_one_who_waits_and_nods() {
     assert!(world.programs[0].is_none() && world.longest <= 300, "{} ticks held", world.longest);
 }
 
-/// Three sweeps of which one fits at a time. Whoever is stopped has no turn, is not held, and its pages are nobody's.
+/// Three sweeps of which one fits at a time. Whoever is stopped has no turn, is not held, and its
+/// pages are nobody's.
 #[test]
 fn who_is_stopped_has_no_turn_and_is_not_waited_for() {
     let mut control = LoadControl::default();

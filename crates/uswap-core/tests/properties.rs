@@ -1,4 +1,5 @@
-//! The packed page word behaves as the plain structure it stands for, and sizes survive being written and read.
+//! The packed page word behaves as the plain structure it stands for, and sizes survive being
+//! written and read.
 
 use proptest::prelude::*;
 use uswap_core::page::word::{PageState, PageWord, SHADOW_SPAN};

@@ -1,5 +1,5 @@
-//! How fast an NBD server is through our client: `cargo run --release -p uswap-device --example nbd_speed -- URI [CONNECTIONS]`.
-//! It overwrites the export.
+//! How fast an NBD server is through our client: `cargo run --release -p uswap-device --example
+//! nbd_speed -- URI [CONNECTIONS]`. It overwrites the export.
 
 use std::time::{Duration, Instant};
 

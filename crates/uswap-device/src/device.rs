@@ -1,4 +1,5 @@
-//! The device trait: slots of 4 KiB that are read and written, several at a time where they are contiguous.
+//! The device trait: slots of 4 KiB that are read and written, several at a time where they are
+//! contiguous.
 
 use std::fmt;
 use std::io;
@@ -22,7 +23,8 @@ impl Errno {
     /// Invalid argument.
     pub const INVALID: Self = Self(libc::EINVAL);
 
-    /// Whether it says that there is no room (ENOSPC or EDQUOT), rather than that something is broken.
+    /// Whether it says that there is no room (ENOSPC or EDQUOT), rather than that something is
+    /// broken.
     pub fn is_no_room(self) -> bool {
         self.0 == libc::ENOSPC || self.0 == libc::EDQUOT
     }
@@ -58,7 +60,8 @@ pub struct ReadRequest<'a> {
     pub slot: u32,
     /// Bytes of it that are left out: 0, or a multiple of [`Device::sector`].
     pub skip: usize,
-    /// Where the bytes go: whole sectors, aligned to a sector. Of a device that says nothing of sectors, whole pages.
+    /// Where the bytes go: whole sectors, aligned to a sector. Of a device that says nothing of
+    /// sectors, whole pages.
     pub buf: &'a mut [u8],
     /// The outcome; valid after [`Device::read_many`].
     pub result: Result<(), Errno>,
@@ -110,7 +113,8 @@ pub struct News {
     pub text: String,
 }
 
-/// A place for swap slots of 4 KiB. All methods may be called from many threads at once; reads and writes block.
+/// A place for swap slots of 4 KiB. All methods may be called from many threads at once; reads and
+/// writes block.
 ///
 /// A write is not made durable: swap does not outlive its programs.
 pub trait Device: Send + Sync {
@@ -126,7 +130,8 @@ pub trait Device: Send + Sync {
     /// Writes whole pages from `first` on. The buffer starts on a page boundary.
     ///
     /// # Errors
-    /// ENOSPC or EDQUOT when there is no room; the slots are then undefined. Anything else is a defect.
+    /// ENOSPC or EDQUOT when there is no room; the slots are then undefined. Anything else is a
+    /// defect.
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno>;
 
     /// Reads whole pages from `first` on. The buffer starts on a page boundary.
@@ -135,13 +140,14 @@ pub trait Device: Send + Sync {
     /// Whatever the device says; the buffer is then undefined.
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno>;
 
-    /// Bytes that a read may begin and end at multiples of: a power of two, at most a page. A page unless the device
-    /// says less; then it has [`read_part`](Self::read_part) too.
+    /// Bytes that a read may begin and end at multiples of: a power of two, at most a page. A page
+    /// unless the device says less; then it has [`read_part`](Self::read_part) too.
     fn sector(&self) -> usize {
         PAGE_SIZE
     }
 
-    /// Reads whole sectors, from `skip` bytes after the start of slot `first` on. The buffer starts on a sector boundary.
+    /// Reads whole sectors, from `skip` bytes after the start of slot `first` on. The buffer starts
+    /// on a sector boundary.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -149,7 +155,8 @@ pub trait Device: Send + Sync {
         if skip == 0 { self.read(first, bytes) } else { Err(Errno::INVALID) }
     }
 
-    /// Reads again what came with wrong bytes: from another copy, if there is one. Otherwise as [`read_part`](Self::read_part).
+    /// Reads again what came with wrong bytes: from another copy, if there is one. Otherwise as
+    /// [`read_part`](Self::read_part).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -164,8 +171,8 @@ pub trait Device: Send + Sync {
         }
     }
 
-    /// A queue of reads for one thread that does not wait for them. Making it may take a while. `None`: there is none, now or
-    /// ever; it may be asked again.
+    /// A queue of reads for one thread that does not wait for them. Making it may take a while.
+    /// `None`: there is none, now or ever; it may be asked again.
     fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
         None
     }
@@ -247,8 +254,8 @@ pub(crate) fn check_range(first: u32, length: usize, slots: u32) -> Result<(), E
     if whole && first as u64 + pages <= slots as u64 { Ok(()) } else { Err(Errno::INVALID) }
 }
 
-/// EINVAL unless `length` bytes from `skip` bytes after the start of slot `first` on are whole sectors inside a device of
-/// `slots`.
+/// EINVAL unless `length` bytes from `skip` bytes after the start of slot `first` on are whole
+/// sectors inside a device of `slots`.
 pub(crate) fn check_part(first: u32, skip: usize, length: usize, sector: usize, slots: u32) -> Result<(), Errno> {
     let end = first as u64 * PAGE_SIZE as u64 + (skip + length) as u64;
     let whole = skip.is_multiple_of(sector) && length.is_multiple_of(sector);

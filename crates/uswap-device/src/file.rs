@@ -1,8 +1,9 @@
 //! Swap slots in a file or on a block device.
 //!
-//! Transfers go past the page cache (O_DIRECT) where the file system allows, so that swapping out does not fill the
-//! memory it is to free. Where io_uring works, a batch of reads costs one system call; where it is forbidden (many
-//! container seccomp profiles), positioned reads and writes do the same one by one.
+//! Transfers go past the page cache (O_DIRECT) where the file system allows, so that swapping out
+//! does not fill the memory it is to free. Where io_uring works, a batch of reads costs one system
+//! call; where it is forbidden (many container seccomp profiles), positioned reads and writes do
+//! the same one by one.
 
 use std::fs::File;
 use std::io;
@@ -54,8 +55,9 @@ impl FileDevice {
         Self::build(format!("{}/(unnamed)", directory.display()), directory, opened, false, backend)
     }
 
-    /// The file (made if missing, sparse) or the block device at `path`. `bytes` is the room wanted; without it the
-    /// size found counts. The first page is kept for a signature; a file or device that holds foreign data is refused.
+    /// The file (made if missing, sparse) or the block device at `path`. `bytes` is the room
+    /// wanted; without it the size found counts. The first page is kept for a signature; a file or
+    /// device that holds foreign data is refused.
     ///
     /// # Errors
     /// [`OpenError`] names the reason.
@@ -80,7 +82,8 @@ impl FileDevice {
         Ok(Self { name, file, base, slots, direct, sector, block, named, rings, can_discard: AtomicBool::new(true) })
     }
 
-    /// Whether transfers bypass the page cache. If not, the kernel caches what is swapped, in memory that counts.
+    /// Whether transfers bypass the page cache. If not, the kernel caches what is swapped, in
+    /// memory that counts.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
@@ -107,7 +110,8 @@ impl FileDevice {
         }
     }
 
-    /// The end of a transfer that came short of `buffer`: by positioned reads, which name the error if there is one.
+    /// The end of a transfer that came short of `buffer`: by positioned reads, which name the error
+    /// if there is one.
     fn finish_read(&self, request: &mut ReadRequest<'_>, result: i32) -> Result<(), Errno> {
         match result {
             n if n >= 0 && n as usize == request.buf.len() => Ok(()),
@@ -218,8 +222,8 @@ impl Drop for FileDevice {
     }
 }
 
-/// The smallest sector that a transfer past the page cache allows, a page where the kernel does not tell; of a file in the
-/// page cache 512.
+/// The smallest sector that a transfer past the page cache allows, a page where the kernel does not
+/// tell; of a file in the page cache 512.
 fn sector_of(file: &File, direct: bool) -> usize {
     if !direct {
         return MIN_SECTOR;
@@ -230,7 +234,8 @@ fn sector_of(file: &File, direct: bool) -> usize {
     }
 }
 
-/// A ring that has proven itself on `file` with a read: being made does not mean that it may be used.
+/// A ring that has proven itself on `file` with a read: being made does not mean that it may be
+/// used.
 fn try_ring(file: &File) -> io::Result<IoRing> {
     let mut ring = IoRing::new(RING_DEPTH)?;
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);

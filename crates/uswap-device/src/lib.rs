@@ -1,5 +1,5 @@
-//! Where swap slots live: the [`Device`] trait, its implementations, wrappers that delay, fail, corrupt and count, and
-//! the kinds of places that a swap specification ([`SwapSpec`]) can name.
+//! Where swap slots live: the [`Device`] trait, its implementations, wrappers that delay, fail,
+//! corrupt and count, and the kinds of places that a swap specification ([`SwapSpec`]) can name.
 #![forbid(unsafe_code)]
 
 mod device;

@@ -1,13 +1,14 @@
 //! Each page on two devices, so that one of them may be lost.
 //!
-//! **The rule.** A write counts when every half that is *in* has taken it. A half that did not take what the other took is
-//! *out* before the write returns, and it stays out: it is never read or written again, because nobody keeps a list of the
-//! pages that it missed. So every half that is in has every page that counts. The last half is never put out; its errors
-//! are the device's. A half that has no room is not put out: then the write does not count, and nobody reads those slots.
+//! **The rule.** A write counts when every half that is *in* has taken it. A half that did not take
+//! what the other took is *out* before the write returns, and it stays out: it is never read or
+//! written again, because nobody keeps a list of the pages that it missed. So every half that is in
+//! has every page that counts. The last half is never put out; its errors are the device's. A half
+//! that has no room is not put out: then the write does not count, and nobody reads those slots.
 //!
-//! Reads go to the faster half. A read that fails there is made at the other one, and if that has the page, the first is
-//! out: a server that is gone would otherwise cost each read its whole time. A page whose bytes turn out to be wrong is read
-//! from the other half ([`Device::read_again`]).
+//! Reads go to the faster half. A read that fails there is made at the other one, and if that has
+//! the page, the first is out: a server that is gone would otherwise cost each read its whole time.
+//! A page whose bytes turn out to be wrong is read from the other half ([`Device::read_again`]).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};

@@ -81,7 +81,8 @@ fn wrong_bytes_are_read_again_from_the_other_half() {
     drop(other);
 }
 
-/// A sector of the first half that fails comes from the second, and from the same place of the page.
+/// A sector of the first half that fails comes from the second, and from the same place of the
+/// page.
 #[test]
 fn parts_of_pages_are_read_from_either_half() {
     let (one, other, mirror) = halves();

@@ -80,7 +80,8 @@ pub(crate) struct Opened {
     pub base: u64,
 }
 
-/// A swap file or device that has a name begins with a page that holds this, so that it is known next time.
+/// A swap file or device that has a name begins with a page that holds this, so that it is known
+/// next time.
 pub(crate) const SIGNATURE: &[u8; 16] = b"uswap swap file\n";
 
 /// A file without a name in `directory`, of `length` bytes.
@@ -100,8 +101,8 @@ pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, Open
     Ok(Opened { file, direct, length, base: 0 })
 }
 
-/// The file or block device at `path`. A regular file is made if missing and extended (sparse) to `length` bytes
-/// after its header; without `length` its own size counts.
+/// The file or block device at `path`. A regular file is made if missing and extended (sparse) to
+/// `length` bytes after its header; without `length` its own size counts.
 pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
     let block = is_block(path)?;
@@ -130,7 +131,8 @@ pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, Ope
     Ok(Opened { file, direct, length, base })
 }
 
-/// Whether `path` is a block device; a regular file or nothing yet is not, anything else is an error.
+/// Whether `path` is a block device; a regular file or nothing yet is not, anything else is an
+/// error.
 fn is_block(path: &Path) -> Result<bool, OpenError> {
     match path.metadata() {
         Ok(m) if m.is_dir() => Err(OpenError::IsDirectory(path.into())),
@@ -178,15 +180,16 @@ fn refuse_memory_directory(directory: &Path) -> Result<(), OpenError> {
 fn refuse_memory(file: &File, path: &Path) -> Result<(), OpenError> {
     match is_memory_file_system(file.as_fd()) {
         Ok(false) => Ok(()),
-        // The descriptor of a block device node answers for devtmpfs, which is a tmpfs: the device is what counts.
+        // The descriptor of a block device node answers for devtmpfs, which is a tmpfs: the device
+        // is what counts.
         Ok(true) if file.metadata().is_ok_and(|m| m.file_type().is_block_device()) => Ok(()),
         Ok(true) => Err(OpenError::InMemory(path.into())),
         Err(e) => Err(OpenError::Io(path.into(), e)),
     }
 }
 
-/// Writes our signature to the first page, unless that page shows that somebody's data would be lost: it must be
-/// missing, all zero, ours, or a swap header of mkswap.
+/// Writes our signature to the first page, unless that page shows that somebody's data would be
+/// lost: it must be missing, all zero, ours, or a swap header of mkswap.
 fn claim_header(file: &File, path: &Path) -> Result<(), OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);
@@ -200,7 +203,8 @@ fn claim_header(file: &File, path: &Path) -> Result<(), OpenError> {
     file.write_all_at(&page, 0).map_err(io)
 }
 
-/// Whether a first page shows that nobody's data would be lost: all zero, ours, or a swap header of mkswap.
+/// Whether a first page shows that nobody's data would be lost: all zero, ours, or a swap header of
+/// mkswap.
 pub(crate) fn is_swap_header(page: &[u8]) -> bool {
     let known = page.starts_with(SIGNATURE) || page[PAGE_SIZE - 10..] == *b"SWAPSPACE2";
     known || page.iter().all(|&b| b == 0)

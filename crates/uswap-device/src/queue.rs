@@ -1,8 +1,9 @@
-//! Reads that a thread has under way while it does other things: what an owner of the engine asks devices for itself.
+//! Reads that a thread has under way while it does other things: what an owner of the engine asks
+//! devices for itself.
 //!
-//! A queue belongs to one thread. It does as little as possible: it does not try again, has no patience, knows no other copy.
-//! Whatever goes wrong ends with an error, and whoever asked takes the way of [`Device::read_part`](crate::Device), by a
-//! thread that may wait.
+//! A queue belongs to one thread. It does as little as possible: it does not try again, has no
+//! patience, knows no other copy. Whatever goes wrong ends with an error, and whoever asked takes
+//! the way of [`Device::read_part`](crate::Device), by a thread that may wait.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -48,7 +49,8 @@ pub trait ReadQueue: Send {
     /// Begins a read. Its number is below [`QUEUE_DEPTH`] and its own until the read is over.
     ///
     /// # Errors
-    /// The memory, if the read could not be begun: it is not inside the device, too many are under way, the queue is broken.
+    /// The memory, if the read could not be begun: it is not inside the device, too many are under
+    /// way, the queue is broken.
     fn begin(&mut self, read: QueuedRead) -> Result<u32, Reservation>;
 
     /// A read that is over. To be asked until there is none.

@@ -13,10 +13,11 @@ const MAX_STRIPES: u32 = 64 << 10;
 /// As a disk's.
 const SECTOR: usize = 512;
 
-/// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested against.
+/// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested
+/// against.
 ///
-/// Its memory lies in stripes of a slot or a few with a lock each, so that it is no bottleneck where the locks above it
-/// are measured.
+/// Its memory lies in stripes of a slot or a few with a lock each, so that it is no bottleneck
+/// where the locks above it are measured.
 pub struct RamDevice {
     name: String,
     slots: u32,
@@ -25,8 +26,8 @@ pub struct RamDevice {
 }
 
 impl RamDevice {
-    /// A device of `slots` slots that read as zero. Memory is taken as slots are written and given back as they are
-    /// discarded.
+    /// A device of `slots` slots that read as zero. Memory is taken as slots are written and given
+    /// back as they are discarded.
     ///
     /// # Panics
     /// When there is not so much address space.
@@ -45,8 +46,8 @@ impl RamDevice {
         Ok(Self { name: name.into(), slots, stripe_slots, stripes })
     }
 
-    /// Works on each stripe that `length` bytes from slot `first` on touch: the bytes of the stripe, and which of the
-    /// caller's they are.
+    /// Works on each stripe that `length` bytes from slot `first` on touch: the bytes of the
+    /// stripe, and which of the caller's they are.
     fn for_each_stripe(
         &self,
         first: u32,

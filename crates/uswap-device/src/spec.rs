@@ -1,11 +1,13 @@
-//! A swap specification as users write it: `PLACE[,prio=N][,size=SIZE][,mirror=PLACE]`, and options of its kind.
+//! A swap specification as users write it: `PLACE[,prio=N][,size=SIZE][,mirror=PLACE]`, and options
+//! of its kind.
 //!
-//! This file is the only reader of that grammar. The registry of kinds (`kinds/mod.rs`) tells what a place can be, and
-//! which options are its own. A specification is read once, into a [`SwapSpec`], which opens its device. It travels as
-//! text only to another process ([`absolute`]).
+//! This file is the only reader of that grammar. The registry of kinds (`kinds/mod.rs`) tells what
+//! a place can be, and which options are its own. A specification is read once, into a
+//! [`SwapSpec`], which opens its device. It travels as text only to another process ([`absolute`]).
 //!
-//! An option counts for all places of the specification: both servers of a mirror have the same `timeout=`. An option
-//! that none of the places takes is refused. The last option of a name counts.
+//! An option counts for all places of the specification: both servers of a mirror have the same
+//! `timeout=`. An option that none of the places takes is refused. The last option of a name
+//! counts.
 
 use std::fmt;
 use std::path::Path;
@@ -44,7 +46,8 @@ impl FromStr for SwapPlace {
 }
 
 impl SwapPlace {
-    /// Whether its pages lie in memory of the process that opens it. Its device is called as it is itself then.
+    /// Whether its pages lie in memory of the process that opens it. Its device is called as it is
+    /// itself then.
     pub fn is_memory(&self) -> bool {
         self.kind.is_memory()
     }
@@ -147,8 +150,9 @@ impl SwapSpec {
     }
 }
 
-/// The text of the same specification for a process in another directory than `directory`: its places are completed,
-/// its options stay. The name of a device is completed as its places are; a text that is neither is taken as a place.
+/// The text of the same specification for a process in another directory than `directory`: its
+/// places are completed, its options stay. The name of a device is completed as its places are; a
+/// text that is neither is taken as a place.
 pub fn absolute(spec: &str, directory: &Path) -> String {
     let complete = |place: &str| match place {
         "" => String::new(),

@@ -1,4 +1,5 @@
-//! The grammar of swap specifications: what is read, each sentence that refuses, and texts for another directory.
+//! The grammar of swap specifications: what is read, each sentence that refuses, and texts for
+//! another directory.
 
 use proptest::prelude::*;
 

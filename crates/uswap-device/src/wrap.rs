@@ -158,7 +158,8 @@ impl<D: Device> Corrupt<D> {
         Self { inner, slots: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The next `reads` reads of this byte of `slot` come with bit number `bit` of the page flipped.
+    /// The next `reads` reads of this byte of `slot` come with bit number `bit` of the page
+    /// flipped.
     pub fn corrupt(&self, slot: u32, bit: usize, reads: u64) {
         assert!(bit < PAGE_SIZE * 8);
         self.slots.lock().expect("no panic under this lock").insert(slot, (bit, reads));

@@ -97,7 +97,8 @@ fn several_connections_need_the_server_s_word() {
     assert_eq!(open(Lie::None, usual).expect("a device").connections().len(), 4);
 }
 
-/// Each lie ends the connection; it is made anew and the request sent again, until the request's time is over.
+/// Each lie ends the connection; it is made anew and the request sent again, until the request's
+/// time is over.
 #[test]
 fn a_reply_that_cannot_be_ends_in_an_error_by_name_and_in_time() {
     for (lie, why) in [
@@ -132,12 +133,14 @@ fn a_reply_that_cannot_be_ends_in_an_error_by_name_and_in_time() {
     }
 }
 
-/// The first reply counts; the second one ends the connection, and what was in flight then is sent again.
+/// The first reply counts; the second one ends the connection, and what was in flight then is sent
+/// again.
 #[test]
 fn a_second_reply_ends_the_connection_and_not_the_request() {
     for lie in [Lie::Twice, Lie::TwiceAtOnce] {
         let liar = Liar::new(Lie::None, SIZE);
-        // Each connection breaks at its first reply, so that it takes longer each time until the next one is made.
+        // Each connection breaks at its first reply, so that it takes longer each time until the
+        // next one is made.
         let device = open(&liar, 30);
         device.write(7, &page(3)).expect("a write");
         liar.set(lie);
@@ -169,12 +172,14 @@ fn an_error_is_the_request_s_own() {
     assert_eq!((device.connections()[0].reconnects, device.note()), (0, None));
 }
 
-/// A page no two bytes of which at the same distance from a sector's start are alike in neighbouring sectors.
+/// A page no two bytes of which at the same distance from a sector's start are alike in
+/// neighbouring sectors.
 fn striped(slot: u32) -> Vec<u8> {
     (0..PAGE).map(|at| (at / 512 * 31 + at % 251) as u8 ^ slot as u8).collect()
 }
 
-/// Parts of pages, one by one and many at once, a part that crosses from one page to the next among them.
+/// Parts of pages, one by one and many at once, a part that crosses from one page to the next among
+/// them.
 fn parts_are_right(device: &NbdDevice, sector: usize) {
     let all: Vec<u8> = (3..8).flat_map(striped).collect();
     let expected = |skip: usize, length: usize| all[skip..skip + length].to_vec();

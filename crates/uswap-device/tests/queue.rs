@@ -1,5 +1,5 @@
-//! Queues of reads: right bytes at the right place of the memory, errors where there is none, and the memory comes back
-//! whatever happens.
+//! Queues of reads: right bytes at the right place of the memory, errors where there is none, and
+//! the memory comes back whatever happens.
 
 mod liar;
 
@@ -136,7 +136,8 @@ fn devices_without_a_queue_say_so() {
     assert!(device.read_queue().is_none(), "two connections were asked for");
 }
 
-/// Whatever a server says that cannot be: every read ends with an error, with its memory, and the queue is of no more use.
+/// Whatever a server says that cannot be: every read ends with an error, with its memory, and the
+/// queue is of no more use.
 #[test]
 fn a_server_that_lies_ends_all_reads_with_errors() {
     for lie in [

@@ -1,4 +1,5 @@
-//! The engine of uswap, in three rooms: the pager, another process as its address space, and a run as a whole.
+//! The engine of uswap, in three rooms: the pager, another process as its address space, and a run
+//! as a whole.
 #![forbid(unsafe_code)]
 
 mod pager;

@@ -8,9 +8,10 @@
 //!          1 to 10 bytes: zigzag (0, -1, 1, -2 become 0, 1, 2, 3), then LEB128 (7 bits a byte, least first, the highest
 //!          bit says that more follow)
 //! ```
-//! There is no count and no end mark, so a trace can be written as a stream and what came before a crash can be read; an
-//! end inside an access is an error. A number has one encoding only: a longer one than needed, or one past 64 bits, is malformed.
-//! The magic is no text and no beginning of gzip; its last byte tells a file that was passed through as text.
+//! There is no count and no end mark, so a trace can be written as a stream and what came before a
+//! crash can be read; an end inside an access is an error. A number has one encoding only: a longer
+//! one than needed, or one past 64 bits, is malformed. The magic is no text and no beginning of
+//! gzip; its last byte tells a file that was passed through as text.
 
 use std::io::{self, BufRead, Write};
 

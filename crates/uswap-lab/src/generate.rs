@@ -12,12 +12,13 @@ use crate::compact;
 /// What the accesses follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracePattern {
-    /// Independent draws; the page of rank `r` is drawn with a weight of `r` to the power of minus the exponent.
+    /// Independent draws; the page of rank `r` is drawn with a weight of `r` to the power of minus
+    /// the exponent.
     Zipf,
     /// All pages in order, round and round.
     Loop,
-    /// Zipf over the first tenth of the pages; now and then the rest is read in order, once through, as by a backup: it takes half of
-    /// the accesses.
+    /// Zipf over the first tenth of the pages; now and then the rest is read in order, once
+    /// through, as by a backup: it takes half of the accesses.
     Scan,
     /// Zipf over an eighth of the pages; ten times over the whole length it is another eighth.
     Phases,
@@ -55,7 +56,8 @@ impl TraceRecipe {
     /// Hands over one page after the other.
     ///
     /// # Errors
-    /// The recipe has no pages or an exponent that is no number from 0 to 10, or an error of `take`.
+    /// The recipe has no pages or an exponent that is no number from 0 to 10, or an error of
+    /// `take`.
     pub fn generate(&self, mut take: impl FnMut(u64) -> io::Result<()>) -> io::Result<()> {
         let unsound = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         if self.pages == 0 {
@@ -194,7 +196,8 @@ pub enum TraceFormat {
     Compact,
 }
 
-/// Writes the trace to a new file, which is gzip if its name ends in `.gz`. An incomplete file is removed.
+/// Writes the trace to a new file, which is gzip if its name ends in `.gz`. An incomplete file is
+/// removed.
 ///
 /// # Errors
 /// The recipe is unsound, the file is there already, or cannot be written.
@@ -278,7 +281,8 @@ mod tests {
         let mut counts = counts(&pages(recipe(TracePattern::Zipf)));
         counts.sort_unstable();
         counts.reverse();
-        // The sum of the weights of 200 ranks is 5.878: the first is drawn 3402 times, the tenth 340 times.
+        // The sum of the weights of 200 ranks is 5.878: the first is drawn 3402 times, the tenth
+        // 340 times.
         assert!((3100..3700).contains(&counts[0]) && (280..400).contains(&counts[9]), "{counts:?}");
         let uniform = self::counts(&pages(TraceRecipe { exponent: 0.0, ..recipe(TracePattern::Zipf) }));
         assert!(uniform.iter().all(|count| (50..160).contains(count)), "{uniform:?}");

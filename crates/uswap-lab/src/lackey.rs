@@ -1,5 +1,5 @@
-//! Traces of every data access, as valgrind's tool lackey tells them (`--trace-mem=yes`): for small programs, since it takes some
-//! hundred times their time.
+//! Traces of every data access, as valgrind's tool lackey tells them (`--trace-mem=yes`): for small
+//! programs, since it takes some hundred times their time.
 //!
 //! ```text
 //!  L 1ffeffe7d0,8      load of 8 bytes

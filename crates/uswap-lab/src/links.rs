@@ -1,7 +1,9 @@
-//! Doubly linked lists over densely numbered pages: the links of all pages in one array, so that a page is moved from
-//! the middle of one list to the end of another without a search and without an allocation.
+//! Doubly linked lists over densely numbered pages: the links of all pages in one array, so that a
+//! page is moved from the middle of one list to the end of another without a search and without an
+//! allocation.
 //!
-//! A page is on at most one of the lists that share a [`PageLinks`]. Which one it is on the policy knows.
+//! A page is on at most one of the lists that share a [`PageLinks`]. Which one it is on the policy
+//! knows.
 
 const NONE: u32 = u32::MAX;
 

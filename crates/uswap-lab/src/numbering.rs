@@ -1,5 +1,5 @@
-//! The first reading of a trace: its pages get numbers from zero on, in the order of their first touch, so that policies
-//! index arrays by page.
+//! The first reading of a trace: its pages get numbers from zero on, in the order of their first
+//! touch, so that policies index arrays by page.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,7 +11,8 @@ use crate::trace::{Trace, TraceError};
 
 /// Longest trace of which `opt` keeps the next uses: 4 bytes an access in memory, 1 GiB in all.
 pub const LONGEST_FOR_OPT: usize = 1 << 28;
-/// Accesses that are handed to the simulators at a time: 64 KiB, which stay in the cache from one to the next.
+/// Accesses that are handed to the simulators at a time: 64 KiB, which stay in the cache from one
+/// to the next.
 const BLOCK: usize = 1 << 14;
 
 /// Multiplies by an odd constant; page numbers are no attack.

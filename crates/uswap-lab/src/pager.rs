@@ -1,7 +1,8 @@
 //! The page table of a simulated pager, for policies that see faults and soft faults only.
 //!
-//! A page is *mapped* (touches cost nothing and are seen by nobody), *staged* (out of the program, still in RAM: a touch is
-//! a soft fault) or *out*. The table changes when the policy says so and when a fault is served; a hit ends in this file.
+//! A page is *mapped* (touches cost nothing and are seen by nobody), *staged* (out of the program,
+//! still in RAM: a touch is a soft fault) or *out*. The table changes when the policy says so and
+//! when a fault is served; a hit ends in this file.
 
 use crate::policy::{AccessOutcome, Policy};
 
@@ -73,13 +74,15 @@ impl SimulatedPages {
 
 /// An eviction policy as a pager can have one.
 pub trait FaultPolicy {
-    /// The page is out and was touched. After this there must be room for one more; then the page is mapped.
+    /// The page is out and was touched. After this there must be room for one more; then the page
+    /// is mapped.
     fn fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
     /// The page was staged and was touched; it is mapped now.
     fn soft_fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
-    /// Whether the hardware notes a touch of a staged page, which stays mapped then: nobody waits for it.
+    /// Whether the hardware notes a touch of a staged page, which stays mapped then: nobody waits
+    /// for it.
     fn notes_touches(&self) -> bool {
         false
     }

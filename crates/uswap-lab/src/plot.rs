@@ -1,4 +1,5 @@
-//! The miss-ratio curve as SVG: misses over memory, a line for each policy, the mean over the traces.
+//! The miss-ratio curve as SVG: misses over memory, a line for each policy, the mean over the
+//! traces.
 
 use std::path::Path;
 

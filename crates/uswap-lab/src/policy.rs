@@ -11,7 +11,8 @@ pub enum AccessOutcome {
     Miss,
 }
 
-/// An eviction policy together with the memory that it manages. Pages are numbered densely from zero.
+/// An eviction policy together with the memory that it manages. Pages are numbered densely from
+/// zero.
 pub trait Policy {
     /// The program touches the page. Afterwards the page is held.
     fn access(&mut self, page: u32) -> AccessOutcome;
@@ -22,13 +23,14 @@ pub trait Policy {
     /// Whether the page takes up memory now.
     fn holds(&self, page: u32) -> bool;
 
-    /// How often a page was put among the protected ones: the active list, Am, T2, LIR, the main queue. Zero for
-    /// policies that protect none.
+    /// How often a page was put among the protected ones: the active list, Am, T2, LIR, the main
+    /// queue. Zero for policies that protect none.
     fn activations(&self) -> u64 {
         0
     }
 
-    /// Accesses all pages in order and counts. Compiled for each policy, so that a call in the inner loop is direct.
+    /// Accesses all pages in order and counts. Compiled for each policy, so that a call in the
+    /// inner loop is direct.
     fn replay(&mut self, pages: &[u32], counts: &mut PolicyCounts) {
         for &page in pages {
             match self.access(page) {

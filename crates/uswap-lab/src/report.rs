@@ -21,7 +21,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// The mean miss ratio over the traces: each counts the same, however long. Of one size, or over all.
+    /// The mean miss ratio over the traces: each counts the same, however long. Of one size, or
+    /// over all.
     pub fn mean(&self, policy: Kind, ram: Option<MemoryShareOf>) -> f64 {
         let cells = self.traces.iter().flat_map(|trace| &trace.cells);
         let ratios = cells
@@ -37,7 +38,8 @@ impl Report {
         self.policies.iter().flat_map(move |policy| sizes().map(|ram| (*policy, ram)))
     }
 
-    /// A line for each trace, policy and size, then the means, whose trace is `mean` and whose size may be `all`.
+    /// A line for each trace, policy and size, then the means, whose trace is `mean` and whose size
+    /// may be `all`.
     pub fn csv(&self) -> String {
         let mut text = String::from("trace,policy,ram,pages,accesses,misses,soft_faults,activations,miss_ratio\n");
         for trace in &self.traces {

@@ -1,4 +1,5 @@
-//! How much memory a policy is given: a number of pages, or a share of the pages that a trace touches.
+//! How much memory a policy is given: a number of pages, or a share of the pages that a trace
+//! touches.
 
 use std::fmt;
 use std::str::FromStr;

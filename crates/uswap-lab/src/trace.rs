@@ -1,9 +1,11 @@
-//! Reads traces: a page number a line, decimal or hexadecimal with `0x`, as published traces have it, or the compact
-//! format (`compact.rs`). Which it is, and whether gzip is around it, the first bytes say and not the name.
+//! Reads traces: a page number a line, decimal or hexadecimal with `0x`, as published traces have
+//! it, or the compact format (`compact.rs`). Which it is, and whether gzip is around it, the first
+//! bytes say and not the name.
 //!
-//! Of text, spaces around the number (and so the ends of lines of other systems), empty lines, lines that begin with `#`,
-//! and lines of stars, with which some published traces mark their phases, are passed over. Everything else that is no page
-//! number is an error that names the file and the line.
+//! Of text, spaces around the number (and so the ends of lines of other systems), empty lines,
+//! lines that begin with `#`, and lines of stars, with which some published traces mark their
+//! phases, are passed over. Everything else that is no page number is an error that names the file
+//! and the line.
 
 use std::fmt;
 use std::fs::File;
@@ -101,7 +103,8 @@ impl Trace {
     /// The next page number, or `None` at the end.
     ///
     /// # Errors
-    /// Names file and line (or, of the compact format, the access): no page number, or the file cannot be read on.
+    /// Names file and line (or, of the compact format, the access): no page number, or the file
+    /// cannot be read on.
     pub fn next_page(&mut self) -> Result<Option<u64>, TraceError> {
         match &mut self.format {
             Format::Text(line, text) => next_in_text(&mut self.input, line, text).map_err(|reason| TraceError {

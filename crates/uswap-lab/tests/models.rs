@@ -1,5 +1,5 @@
-//! The reference policies do what slow and plain models do, written from the papers a second time: lists are vectors, everything
-//! is searched for. After each access both hold the same pages.
+//! The reference policies do what slow and plain models do, written from the papers a second time:
+//! lists are vectors, everything is searched for. After each access both hold the same pages.
 
 mod common;
 
@@ -95,7 +95,8 @@ impl Model for Arc {
     }
 }
 
-/// LIRS, section 3.3 of the paper: the stack S with its top at the front, the list Q with its front at the front.
+/// LIRS, section 3.3 of the paper: the stack S with its top at the front, the list Q with its front
+/// at the front.
 #[derive(Default)]
 struct Lirs {
     most_lir: usize,
@@ -118,7 +119,8 @@ impl Lirs {
         }
     }
 
-    /// "Change its status to LIR. The LIR block in the bottom of S is moved to the end of Q with its status changed to HIR."
+    /// "Change its status to LIR. The LIR block in the bottom of S is moved to the end of Q with
+    /// its status changed to HIR."
     fn exchange(&mut self, page: u32) {
         self.lir.push(page);
         if self.lir.len() > self.most_lir {

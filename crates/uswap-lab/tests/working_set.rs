@@ -1,5 +1,5 @@
-//! What the engine's policy must do: the tests of the thrash detection document (Weiner 2013: `wschange`, `wsprotect`), and
-//! sweeps over more than fits.
+//! What the engine's policy must do: the tests of the thrash detection document (Weiner 2013:
+//! `wschange`, `wsprotect`), and sweeps over more than fits.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ fn policy(memory: usize) -> Simulator {
     Kind::Engine(PolicyKind::default()).simulator(&knowledge, memory)
 }
 
-/// The engine's policy with `MEMORY` pages, after `rounds` sweeps over the first `established` pages.
+/// The engine's policy with `MEMORY` pages, after `rounds` sweeps over the first `established`
+/// pages.
 fn after_sweeps(established: u32, rounds: usize) -> Simulator {
     let mut simulator = policy(MEMORY);
     (0..rounds).for_each(|_| {
@@ -48,8 +49,9 @@ fn of_a_sweep_over_more_than_fits_most_of_what_fits_is_held() {
     }
 }
 
-/// The sample by which the guard judges the set is never so small that it opens to a stream: the set was there first, then
-/// came the stream, which passes five times more after the set was read. (A sample half as large was wrong once in a hundred sizes.)
+/// The sample by which the guard judges the set is never so small that it opens to a stream: the
+/// set was there first, then came the stream, which passes five times more after the set was read.
+/// (A sample half as large was wrong once in a hundred sizes.)
 #[test]
 fn a_set_that_was_there_first_stays_whatever_memory_there_is() {
     let (set, stream) = (0..6144, 10_000..36_112);
@@ -63,8 +65,9 @@ fn a_set_that_was_there_first_stays_whatever_memory_there_is() {
     }
 }
 
-/// A new set gets its place wherever in its sweeps over the old one the program turns to it, and however much of the new one is
-/// held already. (Half of what is held is in use then, and the guard once stayed closed for ever in one case of seven.)
+/// A new set gets its place wherever in its sweeps over the old one the program turns to it, and
+/// however much of the new one is held already. (Half of what is held is in use then, and the guard
+/// once stayed closed for ever in one case of seven.)
 #[test]
 fn a_new_set_gets_its_place_whenever_it_comes() {
     let sets = [

@@ -1,7 +1,7 @@
 //! Time per page of put and load, for pages that compress two to three times, one thread.
 //!
-//! `cargo run --release -p uswap-store --example store_speed [PAGES | FILE]`: with a file, its pages (those that are
-//! neither same-filled nor incompressible) are measured instead.
+//! `cargo run --release -p uswap-store --example store_speed [PAGES | FILE]`: with a file, its
+//! pages (those that are neither same-filled nor incompressible) are measured instead.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,7 +21,8 @@ impl Random {
     }
 }
 
-/// A page like a heap: records of pointers with common high bytes, small integers, zeros and a little noise.
+/// A page like a heap: records of pointers with common high bytes, small integers, zeros and a
+/// little noise.
 fn heap_page(random: &mut Random) -> PageBuf {
     let mut page = [0; PAGE_SIZE];
     let base = 0x7f3a_0000_0000 | (random.next() & 0xffff_0000);

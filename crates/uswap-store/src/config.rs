@@ -8,11 +8,12 @@ use uswap_device::{Device, Errno};
 
 use crate::codec::Compression;
 
-/// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it is a tree by slot; this
-/// table is an array by object, and shards go by who stores: each worker has [`GROUP`] of its own.
+/// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it
+/// is a tree by slot; this table is an array by object, and shards go by who stores: each worker
+/// has [`GROUP`] of its own.
 const SHARDS: u32 = 256;
-/// Shards that a worker fills by turns. Each has an LRU list of its own: with more of them the lists of a small pool would
-/// be too short to tell hot from cold.
+/// Shards that a worker fills by turns. Each has an LRU list of its own: with more of them the
+/// lists of a small pool would be too short to tell hot from cold.
 pub(crate) const GROUP: u32 = 8;
 
 /// How a store is made.
@@ -23,8 +24,8 @@ pub struct StoreConfig {
     pub pool_reserve_bytes: u64,
     /// Computes the hashes given to `put`, and verifies what is loaded.
     pub hasher: PageHasher,
-    /// Where pages go that the pool does not take, with priorities: higher is used first, equal ones take turns. May be
-    /// empty.
+    /// Where pages go that the pool does not take, with priorities: higher is used first, equal
+    /// ones take turns. May be empty.
     pub devices: Vec<(Box<dyn Device>, i32)>,
     /// How threads are kept apart.
     pub concurrency: Concurrency,
@@ -63,8 +64,8 @@ impl std::str::FromStr for AllocatorKind {
     }
 }
 
-/// How finely a store is locked. The default is what is used; the others are what it is measured against
-/// (`uswap-bench locks`).
+/// How finely a store is locked. The default is what is used; the others are what it is measured
+/// against (`uswap-bench locks`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Concurrency {
     /// The slots of each device.

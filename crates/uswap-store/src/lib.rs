@@ -8,12 +8,14 @@
 //!   else / full  -> device <- writeback from the pool's tail      |
 //!                      '----------------------------------- read, decompress
 //! ```
-//! An **object** is one stored page with a number of references. An *authoritative* reference says: the page is here
-//! and nowhere else. A *cached* one says: the page is resident again and the copy is kept in case it does not change.
-//! When all references of an object are cached its copy may be **given up**; a tombstone stays until they are gone.
+//! An **object** is one stored page with a number of references. An *authoritative* reference says:
+//! the page is here and nowhere else. A *cached* one says: the page is resident again and the copy
+//! is kept in case it does not change. When all references of an object are cached its copy may be
+//! **given up**; a tombstone stays until they are gone.
 //!
 //! # Lock ranks
-//! Taken in rising order only; a debug build panics at the first violation (`uswap_core::RankedMutex`, numbers in `uswap_core::ranks`).
+//! Taken in rising order only; a debug build panics at the first violation
+//! (`uswap_core::RankedMutex`, numbers in `uswap_core::ranks`).
 //!
 //! | rank | lock | protects |
 //! |---|---|---|
@@ -22,7 +24,8 @@
 //! | 21 | supply of the pool | the memory that classes are given |
 //! | 31 to 33 | lane, lists, cluster of a device | which slots are in use (`uswap_core::Slots`) |
 //!
-//! Beside these lies the place of the working memory of who squeezes: a single statement, nothing else is taken inside.
+//! Beside these lies the place of the working memory of who squeezes: a single statement, nothing
+//! else is taken inside.
 //!
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]

@@ -26,29 +26,37 @@ pub struct StoreStats {
     pub allocator: String,
     /// The compressor of pages that are stored now.
     pub compressor: String,
-    /// Gauge: pages that lie on devices as they are, because they did not compress enough or their compression failed.
+    /// Gauge: pages that lie on devices as they are, because they did not compress enough or their
+    /// compression failed.
     pub stored_incompressible_pages: u64,
     /// Gauge: memory of the object table.
     pub table_bytes: u64,
     /// Grows when a page compressed to more than 3/4 of itself and was not taken into the pool.
     pub reject_compress_poor: u64,
-    /// Grows when the compressor failed on a page (for lack of memory); the page goes to a device as it is.
+    /// Grows when the compressor failed on a page (for lack of memory); the page goes to a device
+    /// as it is.
     pub reject_compress_fail: u64,
     /// Grows when a page found no room in the pool under its limit.
     pub pool_limit_hit: u64,
-    /// Grows when the pool was below its limit and its allocator had no memory for a page all the same.
+    /// Grows when the pool was below its limit and its allocator had no memory for a page all the
+    /// same.
     pub reject_alloc_fail: u64,
-    /// Grows when the table of objects had no entry for a page (the kernel's entries come from a kmem_cache).
+    /// Grows when the table of objects had no entry for a page (the kernel's entries come from a
+    /// kmem_cache).
     pub reject_kmemcache_fail: u64,
-    /// Grows when stored bytes could not be expanded to a page, each time they were read; `checksum_errors` grows too.
+    /// Grows when stored bytes could not be expanded to a page, each time they were read;
+    /// `checksum_errors` grows too.
     pub decompress_fail: u64,
     /// Grows per page that writeback moved from the pool to a device (freed meanwhile or not).
     pub written_back_pages: u64,
-    /// Grows per compressed page that found no room in the pool and was written to a device in a pack.
+    /// Grows per compressed page that found no room in the pool and was written to a device in a
+    /// pack.
     pub spilled_pages: u64,
-    /// Grows per page that was moved on a device, or given up because all its references were cached, to free a thin slot.
+    /// Grows per page that was moved on a device, or given up because all its references were
+    /// cached, to free a thin slot.
     pub repacked_pages: u64,
-    /// Grows when a writeback batch had to be put back, in part or whole, because no device took it.
+    /// Grows when a writeback batch had to be put back, in part or whole, because no device took
+    /// it.
     pub reject_reclaim_fail: u64,
     /// Grows when neither pool nor device took a page.
     pub put_full: u64,
@@ -91,7 +99,8 @@ pub struct DeviceStatus {
     pub slots_used: u64,
     /// Slots there are.
     pub slots_total: u64,
-    /// It ran out of room before it ran out of slots (a sparse file on a full disk); only freed slots are used again.
+    /// It ran out of room before it ran out of slots (a sparse file on a full disk); only freed
+    /// slots are used again.
     pub out_of_room: bool,
     /// Three write errors in a row: it gets no more writes, reads go on.
     pub latched_off: bool,

@@ -38,8 +38,8 @@ impl PoolPiece for PoolMemory {
     }
 }
 
-/// The pool's allocator on memory of its own: `reserve` bytes, or `limit` where address space is rationed (RLIMIT_AS, strict
-/// overcommit).
+/// The pool's allocator on memory of its own: `reserve` bytes, or `limit` where address space is
+/// rationed (RLIMIT_AS, strict overcommit).
 fn make_pool(config: &StoreConfig) -> Result<Box<dyn Allocator>, StoreError> {
     let (limit, reserve) = (config.pool_limit_bytes, config.pool_reserve_bytes);
     let (piece, more) = match config.tier.allocator {
@@ -166,7 +166,8 @@ impl Store {
     /// An empty store.
     ///
     /// # Errors
-    /// [`StoreError::Reserve`] when the address space is not to be had, [`StoreError::Compressor`] without memory for it.
+    /// [`StoreError::Reserve`] when the address space is not to be had, [`StoreError::Compressor`]
+    /// without memory for it.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
         let pool = make_pool(&config)?;
         let devices = SwapDevices::new(config.concurrency.slots);
@@ -194,7 +195,8 @@ impl Store {
         })
     }
 
-    /// Where an object is in the table: its id is its index in its shard times the number of shards, plus the shard.
+    /// Where an object is in the table: its id is its index in its shard times the number of
+    /// shards, plus the shard.
     pub(crate) fn split(&self, id: ObjectId) -> (usize, u32) {
         let shards = self.shards.len() as u32;
         ((id.0 % shards) as usize, id.0 / shards)
@@ -217,8 +219,8 @@ impl Store {
         self.groups.load(Relaxed) & 1 << (shard / GROUP as usize) != 0
     }
 
-    /// The shards that may have objects, each once, in turns: another one is first each time. `by`: how many are passed
-    /// until the next call begins.
+    /// The shards that may have objects, each once, in turns: another one is first each time. `by`:
+    /// how many are passed until the next call begins.
     pub(crate) fn shards_in_turn(&self, by: u32) -> impl Iterator<Item = usize> + Clone + use<> {
         let (groups, shards) = (self.groups.load(Relaxed), self.shards.len());
         let in_use = move |shard: &usize| groups & 1 << (shard / GROUP as usize) != 0;
@@ -312,7 +314,8 @@ impl Store {
         Ok(())
     }
 
-    /// Gives up to `count` copies up whose references are all cached; returns how many went. `list` says which tier.
+    /// Gives up to `count` copies up whose references are all cached; returns how many went. `list`
+    /// says which tier.
     pub(crate) fn give_up_cached(&self, list: EntryList, count: u32) -> u32 {
         let mut given = 0;
         for shard in self.shards_in_turn(1) {

@@ -1,5 +1,6 @@
-//! No memory is allocated for a page: a thread that stores, loads and writes back asks the allocator for nothing once it has
-//! met its compressors and the tables are as large as they must be.
+//! No memory is allocated for a page: a thread that stores, loads and writes back asks the
+//! allocator for nothing once it has met its compressors and the tables are as large as they must
+//! be.
 
 mod common;
 
@@ -50,8 +51,8 @@ impl Worker {
         }
     }
 
-    /// Stores pages by each compressor in turn, with writeback whenever the pool asks for it, loads all in another order, and
-    /// lets them go.
+    /// Stores pages by each compressor in turn, with writeback whenever the pool asks for it, loads
+    /// all in another order, and lets them go.
     fn round(&mut self, seed: u64) {
         for n in 0..PAGES {
             let compression = self.compressors[(n / 64) as usize % self.compressors.len()];

@@ -1,4 +1,5 @@
-//! Emptying a device: everything on it is found elsewhere, with the right bytes, whatever goes on meanwhile.
+//! Emptying a device: everything on it is found elsewhere, with the right bytes, whatever goes on
+//! meanwhile.
 
 mod common;
 
@@ -98,8 +99,8 @@ fn refused_beforehand_without_room_and_for_unknown_names() {
     assert!(store.begin_drain("big", 0).is_ok());
 }
 
-/// A page that comes back takes a whole one for each who has it; one that does not compress has no place in the pool, and
-/// what the pool takes is taken from the same memory.
+/// A page that comes back takes a whole one for each who has it; one that does not compress has no
+/// place in the pool, and what the pool takes is taken from the same memory.
 #[test]
 fn what_there_is_room_for_in_memory_is_counted_in_its_own_pages() {
     let (store, mut scratch) = (store(64, vec![ram("disk", 1024)]), Scratch::new());
@@ -188,7 +189,8 @@ fn a_device_that_fails_to_write_takes_none_and_nothing_is_lost() {
     }
 }
 
-/// Threads store, load, share, cache and release while one device after the other goes and another comes.
+/// Threads store, load, share, cache and release while one device after the other goes and another
+/// comes.
 #[test]
 fn devices_come_and_go_under_load() {
     let store = store(4, vec![ram("0", 8192), ram("1", 8192)]);

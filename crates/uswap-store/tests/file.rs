@@ -1,4 +1,5 @@
-//! A store over a real file: pages through writeback and back, and a disk that is full before the file is.
+//! A store over a real file: pages through writeback and back, and a disk that is full before the
+//! file is.
 
 mod common;
 
@@ -44,7 +45,8 @@ fn pages_go_to_the_file_and_come_back() {
     }
 }
 
-/// Needs a directory on a disk of less than 60 MiB: `USWAP_TEST_SMALL_DIR=... cargo test -- --ignored`.
+/// Needs a directory on a disk of less than 60 MiB:
+/// `USWAP_TEST_SMALL_DIR=... cargo test -- --ignored`.
 #[test]
 #[ignore = "needs a small file system"]
 fn a_full_disk_is_no_room() {

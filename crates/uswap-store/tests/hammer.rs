@@ -1,4 +1,5 @@
-//! Threads that put, load, share, cache and release at the same time, with writeback behind them; bytes are checked.
+//! Threads that put, load, share, cache and release at the same time, with writeback behind them;
+//! bytes are checked.
 
 mod common;
 

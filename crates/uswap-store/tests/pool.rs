@@ -1,4 +1,5 @@
-//! The memory tier: allocators, compressors and what they count, each alone and changing while pages come and go.
+//! The memory tier: allocators, compressors and what they count, each alone and changing while
+//! pages come and go.
 
 mod common;
 
@@ -268,7 +269,8 @@ fn pages_compacted_are_the_pages_that_compaction_gave_back() {
     });
 }
 
-/// Between choosing a slab's objects and moving them some are freed, and their entries and places taken by others.
+/// Between choosing a slab's objects and moving them some are freed, and their entries and places
+/// taken by others.
 #[test]
 fn objects_are_freed_and_replaced_during_a_compaction() {
     let mut rig = Rig::new(64, Tier::default(), vec![]);
@@ -283,7 +285,8 @@ fn objects_are_freed_and_replaced_during_a_compaction() {
             let store = &rig.store;
             let compaction = scope.spawn(|| store.compact(&mut WritebackScratch::new()));
             std::thread::sleep(Duration::from_millis(20));
-            // All that was chosen goes and comes again under other seeds, mostly under the same ids.
+            // All that was chosen goes and comes again under other seeds, mostly under the same
+            // ids.
             for (id, seed) in &mut held {
                 store.release(*id);
                 *seed += 100_000;
@@ -301,8 +304,8 @@ fn objects_are_freed_and_replaced_during_a_compaction() {
     assert_eq!((rig.store.stats().stored_pages, rig.store.pool_bytes()), (0, 0));
 }
 
-/// Threads store, load and free while the compressor changes every millisecond, thin slabs are emptied slowly and pages are
-/// written to a device.
+/// Threads store, load and free while the compressor changes every millisecond, thin slabs are
+/// emptied slowly and pages are written to a device.
 #[test]
 fn compressors_change_under_load() {
     for allocator in [AllocatorKind::Slab, AllocatorKind::Zbud] {

@@ -111,7 +111,8 @@ fn wrong_bytes_are_refused() {
     assert!(!store.accept_queued(&plan, &mut pages, &mut bytes) && pages[0].result.is_err());
 }
 
-/// A page that was freed while it was read, and whose slot holds another's bytes by then: never taken for the old one.
+/// A page that was freed while it was read, and whose slot holds another's bytes by then: never
+/// taken for the old one.
 #[test]
 fn a_page_that_moved_meanwhile_is_refused() {
     let devices: Vec<Box<dyn Device>> =

@@ -1,5 +1,6 @@
-//! Writeback and what happens to a page meanwhile. A fault point ([`Tuning::delay`]) holds writeback before and after the
-//! write, when the objects of the batch are marked and nothing of them is settled.
+//! Writeback and what happens to a page meanwhile. A fault point ([`Tuning::delay`]) holds
+//! writeback before and after the write, when the objects of the batch are marked and nothing of
+//! them is settled.
 
 mod common;
 
@@ -27,7 +28,8 @@ fn used(store: &Store) -> u64 {
     store.stats().devices.iter().map(|device| device.slots_used).sum()
 }
 
-/// Starts a writeback and does something in the middle of it, before the write (`early`) and after it (`late`).
+/// Starts a writeback and does something in the middle of it, before the write (`early`) and after
+/// it (`late`).
 fn during_writeback(
     store: &Store,
     early: impl FnOnce(&mut Scratch),
@@ -90,8 +92,9 @@ fn what_is_freed_during_writeback_is_freed_in_both_places() {
     assert_eq!((used(&store), store.stats().devices[0].packed_bytes), (0, 0));
 }
 
-/// The program's page came back, was changed and is evicted again while its old object is being written: the change is
-/// another object, and the old one goes. Unchanged, the object stays what it is.
+/// The program's page came back, was changed and is evicted again while its old object is being
+/// written: the change is another object, and the old one goes. Unchanged, the object stays what it
+/// is.
 #[test]
 fn a_store_to_an_entry_under_writeback() {
     let store = store(16, vec![ram("disk", 1024)]);
@@ -241,8 +244,8 @@ fn thin_slots_are_freed() {
     assert_eq!(used(&store), 0);
 }
 
-/// Readers of objects that are moved all the time, and whose places are given to others at once, never see other bytes and
-/// find nothing damaged.
+/// Readers of objects that are moved all the time, and whose places are given to others at once,
+/// never see other bytes and find nothing damaged.
 #[test]
 fn pages_are_read_while_they_are_moved() {
     let store = store(8, vec![ram("disk", 2048), ram("other", 1024)]);

@@ -1,5 +1,5 @@
-//! Workers with slot caches on one small device: filled to the last slot, freed, filled again, drained; under each kind of
-//! locking. And use counts beyond what an entry holds.
+//! Workers with slot caches on one small device: filled to the last slot, freed, filled again,
+//! drained; under each kind of locking. And use counts beyond what an entry holds.
 
 mod common;
 
@@ -28,8 +28,8 @@ fn used(store: &Store) -> u64 {
     store.stats().devices.iter().map(|device| device.slots_used).sum()
 }
 
-/// Batch after batch to another one of the devices of the highest priority, so that what is stored together stays together; to
-/// the rest when those are full.
+/// Batch after batch to another one of the devices of the highest priority, so that what is stored
+/// together stays together; to the rest when those are full.
 #[test]
 fn devices_of_equal_priority_take_turns() {
     let ram = |name: &str, slots| Box::new(RamDevice::new(name, slots));
@@ -71,7 +71,8 @@ fn fill(store: &Store, scratch: &mut Scratch, held: &mut Vec<(ObjectId, u64)>, s
     }
 }
 
-/// Fills and frees at random, and fills once more when all others have done the same; returns what it holds.
+/// Fills and frees at random, and fills once more when all others have done the same; returns what
+/// it holds.
 fn work(store: &Store, worker: u64, slots: usize, done: &Barrier) -> Vec<(ObjectId, u64)> {
     let (mut scratch, mut random, mut held) = (Scratch::new(), Random::new(worker + 1), Vec::new());
     let mut seeds = (0u64..).map(|n| n * WORKERS + worker);
@@ -112,7 +113,8 @@ fn workers_fill_a_device_to_the_last_slot_again_and_again() {
     }
 }
 
-/// Other threads leave slots ready and freed in their caches and sleep; the device is drained nevertheless and goes.
+/// Other threads leave slots ready and freed in their caches and sleep; the device is drained
+/// nevertheless and goes.
 #[test]
 fn a_device_is_drained_while_caches_hold_slots_of_it() {
     for concurrency in KINDS {
@@ -156,7 +158,8 @@ fn a_device_is_drained_while_caches_hold_slots_of_it() {
     }
 }
 
-/// As after hundreds of forks: the page is there until its last reference has gone, and its slot is free then.
+/// As after hundreds of forks: the page is there until its last reference has gone, and its slot is
+/// free then.
 #[test]
 fn a_page_has_more_references_than_its_entry_counts() {
     let store = store(0, vec![Box::new(RamDevice::new("ram", 512))]);

@@ -63,7 +63,8 @@ fn fill(
     most
 }
 
-/// Two thirds of what a full device holds is dead, one in each slot at least lives: more than half of the device can be had.
+/// Two thirds of what a full device holds is dead, one in each slot at least lives: more than half
+/// of the device can be had.
 #[test]
 fn a_device_full_of_dead_packs_takes_pages() {
     let (store, mut held) = full_store(Tuning::default());
@@ -90,7 +91,8 @@ fn without_squeezing_the_same_device_refuses_them() {
     assert!(taken < SLOTS / 3);
 }
 
-/// One third is dead, so no slot is thin in the mean: it is had nevertheless, for compressed pages too.
+/// One third is dead, so no slot is thin in the mean: it is had nevertheless, for compressed pages
+/// too.
 #[test]
 fn a_third_that_is_lost_is_had_too() {
     let (store, mut held) = full_store(Tuning::default());
@@ -119,7 +121,8 @@ fn repacking_ahead_of_time_makes_room() {
     assert!(used(&store) < before, "{before} slots before, {} now", used(&store));
 }
 
-/// Several threads find the device full at once: every page that is taken has its bytes, the others are refused, and no slot is lost.
+/// Several threads find the device full at once: every page that is taken has its bytes, the others
+/// are refused, and no slot is lost.
 #[test]
 fn threads_squeeze_side_by_side() {
     let (store, mut held) = full_store(Tuning::default());

@@ -1,4 +1,5 @@
-//! How pages move between the pool and the devices: limit, writeback, batching, trimming, the swap cache.
+//! How pages move between the pool and the devices: limit, writeback, batching, trimming, the swap
+//! cache.
 
 mod common;
 
@@ -80,7 +81,8 @@ fn writeback_starts_at_95_stops_at_90_and_writes_contiguously() {
     }
 }
 
-/// Where the least that is read is a page, each packed object costs one; across slots a third of these cost two.
+/// Where the least that is read is a page, each packed object costs one; across slots a third of
+/// these cost two.
 #[test]
 fn on_a_device_of_whole_pages_a_lonely_object_costs_one_page() {
     let read_by = |tuning: Tuning| {

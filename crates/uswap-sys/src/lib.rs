@@ -1,6 +1,8 @@
-//! The only room with unsafe code besides the agent: one type per kernel interface, safe to use from outside.
+//! The only room with unsafe code besides the agent: one type per kernel interface, safe to use
+//! from outside.
 //!
-//! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by it, in named variants.
+//! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by
+//! it, in named variants.
 
 pub mod alloc;
 pub mod io;

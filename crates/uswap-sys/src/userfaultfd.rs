@@ -1,4 +1,5 @@
-//! userfaultfd(2): registration, events and the ioctls that install pages. See ioctl_userfaultfd(2).
+//! userfaultfd(2): registration, events and the ioctls that install pages. See
+//! ioctl_userfaultfd(2).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -160,7 +161,8 @@ struct UffdMessage {
 pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Makes one for this process: by /dev/userfaultfd where that may be opened, else by system call.
+    /// Makes one for this process: by /dev/userfaultfd where that may be opened, else by system
+    /// call.
     ///
     /// # Errors
     /// The errno of the system call when both are refused.
@@ -184,7 +186,8 @@ impl Userfaultfd {
     /// Makes one by the system call, where a capability or a sysctl decides.
     ///
     /// # Errors
-    /// EPERM: neither CAP_SYS_PTRACE nor vm.unprivileged_userfaultfd; ENOSYS: a kernel or a filter without it.
+    /// EPERM: neither CAP_SYS_PTRACE nor vm.unprivileged_userfaultfd; ENOSYS: a kernel or a filter
+    /// without it.
     pub fn by_system_call() -> io::Result<Self> {
         // SAFETY: takes flags, returns an fd.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -205,13 +208,14 @@ impl Userfaultfd {
     /// Registers a range for missing pages. Works from any process that holds the fd.
     ///
     /// # Errors
-    /// ENOMEM: address space gone or a hole; EINVAL: not a mapping that can be registered; EBUSY: another's.
+    /// ENOMEM: address space gone or a hole; EINVAL: not a mapping that can be registered; EBUSY:
+    /// another's.
     pub fn register(&self, start: u64, length: u64) -> io::Result<()> {
         self.register_by(start, length, REGISTER_MODE_MISSING)
     }
 
-    /// Registers a range for missing pages, and for pages that [`Userfaultfd::protect`] names; needs
-    /// [`FEATURE_WRITE_PROTECT`].
+    /// Registers a range for missing pages, and for pages that [`Userfaultfd::protect`] names;
+    /// needs [`FEATURE_WRITE_PROTECT`].
     ///
     /// # Errors
     /// As [`Userfaultfd::register`].
@@ -223,11 +227,13 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_REGISTER, &mut Register { start, length, mode, ioctls: 0 })
     }
 
-    /// UFFDIO_WRITEPROTECT: a write to pages of the range that are there raises a fault, and the thread waits. Pages that are
-    /// not there are passed over. A fork child inherits the protection.
+    /// UFFDIO_WRITEPROTECT: a write to pages of the range that are there raises a fault, and the
+    /// thread waits. Pages that are not there are passed over. A fork child inherits the
+    /// protection.
     ///
     /// # Errors
-    /// EAGAIN: an event is pending; ENOENT: not registered for it (any more); ESRCH: the address space is gone.
+    /// EAGAIN: an event is pending; ENOENT: not registered for it (any more); ESRCH: the address
+    /// space is gone.
     pub fn protect(&self, start: u64, length: u64) -> io::Result<()> {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdProtect { start, length, mode: WRITE_PROTECT })
     }
@@ -285,25 +291,27 @@ impl Userfaultfd {
         let _ = self.ioctl(UFFDIO_WAKE, &mut UffdRange { start, length });
     }
 
-    /// Whether the address space still exists: an attempt to install a page at `unregistered`, a page address that is
-    /// not registered, fails in another way if it does.
+    /// Whether the address space still exists: an attempt to install a page at `unregistered`, a
+    /// page address that is not registered, fails in another way if it does.
     pub fn is_alive(&self, unregistered: u64) -> bool {
         self.zero(unregistered, 4096) != Install::Gone
     }
 
-    /// Whether no event is pending: neither queued nor about to be by a thread that is changing the address space (such
-    /// a thread counts from before its change until its event was read). `unregistered` as in [`Self::is_alive`].
-    /// Source: `mmap_changing` in fs/userfaultfd.c, for which every installing ioctl answers EAGAIN first.
+    /// Whether no event is pending: neither queued nor about to be by a thread that is changing the
+    /// address space (such a thread counts from before its change until its event was read).
+    /// `unregistered` as in [`Self::is_alive`]. Source: `mmap_changing` in fs/userfaultfd.c, for
+    /// which every installing ioctl answers EAGAIN first.
     pub fn is_quiet(&self, unregistered: u64) -> bool {
         !matches!(self.zero(unregistered, 4096), Install::Again(_))
     }
 
-    /// Whether the page at `address` lies in a registered mapping; `None` while an event is pending or when the address
-    /// space is gone. Nothing is installed: the kernel looks for the mapping first and fails at the source afterwards
-    /// (fs/userfaultfd.c and mm/userfaultfd.c, `mfill_atomic`).
+    /// Whether the page at `address` lies in a registered mapping; `None` while an event is pending
+    /// or when the address space is gone. Nothing is installed: the kernel looks for the mapping
+    /// first and fails at the source afterwards (fs/userfaultfd.c and mm/userfaultfd.c,
+    /// `mfill_atomic`).
     ///
-    /// The kernel looks whether an event is pending before it looks for the mapping, which can be unmapped or moved in between.
-    /// The event of that is pending when it is asked again.
+    /// The kernel looks whether an event is pending before it looks for the mapping, which can be
+    /// unmapped or moved in between. The event of that is pending when it is asked again.
     pub fn is_registered(&self, address: u64) -> Option<bool> {
         match self.install_nothing(address) {
             Install::NotRegistered(_) => {
@@ -321,11 +329,12 @@ impl Userfaultfd {
         install(result, argument.copied)
     }
 
-    /// Reads messages in the order of the queue and appends them to `events`; `true` when more may be waiting.
+    /// Reads messages in the order of the queue and appends them to `events`; `true` when more may
+    /// be waiting.
     ///
     /// # Errors
-    /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it can be read again
-    /// (`userfaultfd_ctx_read` in fs/userfaultfd.c).
+    /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it
+    /// can be read again (`userfaultfd_ctx_read` in fs/userfaultfd.c).
     pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
         let mut messages = [UffdMessage::default(); MAX_MESSAGES];
         let length = size_of_val(&messages);
@@ -360,7 +369,8 @@ impl From<OwnedFd> for Userfaultfd {
     }
 }
 
-/// Opens /dev/userfaultfd, which grants userfaultfds by file permission alone (Documentation/admin-guide/mm/userfaultfd).
+/// Opens /dev/userfaultfd, which grants userfaultfds by file permission alone
+/// (Documentation/admin-guide/mm/userfaultfd).
 ///
 /// # Errors
 /// ENOENT or EACCES.
@@ -383,7 +393,8 @@ fn decode(message: UffdMessage) -> Event {
             protected: a & PAGEFAULT_WRITE_PROTECTED != 0,
             thread: c as u32,
         },
-        // SAFETY: the kernel just installed this fd for the reader of the event; nobody else knows it.
+        // SAFETY: the kernel just installed this fd for the reader of the event; nobody else knows
+        // it.
         0x13 => Event::Fork(Userfaultfd(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
         0x14 => Event::Remap { from: a, to: b, length: c },
         0x15 => Event::Remove { start: a, end: b },
@@ -424,7 +435,8 @@ mod tests {
         assert!(pages.iter().all(|byte| *byte == 0));
     }
 
-    /// A mapping is taken away while it is asked about: before the event was read nobody may be told that it is gone.
+    /// A mapping is taken away while it is asked about: before the event was read nobody may be
+    /// told that it is gone.
     #[test]
     fn what_is_being_unmapped_is_never_said_to_be_unregistered() {
         let Ok(events) = Userfaultfd::for_this_process() else { return };

@@ -67,13 +67,15 @@ enum BenchCommand {
     },
     /// Compare two builds of uswap in pairs, with a confidence interval (under a minute as it is)
     Compare(CompareArguments),
-    /// Measure what the locks of the swap core cost, with one change after the other (about two minutes)
+    /// Measure what the locks of the swap core cost, with one change after the other (about two
+    /// minutes)
     Locks(LocksArguments),
     /// Measure what faults of several threads at random take, beside zram (about two minutes)
     Faults(FaultsArguments),
     /// Measure what packed writeback saves, beside a slot for each page (minutes; see --budget)
     Packing(PackingArguments),
-    /// Build part of a kernel with 8 to 24 jobs on one budget, as in the zswap document (minutes; see --budget)
+    /// Build part of a kernel with 8 to 24 jobs on one budget, as in the zswap document (minutes;
+    /// see --budget)
     Zswap(ZswapArguments),
     /// Take pages of a command's memory while it runs, to measure compressors on
     Sample(SampleArguments),
@@ -122,7 +124,8 @@ struct MatrixArguments {
     /// Begin nothing that would end after so many minutes; 0 is no end [default: 25]
     #[arg(long, value_name = "MINUTES")]
     budget: Option<u64>,
-    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
+    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20
+    /// and 90]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// About how much memory a workload takes [default: 384]
@@ -224,7 +227,8 @@ struct BenchQuestion {
     /// Begin nothing that would end after so many minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 20.0)]
     budget: f64,
-    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20 and 90]
+    /// Kill a run after so many seconds [default: 12 times as long as without a limit, between 20
+    /// and 90]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// About how much memory a workload takes
@@ -261,7 +265,8 @@ struct ZswapArguments {
     /// Numbers of jobs
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8, 12, 16, 20, 24])]
     jobs: Vec<usize>,
-    /// The budget in percent of what the largest build needs [default: the one at which a swap file makes it three times slower]
+    /// The budget in percent of what the largest build needs [default: the one at which a swap file
+    /// makes it three times slower]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     fraction: Option<u32>,
 }
@@ -598,8 +603,8 @@ fn create(path: Option<&Path>) -> Result<Option<File>, BenchRefusal> {
     path.map(|path| File::create(path).map_err(|error| failed(path, &error))).transpose()
 }
 
-/// Prints the document, and writes it where it was asked for. To be done before the scratch folder goes, which takes seconds
-/// when a kernel tree lies in it.
+/// Prints the document, and writes it where it was asked for. To be done before the scratch folder
+/// goes, which takes seconds when a kernel tree lies in it.
 fn tell(text: &str, file: Option<File>) -> Result<(), BenchRefusal> {
     print!("{text}");
     file.map_or(Ok(()), |mut file| file.write_all(text.as_bytes())).map_err(|error| (error.to_string(), exit::FAILED))

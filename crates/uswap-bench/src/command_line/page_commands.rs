@@ -1,5 +1,5 @@
-//! The commands that take pages of programs and measure what can be made of them: `sample`, `codecs`, `units`; and what a page
-//! costs in tables: `own-memory`.
+//! The commands that take pages of programs and measure what can be made of them: `sample`,
+//! `codecs`, `units`; and what a page costs in tables: `own-memory`.
 
 use std::fs::{self, File};
 use std::io::Write;

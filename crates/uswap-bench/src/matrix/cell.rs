@@ -1,6 +1,7 @@
 //! One cell of the matrix, run once: a workload under a system with a limit.
 //!
-//! The order of guards is the order of putting back: the group with all its processes goes first, then swap.
+//! The order of guards is the order of putting back: the group with all its processes goes first,
+//! then swap.
 
 use std::ffi::OsString;
 use std::fs;

@@ -104,7 +104,8 @@ impl Meter<'_> {
         Ok((ended.elapsed.as_secs_f64(), stats))
     }
 
-    /// Times without and with uswap, alternating which comes first, after one run of each that does not count.
+    /// Times without and with uswap, alternating which comes first, after one run of each that does
+    /// not count.
     fn pairs(&self, n: u32, words: &[&str]) -> Result<Vec<(f64, f64)>, Missing> {
         let with = Some(["--ram", "2G"].as_slice());
         self.time(None, words)?;

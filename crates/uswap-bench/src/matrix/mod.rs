@@ -1,9 +1,10 @@
 //! The matrix: workload x fraction x system, interleaved.
 //!
-//! A *unit* is one workload at one fraction in one repetition: all systems run it one after the other, beginning with
-//! another one each time, so that what disturbs the machine for a while disturbs all alike. Units come in the order of
-//! what they tell: half of the memory first, then curves over the other fractions, then variants, then all again. So when
-//! the time given is over, repetitions are missing first, then variants, then fractions; what is missing is said.
+//! A *unit* is one workload at one fraction in one repetition: all systems run it one after the
+//! other, beginning with another one each time, so that what disturbs the machine for a while
+//! disturbs all alike. Units come in the order of what they tell: half of the memory first, then
+//! curves over the other fractions, then variants, then all again. So when the time given is over,
+//! repetitions are missing first, then variants, then fractions; what is missing is said.
 
 pub mod cell;
 pub mod figures;
@@ -118,7 +119,8 @@ fn units(plan: &MatrixPlan) -> Vec<Unit> {
     list.into_iter().map(|(_, unit)| unit).collect()
 }
 
-/// What a unit takes that was never run, preparing it included: seen on two processors with five systems.
+/// What a unit takes that was never run, preparing it included: seen on two processors with five
+/// systems.
 fn first_guess(workload: &Workload) -> Duration {
     Duration::from_secs(match (workload.family, workload.scale) {
         (_, Some(_)) => 120,

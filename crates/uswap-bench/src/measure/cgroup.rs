@@ -1,7 +1,9 @@
-//! A memory cgroup for one run, of version 1 or 2: the hard limit, the figures, and the end of everything in it.
+//! A memory cgroup for one run, of version 1 or 2: the hard limit, the figures, and the end of
+//! everything in it.
 //!
-//! A [`BenchCgroup`] is removed when it is dropped, whatever happened; before that every process in it is killed. Processes
-//! join by a shell that writes its own pid and goes on as the command, so that not one page is charged elsewhere.
+//! A [`BenchCgroup`] is removed when it is dropped, whatever happened; before that every process in
+//! it is killed. Processes join by a shell that writes its own pid and goes on as the command, so
+//! that not one page is charged elsewhere.
 
 use std::ffi::OsString;
 use std::fs;
@@ -25,7 +27,8 @@ pub enum Version {
     V2,
 }
 
-/// The memory controller, switched on for child groups of version 2; off again when the last hierarchy is dropped.
+/// The memory controller, switched on for child groups of version 2; off again when the last
+/// hierarchy is dropped.
 #[derive(Debug)]
 struct SwitchedOn(PathBuf);
 
@@ -128,8 +131,8 @@ impl BenchCgroup {
         let ram_file = self.either("memory.limit_in_bytes", "memory.max");
         fs::write(self.memory.join(ram_file), ram.to_string())?;
         if !limits.kernel_swap {
-            // Absent where the kernel does not account for swap; then only swap that is on could matter, and the
-            // report tells of pswpout.
+            // Absent where the kernel does not account for swap; then only swap that is on could
+            // matter, and the report tells of pswpout.
             let (file, most) =
                 (self.either("memory.memsw.limit_in_bytes", "memory.swap.max"), self.either_number(ram, 0));
             match fs::write(self.memory.join(file), most.to_string()) {
@@ -183,8 +186,8 @@ impl BenchCgroup {
         field(&self.read("memory.stat"), self.either("total_pgmajfault", "pgmajfault")).unwrap_or(0)
     }
 
-    /// What cannot be dropped without being read again at once: anonymous memory, file pages that are mapped, and
-    /// kernel memory, in bytes.
+    /// What cannot be dropped without being read again at once: anonymous memory, file pages that
+    /// are mapped, and kernel memory, in bytes.
     pub fn working_set(&self) -> u64 {
         let stat = self.read("memory.stat");
         let get = |name| field(&stat, name).unwrap_or(0);
@@ -194,7 +197,8 @@ impl BenchCgroup {
         }
     }
 
-    /// User and system time of all that ran in the group, in seconds; `None` where nobody counts it.
+    /// User and system time of all that ran in the group, in seconds; `None` where nobody counts
+    /// it.
     pub fn processor_seconds(&self) -> Option<(f64, f64)> {
         if let Some(folder) = &self.processor {
             let get = |file| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<f64>().ok();
@@ -210,7 +214,8 @@ impl BenchCgroup {
         lists.flat_map(|text| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
     }
 
-    /// Kills every process in the group, also those that are started meanwhile. Waits five seconds at most.
+    /// Kills every process in the group, also those that are started meanwhile. Waits five seconds
+    /// at most.
     pub fn kill_all(&self) {
         for _ in 0..500 {
             let processes = self.processes();

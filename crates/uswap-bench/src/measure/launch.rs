@@ -1,4 +1,5 @@
-//! One command, in a group or not, in bounded time: started, watched, ended, and everything it left behind ended too.
+//! One command, in a group or not, in bounded time: started, watched, ended, and everything it left
+//! behind ended too.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -110,7 +111,8 @@ fn command(launch: &Launch<'_>, out: &Path, err: &Path) -> Result<Command, Strin
     words.extend(launch.words.iter().cloned());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(launch.folder).envs(launch.environment.iter().map(|(k, v)| (k, v)));
-    // A group of its own: Ctrl-C reaches this tool, which ends the command and then puts things back.
+    // A group of its own: Ctrl-C reaches this tool, which ends the command and then puts things
+    // back.
     command.stdin(Stdio::null()).stdout(file(out)?).stderr(file(err)?).process_group(0);
     Ok(command)
 }
@@ -142,7 +144,8 @@ fn watch(ended: &Receiver<()>, deadline: Instant, look: &mut impl FnMut(), kill:
     }
 }
 
-/// Ends the command and what it started: what is in the group, or, without one, in its process group.
+/// Ends the command and what it started: what is in the group, or, without one, in its process
+/// group.
 fn kill(pid: u32, group: Option<&BenchCgroup>) {
     for pid in group.map_or_else(|| process_group(pid), BenchCgroup::processes) {
         // Gone meanwhile is as good.

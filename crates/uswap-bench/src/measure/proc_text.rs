@@ -55,7 +55,8 @@ impl Traffic {
     }
 }
 
-/// Bytes read and written by whole disks: partitions would count twice, and what lives in memory is no disk.
+/// Bytes read and written by whole disks: partitions would count twice, and what lives in memory is
+/// no disk.
 fn disk_bytes(diskstats: &str) -> (u64, u64) {
     let mut sums = (0, 0);
     for line in diskstats.lines() {

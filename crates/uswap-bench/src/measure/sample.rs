@@ -1,8 +1,10 @@
-//! Pages of real programs: a fair sample of the anonymous memory of a command and its children, to measure compressors on.
+//! Pages of real programs: a fair sample of the anonymous memory of a command and its children, to
+//! measure compressors on.
 //!
-//! While the command runs its tree is looked at again and again. Each look takes some pages by chance from all that are
-//! present in private writable memory; of all that were taken each has the same chance to be in the sample in the end
-//! (Vitter's algorithm R). Pages that are one word repeated are counted and left out: they are no work for a compressor.
+//! While the command runs its tree is looked at again and again. Each look takes some pages by
+//! chance from all that are present in private writable memory; of all that were taken each has the
+//! same chance to be in the sample in the end (Vitter's algorithm R). Pages that are one word
+//! repeated are counted and left out: they are no work for a compressor.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -42,8 +44,8 @@ impl SampleRandom {
     }
 }
 
-/// Runs the command and takes `most` pages of it and its children, so many `neighbours` at a time (aligned, none of them one word
-/// repeated). Its output is thrown away.
+/// Runs the command and takes `most` pages of it and its children, so many `neighbours` at a time
+/// (aligned, none of them one word repeated). Its output is thrown away.
 ///
 /// # Errors
 /// For the user: it cannot be started, or it fails.

@@ -40,8 +40,9 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of the second to the first of each pair, by Student's t on the logarithms: each pair is one measurement, so what
-    /// slowed both of a pair alike drops out. `None` without pairs, or when a value is not positive.
+    /// Of the second to the first of each pair, by Student's t on the logarithms: each pair is one
+    /// measurement, so what slowed both of a pair alike drops out. `None` without pairs, or when a
+    /// value is not positive.
     pub fn of_pairs(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.is_empty() || pairs.iter().any(|(base, new)| !(*base > 0.0 && *new > 0.0)) {
             return None;

@@ -1,4 +1,5 @@
-//! The report in Markdown: from [`Results`] alone, so a report can be written again from `results.json`.
+//! The report in Markdown: from [`Results`] alone, so a report can be written again from
+//! `results.json`.
 
 pub mod plots;
 pub mod results;
@@ -100,7 +101,8 @@ pub fn fractions_of(results: &Results, workload: &str) -> Vec<u32> {
 /// One workload under one uswap and one kind of kernel swap, by fraction.
 struct Comparison {
     names: [String; 3],
-    /// Time of uswap divided by the kernel's, and how it is shown; `None` where one of them was not run.
+    /// Time of uswap divided by the kernel's, and how it is shown; `None` where one of them was not
+    /// run.
     ratios: Vec<Option<(f64, String)>>,
 }
 
@@ -110,7 +112,8 @@ impl Comparison {
     }
 }
 
-/// The ratio of a cell. One that ended badly beside one that ended well is the worst or the best there can be.
+/// The ratio of a cell. One that ended badly beside one that ended well is the worst or the best
+/// there can be.
 fn ratio(results: &Results, workload: &str, ours: &str, theirs: &str, fraction: u32) -> Option<(f64, String)> {
     let median = |system: &str| results.median(workload, system, fraction, |sample| sample.seconds);
     let failed = |system: &str| {

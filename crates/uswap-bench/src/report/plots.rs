@@ -1,4 +1,5 @@
-//! SVG plots of a report: slowdown over fraction for each workload, percentiles of latency, the build by N.
+//! SVG plots of a report: slowdown over fraction for each workload, percentiles of latency, the
+//! build by N.
 
 use std::path::Path;
 

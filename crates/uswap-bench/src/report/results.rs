@@ -1,5 +1,5 @@
-//! What is kept of a run: one [`CellSample`] for each time a cell was run, and the machine it ran on. `results.json` is this,
-//! written out.
+//! What is kept of a run: one [`CellSample`] for each time a cell was run, and the machine it ran
+//! on. `results.json` is this, written out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -101,7 +101,8 @@ pub struct CellSample {
     pub zswpout: u64,
     /// Faults that waited for a page to be brought back.
     pub major_faults: u64,
-    /// Bytes read from the devices of a run of uswap; of others, what all disks of the machine read meanwhile.
+    /// Bytes read from the devices of a run of uswap; of others, what all disks of the machine read
+    /// meanwhile.
     pub read_bytes: u64,
     /// The same, written.
     pub written_bytes: u64,

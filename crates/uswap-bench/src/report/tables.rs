@@ -1,5 +1,5 @@
-//! Tables in the shape of the five documents that describe what uswap brings to user space, with its figures beside the
-//! kernel's. Only what was run appears.
+//! Tables in the shape of the five documents that describe what uswap brings to user space, with
+//! its figures beside the kernel's. Only what was run appears.
 
 use crate::report::results::{CellSample, Results};
 use crate::report::{fractions_of, head, percentiles, put, table};
@@ -19,8 +19,8 @@ fn limited(results: &Results) -> impl Iterator<Item = &String> {
     results.systems.iter().filter(|name| *name != "none")
 }
 
-/// Pages of 4 KiB that were swapped out: into a pool, or to a device where that is more. What a pool writes back to a
-/// device counts once.
+/// Pages of 4 KiB that were swapped out: into a pool, or to a device where that is more. What a
+/// pool writes back to a device counts once.
 fn out(sample: &CellSample) -> u64 {
     sample.pswpout.max(sample.zswpout)
 }
@@ -237,7 +237,8 @@ fn page_fault_test(results: &Results) -> String {
     text
 }
 
-/// 2013: what the test of age costs, as time that all threads together waited for soft faults beside that of the run.
+/// 2013: what the test of age costs, as time that all threads together waited for soft faults
+/// beside that of the run.
 fn soft_faults(results: &Results) -> String {
     let waits = |sample: &CellSample| {
         let told = |name: &str| sample.fault_latency["staged"][name].as_f64().unwrap_or(0.0);

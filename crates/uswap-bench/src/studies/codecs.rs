@@ -1,7 +1,8 @@
 //! Compressors and allocators of the pool on pages of real programs ([`crate::measure::sample`]).
 //!
-//! Each page is stored and loaded alone, through the store, as the engine does it: same-filled test, compression, an entry,
-//! memory; then lock, copy, expansion and checksum. The clock's own time, about 25 ns, is in the figures.
+//! Each page is stored and loaded alone, through the store, as the engine does it: same-filled
+//! test, compression, an entry, memory; then lock, copy, expansion and checksum. The clock's own
+//! time, about 25 ns, is in the figures.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -52,7 +53,8 @@ fn time(pages: &[PageBuf], compression: Compression) -> Timed {
     }
     timed.bytes = store.stats().stored_bytes;
     timed.kept = ids.len();
-    // Not in the order in which they were stored: in a page's own time nothing of it is in the processor's caches.
+    // Not in the order in which they were stored: in a page's own time nothing of it is in the
+    // processor's caches.
     let step = (ids.len() * 5 / 8) | 1;
     for n in 0..ids.len() {
         let (id, page) = ids[n * step % ids.len()];
@@ -98,8 +100,9 @@ fn density(store: &Store) -> f64 {
     stats.pool_bytes as f64 / stats.stored_bytes.max(1) as f64
 }
 
-/// Density when the pool has just been filled; after half of it was replaced in no order, and when thin slabs were emptied
-/// then; when a third of it had been freed, and when thin slabs were emptied again.
+/// Density when the pool has just been filled; after half of it was replaced in no order, and when
+/// thin slabs were emptied then; when a third of it had been freed, and when thin slabs were
+/// emptied again.
 fn densities(pages: &[PageBuf], tier: Tier) -> [f64; 5] {
     let hasher = PageHasher::new(7);
     let (store, mut scratch, mut state) = (store(hasher, tier), Scratch::new(), 1u64);
@@ -148,7 +151,8 @@ pub fn allocators(pages: &[PageBuf]) -> String {
     text
 }
 
-/// How many pages a compressor makes how long: a line `BYTES COUNT` for each [`BIN`] bytes, BYTES the longest of the bin.
+/// How many pages a compressor makes how long: a line `BYTES COUNT` for each [`BIN`] bytes, BYTES
+/// the longest of the bin.
 pub fn distribution(pages: &[PageBuf], compression: Compression) -> String {
     let hasher = PageHasher::new(7);
     let store = store(hasher, Tier { compression, ..Tier::default() });

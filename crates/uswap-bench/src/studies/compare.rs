@@ -1,7 +1,7 @@
 //! Two builds of uswap side by side, in pairs, for those who changed something.
 //!
-//! Within a pair both run right after each other, and which comes first alternates, so what disturbs the machine for
-//! longer than a pair drops out of the ratio.
+//! Within a pair both run right after each other, and which comes first alternates, so what
+//! disturbs the machine for longer than a pair drops out of the ratio.
 
 use std::path::Path;
 use std::time::Duration;

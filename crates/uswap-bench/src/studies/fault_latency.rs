@@ -1,9 +1,11 @@
-//! What a fault takes when several threads fault at once: each visits pages at random over twice the memory that there is, with
-//! uswap on a device in memory, and with the kernel on zram at the same limit. Neither store counts in the limit.
+//! What a fault takes when several threads fault at once: each visits pages at random over twice
+//! the memory that there is, with uswap on a device in memory, and with the kernel on zram at the
+//! same limit. Neither store counts in the limit.
 //!
-//! A *slow* visit is one that took more than 2 us, as the program itself saw it: what a fault takes with all its waiting. The
-//! systems take turns within each round, another one first each time. Fast visits are not told: a thread whose pages have come to
-//! lie in memory makes as many as it likes.
+//! A *slow* visit is one that took more than 2 us, as the program itself saw it: what a fault takes
+//! with all its waiting. The systems take turns within each round, another one first each time.
+//! Fast visits are not told: a thread whose pages have come to lie in memory makes as many as it
+//! likes.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,13 +1,14 @@
-//! What the locks of the swap core cost, one change after the other: the table of Tim Chen's and Huang Ying's series "mm/swap:
-//! Regular page swap optimizations" (2017), for this store.
+//! What the locks of the swap core cost, one change after the other: the table of Tim Chen's and
+//! Huang Ying's series "mm/swap: Regular page swap optimizations" (2017), for this store.
 //!
-//! Threads store pages that do not compress on a device in memory and free the oldest ones, each with a window of its own, which
-//! is the smaller the more threads there are:
-//! real swap-out through [`Store`], page by page. The rows are the same code with other settings ([`Concurrency`]). Beside it
-//! the slots alone are taken and freed, where nothing hides the locks.
+//! Threads store pages that do not compress on a device in memory and free the oldest ones, each
+//! with a window of its own, which is the smaller the more threads there are: real swap-out through
+//! [`Store`], page by page. The rows are the same code with other settings ([`Concurrency`]).
+//! Beside it the slots alone are taken and freed, where nothing hides the locks.
 //!
-//! All rows of a number of threads run one after the other in each round, beginning with another one each time. A *wait* is a
-//! lock that was not to be had at once; waits for each thousand pages say how often, on any number of processors.
+//! All rows of a number of threads run one after the other in each round, beginning with another
+//! one each time. A *wait* is a lock that was not to be had at once; waits for each thousand pages
+//! say how often, on any number of processors.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -40,8 +41,9 @@ pub const ROWS: [(&str, Concurrency); 4] = [
     ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256, one_pool_lock: false }),
 ];
 
-/// Pages that all threads hold together: 64 MiB, more than the caches of most processors. Were it so many for each thread, what
-/// 32 of them write would leave the cache in which what two write stays, and that would be taken for a cost of locks.
+/// Pages that all threads hold together: 64 MiB, more than the caches of most processors. Were it
+/// so many for each thread, what 32 of them write would leave the cache in which what two write
+/// stays, and that would be taken for a cost of locks.
 const HELD: usize = 16 << 10;
 
 /// Pages that each of so many threads holds before it frees the oldest for each new one.
@@ -65,8 +67,8 @@ pub struct LocksSample {
     pub waiting: f64,
     /// Locks waited for, for each thousand pages.
     pub waits_per_thousand: f64,
-    /// Microseconds on a processor for each page: other programs on the machine change it little. 0 where the kernel does
-    /// not tell.
+    /// Microseconds on a processor for each page: other programs on the machine change it little. 0
+    /// where the kernel does not tell.
     pub processor_time: f64,
 }
 
@@ -88,7 +90,8 @@ impl LocksCell {
     }
 }
 
-/// A thread's part in a run: makes the thread's state when called, which then does one step at a time.
+/// A thread's part in a run: makes the thread's state when called, which then does one step at a
+/// time.
 pub(crate) type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 
 /// What one thread did.
@@ -106,7 +109,8 @@ fn on_processor() -> Duration {
     Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0))
 }
 
-/// One thread: warms up (`window` pages are held then), waits for the others, and steps until it is over.
+/// One thread: warms up (`window` pages are held then), waits for the others, and steps until it is
+/// over.
 fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> LocksPart {
     let mut step = work();
     (0..2 * window).for_each(|_| step());
@@ -136,7 +140,8 @@ pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> LocksSample {
         over.store(true, Relaxed);
         all.into_iter().map(|thread| thread.join().expect("a thread of the benchmark")).collect()
     });
-    // Not from when this thread was told: with many threads it may be told long after the first has begun.
+    // Not from when this thread was told: with many threads it may be told long after the first has
+    // begun.
     let (begin, end) = (parts.iter().map(|part| part.begin).min(), parts.iter().map(|part| part.end).max());
     let elapsed = end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64());
     let sum = |of: &dyn Fn(&LocksPart) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();

@@ -1,9 +1,11 @@
-//! What the engine's own tables take for a page: page words and list entries for one that is resident, page word and object for one
-//! that is stored; after pages came in order, and after they came and went in any.
+//! What the engine's own tables take for a page: page words and list entries for one that is
+//! resident, page word and object for one that is stored; after pages came in order, and after they
+//! came and went in any.
 //!
-//! The tables are the engine's (`uswap-core`, `uswap-store`), driven as the engine drives them, without a program. What is
-//! counted are the bytes that they ask for, and beside them what the C library's allocator has given out for them. Neither depends on time
-//! or on the machine. Stored pages are words repeated, which have an object as others do, and nothing else.
+//! The tables are the engine's (`uswap-core`, `uswap-store`), driven as the engine drives them,
+//! without a program. What is counted are the bytes that they ask for, and beside them what the C
+//! library's allocator has given out for them. Neither depends on time or on the machine. Stored
+//! pages are words repeated, which have an object as others do, and nothing else.
 
 use std::fmt::Write;
 
@@ -124,8 +126,8 @@ pub fn resident(pages: u64) -> Vec<Row> {
     rows
 }
 
-/// Twice as much memory as may be resident, of which runs are touched, evicted, unmapped and touched again: the worst that is
-/// seen on the way.
+/// Twice as much memory as may be resident, of which runs are touched, evicted, unmapped and
+/// touched again: the worst that is seen on the way.
 fn churned(pages: u64) -> Row {
     let (mut space, mut random) = (MeasuredSpace::new(), TouchRandom(7));
     let mut worst: Option<Row> = None;

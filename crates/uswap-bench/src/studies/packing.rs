@@ -1,8 +1,10 @@
-//! What packing brings: the same runs with writeback packing compressed pages together and giving each a slot of its own,
-//! on the device as it is and as one that reads whole pages only, there also with packed objects that may touch two slots.
+//! What packing brings: the same runs with writeback packing compressed pages together and giving
+//! each a slot of its own, on the device as it is and as one that reads whole pages only, there
+//! also with packed objects that may touch two slots.
 //!
-//! Both run with a pool so small that the devices are used, one after the other in each repetition, beginning with another
-//! one each time. Bytes are those that the engine asked its devices for; of a run that did not end in time there are none.
+//! Both run with a pool so small that the devices are used, one after the other in each repetition,
+//! beginning with another one each time. Bytes are those that the engine asked its devices for; of
+//! a run that did not end in time there are none.
 
 use std::fmt::Write;
 

@@ -1,7 +1,9 @@
-//! What the pool's locks cost: one lock around all of it, as it was, beside a lock for each size class, as it is.
+//! What the pool's locks cost: one lock around all of it, as it was, beside a lock for each size
+//! class, as it is.
 //!
-//! Threads store pages that compress to many sizes and free the oldest ones, each with a window of its own, through the store;
-//! beside it objects of these sizes are taken and freed alone, where no compression hides the locks.
+//! Threads store pages that compress to many sizes and free the oldest ones, each with a window of
+//! its own, through the store; beside it objects of these sizes are taken and freed alone, where no
+//! compression hides the locks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

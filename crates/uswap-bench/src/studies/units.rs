@@ -1,11 +1,15 @@
-//! What would be won by compressing four neighbouring pages as one unit of 16 KiB, and what it would cost.
+//! What would be won by compressing four neighbouring pages as one unit of 16 KiB, and what it
+//! would cost.
 //!
-//! A longer input compresses better. But one page of a unit cannot be had without expanding what lies before it (here: all of
-//! it), and a unit keeps its bytes until the last of its pages has died. So the table has, for each compressor: bytes of a page,
-//! alone and in a unit; time to store a page and to bring one page back, alone and in a unit; and what a unit still costs per live
-//! page once only one of its four pages is out (pages that came back and were written to leave their bytes in it).
+//! A longer input compresses better. But one page of a unit cannot be had without expanding what
+//! lies before it (here: all of it), and a unit keeps its bytes until the last of its pages has
+//! died. So the table has, for each compressor: bytes of a page, alone and in a unit; time to store
+//! a page and to bring one page back, alone and in a unit; and what a unit still costs per live
+//! page once only one of its four pages is out (pages that came back and were written to leave
+//! their bytes in it).
 //!
-//! As in the store a page alone goes in compressed if that saves a quarter, and as it is otherwise; a unit likewise.
+//! As in the store a page alone goes in compressed if that saves a quarter, and as it is otherwise;
+//! a unit likewise.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -75,7 +79,8 @@ fn measure(codec: &mut UnitCodec, pages: &[PageBuf], together: usize) -> UnitCos
     }
     let count = (stored.len() * together) as f64;
     let store = begin.elapsed().as_secs_f64() * 1e6 / count;
-    // In another order than they were stored: nothing of a unit is in the processor's caches when its time comes.
+    // In another order than they were stored: nothing of a unit is in the processor's caches when
+    // its time comes.
     let step = (stored.len() * 5 / 8) | 1;
     let begin = Instant::now();
     for n in 0..stored.len() {

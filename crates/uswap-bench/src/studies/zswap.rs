@@ -1,9 +1,9 @@
-//! The kernel build in the shape of the zswap document (2013): N jobs on one budget, I/O in pages, run time, processor use,
-//! each system beside uswap with its pool off.
+//! The kernel build in the shape of the zswap document (2013): N jobs on one budget, I/O in pages,
+//! run time, processor use, each system beside uswap with its pool off.
 //!
-//! The budget is the largest of a few at which the kernel with a plain swap file takes more than three times as long as
-//! without a limit at N = 24, as in the document. Finding it and all builds stay within the minutes given: what does not fit is
-//! left out and told.
+//! The budget is the largest of a few at which the kernel with a plain swap file takes more than
+//! three times as long as without a limit at N = 24, as in the document. Finding it and all builds
+//! stay within the minutes given: what does not fit is left out and told.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use crate::workload::{WorkFolder, select};
 
 /// uswap without a pool: what the others are compared with.
 pub const BASE: &str = "uswap:--pool 0";
-/// The others. One has neither a pool nor turns: what the document compares with is a swap device and nothing else.
+/// The others. One has neither a pool nor turns: what the document compares with is a swap device
+/// and nothing else.
 pub const OTHERS: [&str; 4] = ["uswap", "uswap:--pool 0 --load-control off", "kernel-swapfile", "kernel-zswap"];
 /// Budgets that are tried, in percent of what N = 24 needs.
 const TRIED: [u32; 6] = [50, 40, 32, 26, 21, 17];

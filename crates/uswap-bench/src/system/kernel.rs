@@ -1,5 +1,6 @@
-//! Kernel swap for one run: a swap file, zram, zswap in front of a file. Each is a guard: what it changed is put back
-//! when it is dropped, on the way out of an error, an interruption or a panic too.
+//! Kernel swap for one run: a swap file, zram, zswap in front of a file. Each is a guard: what it
+//! changed is put back when it is dropped, on the way out of an error, an interruption or a panic
+//! too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,8 @@ impl BenchSwapFile {
     fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("{}{}.swap", crate::measure::cgroup::PREFIX, std::process::id()));
         let mut file = Self { on: None, path };
-        // Written from end to end, because a swap file may have no holes; where the file system can, without writing.
+        // Written from end to end, because a swap file may have no holes; where the file system
+        // can, without writing.
         let text = file.path.display().to_string();
         if tool("fallocate", &["-l", &bytes.to_string(), &text]).is_err() {
             let blocks = format!("count={}", bytes.div_ceil(1 << 20));
@@ -144,7 +146,8 @@ struct Zswap {
 }
 
 impl Zswap {
-    /// Switches zswap on with this compressor, or off; nothing to do where the kernel has none and none is wanted.
+    /// Switches zswap on with this compressor, or off; nothing to do where the kernel has none and
+    /// none is wanted.
     fn set(compressor: Option<&str>) -> Result<Self, String> {
         let folder = Path::new(ZSWAP);
         if !folder.exists() {

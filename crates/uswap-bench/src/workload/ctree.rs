@@ -1,5 +1,5 @@
-//! The C build: part of a Linux kernel (tinyconfig) where Debian's package with its source is installed, and otherwise
-//! a tree that is made here. Both are built anew in every run.
+//! The C build: part of a Linux kernel (tinyconfig) where Debian's package with its source is
+//! installed, and otherwise a tree that is made here. Both are built anew in every run.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,7 +1,8 @@
 //! The workloads, by name: what each runs, what has to be prepared, what its answer is.
 //!
-//! A workload's last line of output is either JSON with an `answer` and perhaps the `seconds` of its planned work, or
-//! `answer ...`. The answer is compared with the one it gave without a limit, or with a known one.
+//! A workload's last line of output is either JSON with an `answer` and perhaps the `seconds` of
+//! its planned work, or `answer ...`. The answer is compared with the one it gave without a limit,
+//! or with a known one.
 
 pub mod ctree;
 pub mod real;
@@ -110,7 +111,8 @@ const MICRO: [(&str, &str, &[&str]); 15] = [
 /// Jobs of the C build, most telling first.
 pub const JOBS: [usize; 5] = [24, 8, 16, 12, 20];
 
-/// For tests of this tool: name, what it does under a system that is not `none`, the answer it ought to give.
+/// For tests of this tool: name, what it does under a system that is not `none`, the answer it
+/// ought to give.
 const TESTS: [(&str, &str, Option<&str>); 6] = [
     ("test-fine", "echo answer 42", Some("42")),
     ("test-wrong", "echo answer 41", Some("42")),
@@ -172,7 +174,8 @@ pub fn all() -> Vec<Workload> {
     list
 }
 
-/// The workloads with these names: `all`, `micro`, `real`, a name, or the beginning of names with a star.
+/// The workloads with these names: `all`, `micro`, `real`, a name, or the beginning of names with a
+/// star.
 ///
 /// # Errors
 /// A sentence that names the word that fits none.

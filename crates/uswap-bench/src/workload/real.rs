@@ -1,5 +1,5 @@
-//! Programs that people use, each as a small job whose answer tells whether a page was lost. What is not installed is
-//! said, not left out.
+//! Programs that people use, each as a small job whose answer tells whether a page was lost. What
+//! is not installed is said, not left out.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -176,8 +176,8 @@ impl RealProgram {
     }
 }
 
-/// Lines of text in 32 sorted runs, as logs of 32 servers one after the other: lines in random order would make every
-/// comparison a fault, under any system.
+/// Lines of text in 32 sorted runs, as logs of 32 servers one after the other: lines in random
+/// order would make every comparison a fault, under any system.
 fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     const RUNS: u64 = 32;
     const LINE: u64 = 80;

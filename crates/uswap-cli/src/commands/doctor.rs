@@ -1,6 +1,7 @@
 //! `uswap doctor`: tries everything a run needs, and says how to get what does not work.
 //!
-//! A check *fails* only when `uswap run` would refuse because of it; a warning says what will be worse.
+//! A check *fails* only when `uswap run` would refuse because of it; a warning says what will be
+//! worse.
 
 use std::fs;
 use std::io;
@@ -259,7 +260,8 @@ fn remote_hands() -> Vec<Check> {
     ]
 }
 
-/// The directories in which a run without `--swap` makes its file, in its order: the first that works counts.
+/// The directories in which a run without `--swap` makes its file, in its order: the first that
+/// works counts.
 fn swap_places() -> Vec<Check> {
     let temporary = uswap_sys::process::temporary_folder().map(|folder| ("swap in $TMPDIR", folder));
     let places = temporary.into_iter().chain([("swap in /var/tmp", PathBuf::from("/var/tmp"))]);
@@ -291,7 +293,8 @@ fn swap_place(subject: &'static str, directory: &Path) -> Check {
     Check::new(subject, DoctorVerdict::Works, found)
 }
 
-/// File systems whose direct reads hold their buffers in a way that the kernel's check before a move does not see.
+/// File systems whose direct reads hold their buffers in a way that the kernel's check before a
+/// move does not see.
 fn unpinned_reads() -> Option<Check> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let found = unpinned_in(&mounts);

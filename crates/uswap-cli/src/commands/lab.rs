@@ -66,7 +66,8 @@ struct GenerateArguments {
     /// Of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Of the zipf distribution: 0 is uniform, and the larger it is, the fewer pages get most accesses
+    /// Of the zipf distribution: 0 is uniform, and the larger it is, the fewer pages get most
+    /// accesses
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     exponent: f64,
     /// As text, a page a line, or compact, about a byte an access

@@ -1,4 +1,5 @@
-//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on meanwhile.
+//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on
+//! meanwhile.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -121,7 +122,8 @@ pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
     let order = || {
         let run = client::find(&arguments.name).map_err(refused)?;
         let device = seen_from_elsewhere(&arguments.device);
-        // An unnamed file is called by the directory it is in, which is no path of ours to complete.
+        // An unnamed file is called by the directory it is in, which is no path of ours to
+        // complete.
         let asked = |name: &str| -> Result<SwapoffBegun, String> {
             client::ask_for(&run, &Request::Swapoff { device: name.to_string() })
         };
@@ -237,8 +239,8 @@ fn in_json(answer: &impl Serialize) -> String {
     format!("{:#}\n", serde_json::to_value(answer).expect("an answer is JSON"))
 }
 
-/// The engine runs in another directory: relative paths in a specification, or in the name of a device, are completed
-/// here.
+/// The engine runs in another directory: relative paths in a specification, or in the name of a
+/// device, are completed here.
 fn seen_from_elsewhere(spec: &str) -> String {
     std::env::current_dir().map_or_else(|_| spec.to_string(), |here| spec::absolute(spec, &here))
 }

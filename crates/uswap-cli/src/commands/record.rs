@@ -1,4 +1,5 @@
-//! `uswap lab record`: a trace of what a command touches, as the engine sees it or, with valgrind, of every access.
+//! `uswap lab record`: a trace of what a command touches, as the engine sees it or, with valgrind,
+//! of every access.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -22,8 +23,8 @@ pub struct RecordArguments {
     /// The trace: a new file, in the compact format, gzip if its name ends in .gz
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Every data access, by valgrind's tool lackey: some hundred times slower, for small programs. The command's children
-    /// and budget are left aside
+    /// Every data access, by valgrind's tool lackey: some hundred times slower, for small programs.
+    /// The command's children and budget are left aside
     #[arg(long)]
     every_access: bool,
     #[command(flatten)]

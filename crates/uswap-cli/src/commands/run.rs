@@ -31,8 +31,8 @@ pub struct EngineArguments {
         default_value = "auto"
     )]
     ram: String,
-    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what faults cost; auto:PERCENT: the
-    /// same, and this at most
+    /// Most of the budget for the compressed pool, in percent; auto: between 20 and 90, by what
+    /// faults cost; auto:PERCENT: the same, and this at most
     #[arg(long, allow_hyphen_values = true, value_name = "PERCENT|auto[:PERCENT]", default_value = "auto")]
     pool: String,
     #[arg(long, value_name = "NAME[:LEVEL]", default_value = Compression::default().name(),
@@ -53,8 +53,8 @@ pub struct EngineArguments {
     /// Print no summary and no notices, except of lost pages and why a tree was killed
     #[arg(short, long)]
     pub quiet: bool,
-    /// Say what happens: the budget and where it comes from, the swap places, when memory becomes managed, who stays unmanaged
-    /// and why, new limits; twice: the figures too, once a second
+    /// Say what happens: the budget and where it comes from, the swap places, when memory becomes
+    /// managed, who stays unmanaged and why, new limits; twice: the figures too, once a second
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -63,7 +63,8 @@ pub struct EngineArguments {
 pub struct RunArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
-    /// Whether processes whose memory does not fit together take turns, so that not all wait for pages all the time
+    /// Whether processes whose memory does not fit together take turns, so that not all wait for
+    /// pages all the time
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"])]
     load_control: String,
     /// Leave programs alone that have not loaded the agent (static ones, cleared environments)
@@ -208,7 +209,8 @@ fn check_userfaultfd() -> Result<(), String> {
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
 }
 
-/// Whether the figures can be written at the end. Nothing is changed by that, nor left: the run may be refused for another reason.
+/// Whether the figures can be written at the end. Nothing is changed by that, nor left: the run may
+/// be refused for another reason.
 fn check_writable(path: &Path) -> Result<(), String> {
     let tried = match std::fs::metadata(path) {
         // A pipe's reader may come later.

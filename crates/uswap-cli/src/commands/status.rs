@@ -136,8 +136,8 @@ fn budget(figures: &RunFigures) -> Table {
     table
 }
 
-/// The compressed tier: what its pages would take (ratio), what its memory holds beside their bytes (density), and what is
-/// saved.
+/// The compressed tier: what its pages would take (ratio), what its memory holds beside their bytes
+/// (density), and what is saved.
 fn pool(figures: &RunFigures) -> Table {
     let mut table =
         Table::new(&["<POOL", "<ALLOCATOR", "PAGES", "SAME-FILLED", "COMPRESSED", "RATIO", "DENSITY", "SAVED"]);

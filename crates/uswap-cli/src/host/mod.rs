@@ -30,10 +30,10 @@ impl Host {
     }
 }
 
-/// Whether the programs of a run could not open our descriptors, by which they load the agent. The kernel lets them
-/// only if they hold every capability that we hold. What a program keeps over exec are, for others than root, the
-/// ambient ones; capabilities of the binary (setcap) are not among them. And a process that is not dumpable belongs
-/// to root.
+/// Whether the programs of a run could not open our descriptors, by which they load the agent. The
+/// kernel lets them only if they hold every capability that we hold. What a program keeps over exec
+/// are, for others than root, the ambient ones; capabilities of the binary (setcap) are not among
+/// them. And a process that is not dumpable belongs to root.
 pub fn is_opaque() -> bool {
     let me = uswap_sys::process::user();
     let foreign = fs::metadata("/proc/self/status").is_ok_and(|metadata| metadata.uid() != me);

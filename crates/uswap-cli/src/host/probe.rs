@@ -1,4 +1,5 @@
-//! Trying out what a run needs: each probe does the real thing once, on this process or a child of it.
+//! Trying out what a run needs: each probe does the real thing once, on this process or a child of
+//! it.
 
 use std::io::{self, Read};
 use std::path::Path;

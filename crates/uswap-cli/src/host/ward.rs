@@ -1,5 +1,6 @@
-//! A command that runs beside us without a run of its own (under valgrind): what we are sent is passed on to it, and once we
-//! are asked to end, or give up, nothing of it and its children is left.
+//! A command that runs beside us without a run of its own (under valgrind): what we are sent is
+//! passed on to it, and once we are asked to end, or give up, nothing of it and its children is
+//! left.
 //!
 //! Orphans of the command become our children, so that they are found wherever they went.
 
@@ -33,7 +34,8 @@ const READ: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Reading {
-    /// It has come to its end, or nothing more can be kept of it: then there is no reason to leave the command running.
+    /// It has come to its end, or nothing more can be kept of it: then there is no reason to leave
+    /// the command running.
     pub fn ends(&self, well: bool) {
         self.0.store(if well { READ } else { FAILED }, SeqCst);
     }
@@ -47,8 +49,8 @@ pub struct Ward {
 }
 
 impl Ward {
-    /// Starts the command. Signals are blocked from now on in this thread and those that it starts; the command gets none
-    /// of that.
+    /// Starts the command. Signals are blocked from now on in this thread and those that it starts;
+    /// the command gets none of that.
     ///
     /// # Errors
     /// What the system says.
@@ -59,8 +61,9 @@ impl Ward {
         Ok(Self { child, tree: Tree::of(None, std::process::id()), asked: None })
     }
 
-    /// Waits for the command's end and for what is told of it to be read (children may tell more), or ends all. `line` is let go
-    /// of when the command has ended. Returns its status as a shell tells it.
+    /// Waits for the command's end and for what is told of it to be read (children may tell more),
+    /// or ends all. `line` is let go of when the command has ended. Returns its status as a shell
+    /// tells it.
     pub fn attend<T>(mut self, line: T, reading: &Reading) -> i32 {
         let (mut line, mut ended) = (Some(line), None);
         loop {

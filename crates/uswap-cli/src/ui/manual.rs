@@ -1,5 +1,5 @@
-//! The man page and the shell completions, made from the command line's own definition; what that cannot know is
-//! written here.
+//! The man page and the shell completions, made from the command line's own definition; what that
+//! cannot know is written here.
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
@@ -83,7 +83,8 @@ fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
     shown.flat_map(below).collect()
 }
 
-/// The sections of a subcommand's own page become one section of ours, with paragraphs for headings.
+/// The sections of a subcommand's own page become one section of ours, with paragraphs for
+/// headings.
 fn as_subsection(name: &str, page: &str) -> String {
     let mut text = format!(".SH \"USWAP {}\"\n", name.to_uppercase());
     for line in page.lines() {

@@ -22,7 +22,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows. A heading that begins with `<` is a column of text, the others are numbers.
+    /// A table without rows. A heading that begins with `<` is a column of text, the others are
+    /// numbers.
     pub fn new<H: AsRef<str>>(headings: &[H]) -> Self {
         let column = |heading: &H| match heading.as_ref().strip_prefix('<') {
             Some(text) => (text.to_string(), Side::Left),

@@ -20,7 +20,8 @@ impl Group {
         fs::create_dir(&folder)?;
         let group = Self { folder, unified };
         group.set(if unified { "memory.max" } else { "memory.limit_in_bytes" }, &limit.to_string())?;
-        // Absent where the kernel has no swap accounting; then no swap is on in the places where this runs.
+        // Absent where the kernel has no swap accounting; then no swap is on in the places where
+        // this runs.
         let (file, most) = if unified { ("memory.swap.max", 0) } else { ("memory.memsw.limit_in_bytes", limit) };
         let _ = group.set(file, &most.to_string());
         Ok(group)

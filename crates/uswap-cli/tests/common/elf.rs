@@ -1,4 +1,5 @@
-//! A reader of core files, for the tests of who writes them: made from elf(5), and from nothing of ours.
+//! A reader of core files, for the tests of who writes them: made from elf(5), and from nothing of
+//! ours.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

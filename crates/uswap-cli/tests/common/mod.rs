@@ -1,9 +1,10 @@
-//! What the tests of the command share: start a program plain or under `uswap run`, in bounded time, and keep what is
-//! needed to understand a failure.
+//! What the tests of the command share: start a program plain or under `uswap run`, in bounded
+//! time, and keep what is needed to understand a failure.
 //!
-//! Every test runs the real binary in processes of its own. Output goes to files in a scratch folder, so a process
-//! that is left behind cannot hold the test up. Every process of a run carries a tag in its environment, by which
-//! what is left of a run is found and ended; nothing is ever ended by its name.
+//! Every test runs the real binary in processes of its own. Output goes to files in a scratch
+//! folder, so a process that is left behind cannot hold the test up. Every process of a run carries
+//! a tag in its environment, by which what is left of a run is found and ended; nothing is ever
+//! ended by its name.
 
 // Each test binary uses a part of this.
 #![allow(dead_code)]
@@ -145,7 +146,8 @@ impl Launch {
         self
     }
 
-    /// A command before `uswap` (or before the program when plain) that ends by executing its arguments.
+    /// A command before `uswap` (or before the program when plain) that ends by executing its
+    /// arguments.
     pub fn wrapper<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, words: I) -> Self {
         self.wrapper.extend(words.into_iter().map(|word| word.as_ref().to_os_string()));
         self
@@ -416,16 +418,17 @@ fn short_figures(stats: &Value) -> String {
     numbers.collect::<Vec<_>>().join(" · ")
 }
 
-/// Where the tests keep a file or folder of their own. Its path has a blank in it and the word `uswap`, as the path of a checkout
-/// may have: a test that takes a path apart at blanks, or that finds us wherever that word stands, fails everywhere.
+/// Where the tests keep a file or folder of their own. Its path has a blank in it and the word
+/// `uswap`, as the path of a checkout may have: a test that takes a path apart at blanks, or that
+/// finds us wherever that word stands, fails everywhere.
 pub fn place(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("of uswap");
     fs::create_dir_all(&folder).expect("a folder");
     folder.join(name)
 }
 
-/// A program about to be started directly. It heeds the signals that end programs, also where the tests ignore them because
-/// they run in the background of a shell, or under nohup.
+/// A program about to be started directly. It heeds the signals that end programs, also where the
+/// tests ignore them because they run in the background of a shell, or under nohup.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     uswap_sys::process::interrupt::heed_in_children().expect("signals");
     Command::new(program)
@@ -493,7 +496,8 @@ pub fn not_here(why: &str) {
     notice(&format!("NOT TESTED: {why}"));
 }
 
-/// A test that lacks what can be installed or granted says so. Where everything must run (`USWAP_TEST_STRICT=1`, as in CI) it fails.
+/// A test that lacks what can be installed or granted says so. Where everything must run
+/// (`USWAP_TEST_STRICT=1`, as in CI) it fails.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("USWAP_TEST_STRICT").is_none(), "must not be left out here: {why}");
     not_here(why);

@@ -1,5 +1,6 @@
-//! NBD servers of the system, each in a process of its own, on a free port or a Unix socket in a scratch folder. What they
-//! serve is a sparse file that outlives them. They are ended by their process ids.
+//! NBD servers of the system, each in a process of its own, on a free port or a Unix socket in a
+//! scratch folder. What they serve is a sparse file that outlives them. They are ended by their
+//! process ids.
 
 use std::fs::{self, File};
 use std::io::Read;

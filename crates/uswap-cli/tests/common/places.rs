@@ -1,9 +1,11 @@
-//! Places for busy programs, three for two processors: even they wait now and then. The harness runs more tests at a time
-//! than that (`RUST_TEST_THREADS`, see the Makefile), because many of them wait.
+//! Places for busy programs, three for two processors: even they wait now and then. The harness
+//! runs more tests at a time than that (`RUST_TEST_THREADS`, see the Makefile), because many of
+//! them wait.
 //!
-//! Invariant: no more tests have a busy program at a time than there are places. A test takes one place, however many
-//! programs it has, for as long as it has any that are busy. Programs that wait need none (`Launch::waits`, `Running::waits`): once
-//! given up a place is not asked for again, because getting one can take longer than a test has.
+//! Invariant: no more tests have a busy program at a time than there are places. A test takes one
+//! place, however many programs it has, for as long as it has any that are busy. Programs that wait
+//! need none (`Launch::waits`, `Running::waits`): once given up a place is not asked for again,
+//! because getting one can take longer than a test has.
 //!
 //! Whoever holds a place must not ask for `alone()`: its holder may be waiting for a place.
 

@@ -39,8 +39,9 @@ pub fn agent(pid: u32) -> Option<u32> {
     all().filter(|agent| name(*agent).is_some_and(|name| name == "uswap-agent")).find(speaks)
 }
 
-/// Mappings of a process that are ours, by the names and lengths that they have and nothing else has: image and ring of the agent,
-/// and the two halves of its area. (The path of a program may hold the word *uswap* too.)
+/// Mappings of a process that are ours, by the names and lengths that they have and nothing else
+/// has: image and ring of the agent, and the two halves of its area. (The path of a program may
+/// hold the word *uswap* too.)
 pub fn mappings_of_ours(pid: u32) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_memfd = |line: &str| line.split_once("/memfd:").is_some_and(|(_, name)| name.starts_with("uswap-"));

@@ -1,4 +1,5 @@
-//! A program on a terminal of its own, played by Python's pty module: wait for some text, type some keys, and so on.
+//! A program on a terminal of its own, played by Python's pty module: wait for some text, type some
+//! keys, and so on.
 
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ pub const CTRL_C: &str = "\x03";
 pub const CTRL_Z: &str = "\x1a";
 pub const CTRL_BACKSLASH: &str = "\x1c";
 
-/// Plays the steps (what must be shown, what is typed then) with a program; its status is the outcome's. 99 means
-/// that something was not shown.
+/// Plays the steps (what must be shown, what is typed then) with a program; its status is the
+/// outcome's. 99 means that something was not shown.
 pub fn play<S: AsRef<str>>(program: &[S], steps: &[(&str, &str)]) -> Outcome {
     let steps: Vec<_> = steps.iter().map(|(shown, typed)| [shown, typed]).collect();
     let steps = serde_json::to_string(&steps).expect("steps");

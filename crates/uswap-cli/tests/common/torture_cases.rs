@@ -1,5 +1,5 @@
-//! The cases of the torture program: name, fault points, arguments. Run by programs that load the agent (torture.rs) and by
-//! static ones, to which it is brought (attach.rs).
+//! The cases of the torture program: name, fault points, arguments. Run by programs that load the
+//! agent (torture.rs) and by static ones, to which it is brought (attach.rs).
 
 // Each test binary uses a part of what is common.
 #![allow(unused_macros, unused_imports)]
@@ -42,7 +42,8 @@ macro_rules! torture_cases {
             slow_device_and_all_else: "no-alloc,delay-read=500,delay-write=500,delay-install=100,delay-gate=50,again=20",
                 "--seed 19 --seconds 2 --memory 36 --threads 3";
 
-            // Load control forced on: processes take turns of 200 ms, one at a time, whether memory is short or not.
+            // Load control forced on: processes take turns of 200 ms, one at a time, whether memory
+            // is short or not.
             taking_turns: "crowd", "--seed 31 --seconds 2 --memory 48 --processes 4";
             taking_turns_all_slow: "crowd,delay-install=100,delay-gate=100,delay-store=500", "--seed 32 --seconds 2 --memory 39";
         }

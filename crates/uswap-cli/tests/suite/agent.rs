@@ -30,7 +30,8 @@ print('whole', flush=True)
 time.sleep(20)
 ";
 
-/// Eight images of 48 MiB one after the other in 64 MiB: if the memory of one outlived its exec the next would not fit.
+/// Eight images of 48 MiB one after the other in 64 MiB: if the memory of one outlived its exec the
+/// next would not fit.
 #[test]
 fn the_memory_of_an_image_goes_with_it() {
     need_userfaultfd!();

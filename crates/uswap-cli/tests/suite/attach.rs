@@ -1,5 +1,5 @@
-//! Programs that did not load the agent: static ones of several kinds, cleared environments, their children; and that
-//! being attached to changes nothing they can notice.
+//! Programs that did not load the agent: static ones of several kinds, cleared environments, their
+//! children; and that being attached to changes nothing they can notice.
 
 use crate::common;
 
@@ -34,8 +34,9 @@ fn was_attached(outcome: &Outcome) -> &Outcome {
     outcome
 }
 
-/// Two things are limits where there is no C library that could be asked (SPECIFICATION.md, I22): guards over evicted pages,
-/// and advice on what children inherit that changes at the moment of a fork.
+/// Two things are limits where there is no C library that could be asked (SPECIFICATION.md, I22):
+/// guards over evicted pages, and advice on what children inherit that changes at the moment of a
+/// fork.
 fn within_limits(arguments: &str) -> String {
     const BEYOND: &str = "-guard,-unguard,-wipeonfork,-keeponfork,-dontfork,-dofork";
     match arguments.split_once("--ops-mask -") {
@@ -78,7 +79,8 @@ fn nothing_is_noticed_when_every_step_is_slow() {
     was_attached(attached(under("256M").faults("delay-attach=15000"), ["16", "2500", "8"]).expect(0));
 }
 
-/// Its stop is the attacher's business: the keeper would stop, too, if it took it for the command's.
+/// Its stop is the attacher's business: the keeper would stop, too, if it took it for the
+/// command's.
 #[test]
 fn nothing_is_noticed_when_threads_stop_late() {
     need_userfaultfd!();
@@ -184,8 +186,8 @@ fn programs_of_another_libc_are_attached_to() {
     was_attached(under("32M").run(words).expect(0).paged());
 }
 
-/// A shell with a large variable, whose children are forked with it and have no handler that would start an agent. Most end
-/// before one can be brought; their pages are served all the same.
+/// A shell with a large variable, whose children are forked with it and have no handler that would
+/// start an agent. Most end before one can be brought; their pages are served all the same.
 #[test]
 fn scripts_of_a_static_shell_are_attached_to() {
     need_userfaultfd!();
@@ -219,14 +221,16 @@ fn go_programs_are_attached_to() {
     was_attached(under("64M").deadline(90).faults("audit").run(words).expect(0).paged());
 }
 
-/// The compiler, the linker and a test with the race detector, which keeps terabytes of shadow memory, in one tree.
+/// The compiler, the linker and a test with the race detector, which keeps terabytes of shadow
+/// memory, in one tree.
 #[test]
 fn go_test_with_the_race_detector() {
     need_userfaultfd!();
     if !installed("go") {
         return skip("go is not installed");
     }
-    // The race detector needs cgo and Go's own build of its library, which some distributions leave out.
+    // The race detector needs cgo and Go's own build of its library, which some distributions leave
+    // out.
     let folder = programs("go");
     let words = ["go", "test", "-race", "-count=1", "churn.go", "churn_test.go"].map(OsString::from);
     let launch = |ram: &str| {

@@ -1,4 +1,5 @@
-//! `uswap run` from the outside: statuses, refusals, pipes, signals, what the command inherits, what is left over.
+//! `uswap run` from the outside: statuses, refusals, pipes, signals, what the command inherits,
+//! what is left over.
 
 use crate::common;
 
@@ -182,8 +183,8 @@ fn broken_pipe() {
     assert_eq!(outcome.expect(128 + 13).stdout, "y\n");
 }
 
-/// With stdin, stdout or stderr closed none of our descriptors may take their place: they stay closed or are the null
-/// device, and nothing else is open.
+/// With stdin, stdout or stderr closed none of our descriptors may take their place: they stay
+/// closed or are the null device, and nothing else is open.
 #[test]
 fn closed_standard_descriptors() {
     need_userfaultfd!();
@@ -284,8 +285,8 @@ fn preloads_are_kept() {
     assert!(outcome.expect(0).stdout.trim().ends_with(":libm.so.6"), "{}", outcome.account());
 }
 
-/// Children of another user run, and hear nothing of the agent. (In other root directories and mount namespaces
-/// the dynamic loader says one line: docs/guide/limits.md.)
+/// Children of another user run, and hear nothing of the agent. (In other root directories and
+/// mount namespaces the dynamic loader says one line: docs/guide/limits.md.)
 #[test]
 fn strangers_in_the_tree_are_not_disturbed() {
     need_userfaultfd!();
@@ -337,7 +338,8 @@ fn verbose_runs_say_budget_place_and_when_memory_is_managed() {
     outcome.expect(0).complains("64.0 MiB in use, pool ").complains("pages a second: 0 evicted");
 }
 
-/// Programs that stay unmanaged, each once and with the reason; nobody is told of them unasked before the end.
+/// Programs that stay unmanaged, each once and with the reason; nobody is told of them unasked
+/// before the end.
 #[test]
 fn verbose_runs_name_programs_that_stay_unmanaged() {
     need_userfaultfd!();
@@ -357,7 +359,8 @@ fn verbose_runs_name_programs_that_stay_unmanaged() {
     assert_eq!(told(&hungry(&[])), 0);
 }
 
-/// A limit that was ordered is told within some seconds, with the one before; without `-v` only to who has ordered it.
+/// A limit that was ordered is told within some seconds, with the one before; without `-v` only to
+/// who has ordered it.
 #[test]
 fn verbose_runs_tell_of_new_limits() {
     need_userfaultfd!();
@@ -380,7 +383,8 @@ fn who_does_not_listen_loses_nothing() {
     plain().waits().run(["bash", "-c", &script]).expect(7);
 }
 
-/// The keeper says why it killed a tree. If nobody hears it, it has killed it all the same, and ends with the status that says so.
+/// The keeper says why it killed a tree. If nobody hears it, it has killed it all the same, and
+/// ends with the status that says so.
 #[test]
 fn a_keeper_to_whom_nobody_listens_does_its_work() {
     need_userfaultfd!();
@@ -393,7 +397,8 @@ fn a_keeper_to_whom_nobody_listens_does_its_work() {
     }
 }
 
-/// A TMPDIR in memory is no place for the swap file, and who has set it is told; quiet runs say nothing.
+/// A TMPDIR in memory is no place for the swap file, and who has set it is told; quiet runs say
+/// nothing.
 #[test]
 fn an_unusable_tmpdir_is_named_with_the_reason() {
     need_userfaultfd!();
@@ -406,7 +411,8 @@ fn an_unusable_tmpdir_is_named_with_the_reason() {
     assert!(!outcome.expect(0).stderr.contains("TMPDIR"), "{}", outcome.account());
 }
 
-/// Where the figures cannot be written nothing is started; where the run is refused nothing is written or left.
+/// Where the figures cannot be written nothing is started; where the run is refused nothing is
+/// written or left.
 #[test]
 fn figures_that_cannot_be_written_refuse_the_run() {
     need_userfaultfd!();

@@ -1,5 +1,5 @@
-//! Compressors and allocators of the pool in whole runs: chosen, changed while a program runs that checks each of its pages,
-//! and damaged.
+//! Compressors and allocators of the pool in whole runs: chosen, changed while a program runs that
+//! checks each of its pages, and damaged.
 
 use crate::common;
 

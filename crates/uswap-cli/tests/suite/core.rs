@@ -1,4 +1,5 @@
-//! `uswap core`: a core file has every page, wherever it lies and whatever happens meanwhile, and the program goes on.
+//! `uswap core`: a core file has every page, wherever it lies and whatever happens meanwhile, and
+//! the program goes on.
 
 use crate::common;
 
@@ -164,7 +165,8 @@ fn wrong_pages(core: &Core, address: u64, pages: u64, number: impl Fn(u64) -> u6
     (0..pages).filter(is_wrong).collect()
 }
 
-/// Pages in memory, staged, in the pool, on the device, and of zeros: all are in the file, and none of them moved for it.
+/// Pages in memory, staged, in the pool, on the device, and of zeros: all are in the file, and none
+/// of them moved for it.
 #[test]
 fn every_page_is_in_the_file_wherever_it_lies() {
     need_userfaultfd!();
@@ -229,8 +231,8 @@ fn parent_and_child_of_a_fork_have_their_own_pages() {
     program.goes_on().paged();
 }
 
-/// Where nothing is evicted, and nothing even managed, it is a core file like any other. An older one is replaced, and only
-/// its owner can read it.
+/// Where nothing is evicted, and nothing even managed, it is a core file like any other. An older
+/// one is replaced, and only its owner can read it.
 #[test]
 fn a_program_that_is_not_managed_yet_has_a_core_file_too() {
     use std::os::unix::fs::PermissionsExt;

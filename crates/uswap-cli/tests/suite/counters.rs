@@ -1,4 +1,5 @@
-//! The figures of whole runs: what they are after a known run, and how they belong together (docs/design/pool.md).
+//! The figures of whole runs: what they are after a known run, and how they belong together
+//! (docs/design/pool.md).
 
 use crate::common;
 
@@ -29,7 +30,8 @@ fn fits_together(outcome: &Outcome) {
     assert!(stat("swpin_zero") <= stat("zero_fills") && stat("same_filled_pages") <= stat("stored_pages"));
 }
 
-/// 128 MiB that compress by half in 48, of which the pool may take a fifth: it is stored, written back and read.
+/// 128 MiB that compress by half in 48, of which the pool may take a fifth: it is stored, written
+/// back and read.
 #[test]
 fn pages_that_are_written_back_are_counted() {
     need_userfaultfd!();
@@ -55,8 +57,8 @@ fn pages_that_do_not_compress_are_counted() {
     assert_eq!((outcome.stat("swpout_zero"), outcome.stat("zswpwb")), (0, 0), "{}", outcome.account());
 }
 
-/// Fills 96 MiB with zeros, goes on when files of the next numbers appear: gives birth to a child that does nothing, lets it
-/// end, reads all, gives half back, and the rest.
+/// Fills 96 MiB with zeros, goes on when files of the next numbers appear: gives birth to a child
+/// that does nothing, lets it end, reads all, gives half back, and the rest.
 const ZEROS: &str = "import mmap, os, sys, time\n\
     def step(n):\n\
     \x20   print('step', n, flush=True)\n\
@@ -79,7 +81,8 @@ const ZEROS: &str = "import mmap, os, sys, time\n\
     memory.close()\n\
     step(5)\n";
 
-/// The program is at the step; returns the figures for which `holds`, which are those of the moment.
+/// The program is at the step; returns the figures for which `holds`, which are those of the
+/// moment.
 fn at_step(running: &Running, name: &str, step: u32, holds: impl Fn(u64) -> bool) -> u64 {
     running.says(&format!("step {step}"));
     running.until(&format!("the zeros of step {step}"), || {
@@ -89,8 +92,9 @@ fn at_step(running: &Running, name: &str, step: u32, holds: impl Fn(u64) -> bool
     })
 }
 
-/// A gauge: evicted zeros rise with evictions and fork children, and fall when they come back, are given back or unmapped, and
-/// when a process ends. The audit compares what each space counts with its page table.
+/// A gauge: evicted zeros rise with evictions and fork children, and fall when they come back, are
+/// given back or unmapped, and when a process ends. The audit compares what each space counts with
+/// its page table.
 #[test]
 fn evicted_zeros_are_counted_as_long_as_they_are_evicted() {
     need_userfaultfd!();
@@ -137,7 +141,8 @@ fn zeros_that_are_read_and_written_keep_to_the_budget() {
     assert!(peak < 1.03, "{peak}: {}", outcome.account());
 }
 
-/// What is read at random and does not fit wants another share than the one it begins with; the user's limit holds.
+/// What is read at random and does not fit wants another share than the one it begins with; the
+/// user's limit holds.
 #[test]
 fn a_share_with_a_limit_moves_below_it() {
     need_userfaultfd!();
@@ -161,7 +166,8 @@ fn a_share_with_a_limit_moves_below_it() {
     running.wait().expect(128 + 15);
 }
 
-/// Has 24 MiB that a child shares for a while; then a child that executes a program which fills 96 MiB twice.
+/// Has 24 MiB that a child shares for a while; then a child that executes a program which fills 96
+/// MiB twice.
 const FORKS_AND_EXECUTES: &str = "import os, sys\n\
     memory = bytearray(os.urandom(4096)) * (24 << 8)\n\
     child = os.fork()\n\
@@ -171,8 +177,8 @@ const FORKS_AND_EXECUTES: &str = "import os, sys\n\
     if child == 0: os.execv(sys.argv[1], sys.argv[1:])\n\
     assert os.waitpid(child, 0)[1] == 0\n";
 
-/// What is shared costs a walk of page tables to know: who has executed another program, and who has no child any more, shares
-/// nothing.
+/// What is shared costs a walk of page tables to know: who has executed another program, and who
+/// has no child any more, shares nothing.
 #[test]
 fn who_has_no_kin_is_not_asked_what_it_shares() {
     need_userfaultfd!();

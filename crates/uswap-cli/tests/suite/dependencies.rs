@@ -1,7 +1,8 @@
-//! What comes in from outside is what `deny.toml` allows: licences, registries, unwanted packages, one version each; and what a
-//! new machine lacks is set up or told.
+//! What comes in from outside is what `deny.toml` allows: licences, registries, unwanted packages,
+//! one version each; and what a new machine lacks is set up or told.
 //!
-//! cargo-deny judges the same and more (`make lint`, where it is installed); building it takes minutes, so CI has this.
+//! cargo-deny judges the same and more (`make lint`, where it is installed); building it takes
+//! minutes, so CI has this.
 
 use crate::common;
 
@@ -53,7 +54,8 @@ fn listed(key: &str) -> Vec<String> {
     list.split('"').skip(1).step_by(2).map(str::to_string).collect()
 }
 
-/// Whether an SPDX expression can be satisfied by allowed licences: OR binds less than AND; `/` is an old OR.
+/// Whether an SPDX expression can be satisfied by allowed licences: OR binds less than AND; `/` is
+/// an old OR.
 fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -132,7 +134,8 @@ fn packages_from_outside_are_what_deny_toml_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A folder of programs, the machine's own as far as the script needs them, and others that pretend.
+/// A folder of programs, the machine's own as far as the script needs them, and others that
+/// pretend.
 struct Pretended(common::Scratch);
 
 impl Pretended {
@@ -160,7 +163,8 @@ impl Pretended {
     }
 }
 
-/// A machine with an old Rust, one that rustup cannot replace, or none, is told so in a sentence, and by a status.
+/// A machine with an old Rust, one that rustup cannot replace, or none, is told so in a sentence,
+/// and by a status.
 #[test]
 fn a_machine_without_a_rust_that_builds_this_is_told_so() {
     let here = Pretended::new();
@@ -183,7 +187,8 @@ fn a_machine_without_a_rust_that_builds_this_is_told_so() {
     }
 }
 
-/// For root the package is installed that has a Rust that is new enough, and rustup only where none has.
+/// For root the package is installed that has a Rust that is new enough, and rustup only where none
+/// has.
 #[test]
 fn the_package_with_a_rust_that_is_new_enough_is_installed() {
     for (cargo, web, rustup, wanted) in [

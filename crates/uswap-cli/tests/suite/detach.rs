@@ -1,5 +1,5 @@
-//! `uswap attach PID` and `uswap detach NAME`: a program that nobody prepared gets a budget, loses it again, and goes on with
-//! every byte; whatever is not possible is said, and harms nobody.
+//! `uswap attach PID` and `uswap detach NAME`: a program that nobody prepared gets a budget, loses
+//! it again, and goes on with every byte; whatever is not possible is said, and harms nobody.
 
 use crate::common;
 
@@ -130,7 +130,8 @@ there_and_back! {
     memory_is_right_with_a_slow_device: "audit,eager-writeback,delay-read=300", ["40", LONG, "2", "0"];
 }
 
-/// Everything that a program may do to its memory, while it is attached to and let go again and again.
+/// Everything that a program may do to its memory, while it is attached to and let go again and
+/// again.
 fn torture(faults: &str, program: &Path, words: &str) {
     // Guards and changing advice are limits where nobody tells of them (SPECIFICATION.md, I22).
     let fixed = ["--timeout", "55", "--ops-mask", "-guard,-unguard,-wipeonfork,-keeponfork,-dontfork,-dofork"];
@@ -238,7 +239,8 @@ fn the_end_of_the_program_is_the_end_of_the_engine() {
     engine.wait().expect(0).paged();
 }
 
-/// Evicted zeros need not come back, as they are stored nowhere: but they count no more, and each has counted once.
+/// Evicted zeros need not come back, as they are stored nowhere: but they count no more, and each
+/// has counted once.
 #[test]
 fn no_evicted_zeros_are_counted_once_a_program_was_let_go() {
     need_userfaultfd!();
@@ -254,7 +256,8 @@ fn no_evicted_zeros_are_counted_once_a_program_was_let_go() {
     is_good(program);
 }
 
-/// What `uswap attach` says may reach nobody: it serves until it is told to let go, and the program has its memory back.
+/// What `uswap attach` says may reach nobody: it serves until it is told to let go, and the program
+/// has its memory back.
 #[test]
 fn an_attach_to_which_nobody_listens_goes_on() {
     need_userfaultfd!();
@@ -273,7 +276,8 @@ fn an_attach_to_which_nobody_listens_goes_on() {
     }
 }
 
-/// A program whose memory was with it must not go on; one whose keeper dies has it still, and gets it back.
+/// A program whose memory was with it must not go on; one whose keeper dies has it still, and gets
+/// it back.
 #[test]
 fn the_engines_death_ends_the_program_and_the_keepers_lets_go() {
     need_userfaultfd!();
@@ -398,7 +402,8 @@ fn uswap_and_its_runs_are_left_alone() {
     run.wait().expect(143);
 }
 
-/// Other users' programs are none of theirs who may not trace them; the setting that says so is named if there is one.
+/// Other users' programs are none of theirs who may not trace them; the setting that says so is
+/// named if there is one.
 #[test]
 fn programs_of_other_users_are_left_alone() {
     need_userfaultfd!();
@@ -452,7 +457,8 @@ fn programs_with_filters_are_left_alone() {
 /// Steps of bringing an agent, and a few that never come.
 const STEPS: std::ops::RangeInclusive<u32> = 1..=24;
 
-/// For every step at once: the program (of 400 ms), and what came of an attach with this fault at this step.
+/// For every step at once: the program (of 400 ms), and what came of an attach with this fault at
+/// this step.
 fn at_every_step(fault: &str, judge: impl Fn(u32, Outcome, Outcome)) {
     let engines: Vec<(u32, Running, Running)> = STEPS
         .map(|step| {
@@ -467,7 +473,8 @@ fn at_every_step(fault: &str, judge: impl Fn(u32, Outcome, Outcome)) {
     }
 }
 
-/// Who is refused is told why; on a busy machine the program may have ended before it was looked at.
+/// Who is refused is told why; on a busy machine the program may have ended before it was looked
+/// at.
 fn is_told(engine: &Outcome) {
     let why = ["cannot attach to watchful", "has ended", "there is no process"];
     assert!(engine.code() == 0 || why.iter().any(|why| engine.stderr.contains(why)), "{}", engine.account());
@@ -493,7 +500,8 @@ fn a_step_that_fails_leaves_the_program_as_it_was() {
     });
 }
 
-/// A thread that does not stop in time is not seized a second time while it is waited for: the kernel would refuse it.
+/// A thread that does not stop in time is not seized a second time while it is waited for: the
+/// kernel would refuse it.
 #[test]
 fn a_thread_that_stops_late_is_waited_for() {
     need_userfaultfd!();
@@ -506,7 +514,8 @@ fn a_thread_that_stops_late_is_waited_for() {
     is_good(program);
 }
 
-/// Before the first step that changes a register the program goes on; after it nobody else could give them back.
+/// Before the first step that changes a register the program goes on; after it nobody else could
+/// give them back.
 #[test]
 fn an_engine_may_die_at_any_step() {
     need_userfaultfd!();

@@ -1,5 +1,6 @@
-//! The failure table of the design, row by row: what happens when the engine, the keeper or a device fails. In every
-//! row the program reads right bytes, or a signal, or it is killed; it never reads wrong ones.
+//! The failure table of the design, row by row: what happens when the engine, the keeper or a
+//! device fails. In every row the program reads right bytes, or a signal, or it is killed; it never
+//! reads wrong ones.
 
 use crate::common;
 
@@ -77,8 +78,8 @@ fn keeper_is_killed() {
     }
 }
 
-/// Between the fork of the command and its start: what was forked waits for a word that never comes, and ends. With the rule off
-/// it waits for ever.
+/// Between the fork of the command and its start: what was forked waits for a word that never
+/// comes, and ends. With the rule off it waits for ever.
 #[test]
 fn keeper_is_killed_before_the_command_starts() {
     need_userfaultfd!();
@@ -94,8 +95,8 @@ fn keeper_is_killed_before_the_command_starts() {
     assert_eq!(left(",keep-go").len(), 1, "nothing was left with the rule off");
 }
 
-/// Nobody is left to kill the programs: each agent does it for its own, also when it waits at a gate that the engine
-/// had closed, with a doorbell in its socket that it has not taken out.
+/// Nobody is left to kill the programs: each agent does it for its own, also when it waits at a
+/// gate that the engine had closed, with a doorbell in its socket that it has not taken out.
 #[test]
 fn keeper_and_engine_are_killed() {
     need_userfaultfd!();
@@ -110,8 +111,8 @@ fn keeper_and_engine_are_killed() {
     }
 }
 
-/// So long after memory is managed: a program none of whose memory was may live on. The engine first stands still for some
-/// milliseconds.
+/// So long after memory is managed: a program none of whose memory was may live on. The engine
+/// first stands still for some milliseconds.
 fn kill_both(run: &Running, moment: u64, pause: u64) {
     let (engine, name) = (run.engine(), run.pid().to_string());
     let managed = || figures(&name)["managed_processes"].as_u64().filter(|managed| *managed > 0);
@@ -125,8 +126,9 @@ fn kill_both(run: &Running, moment: u64, pause: u64) {
     assert!(left.is_empty(), "programs live on without their engine: {}", left.join("\n"));
 }
 
-/// An agent that gives up slots which a fork child inherited waits in the kernel until the engine has read of it, and sees
-/// nothing end: the kernel ends its process. (Children that end first are what their parents complain of.)
+/// An agent that gives up slots which a fork child inherited waits in the kernel until the engine
+/// has read of it, and sees nothing end: the kernel ends its process. (Children that end first are
+/// what their parents complain of.)
 #[test]
 fn keeper_and_engine_are_killed_while_agents_wait_for_them() {
     need_userfaultfd!();
@@ -140,7 +142,8 @@ fn keeper_and_engine_are_killed_while_agents_wait_for_them() {
     }
 }
 
-/// The first process of a pid namespace is not killed by a signal from inside: its agent has to leave with all threads.
+/// The first process of a pid namespace is not killed by a signal from inside: its agent has to
+/// leave with all threads.
 #[test]
 fn keeper_and_engine_are_killed_above_a_pid_namespace() {
     need_userfaultfd!();
@@ -154,8 +157,8 @@ fn keeper_and_engine_are_killed_above_a_pid_namespace() {
     no_wrong_page(&run.wait());
 }
 
-/// Kills the engine while the keeper, which is to kill the programs, stands still for half a second. Bare forks have no agents:
-/// only engine and keeper have their userfaultfds.
+/// Kills the engine while the keeper, which is to kill the programs, stands still for half a
+/// second. Bare forks have no agents: only engine and keeper have their userfaultfds.
 fn engine_is_killed_beside_a_late_keeper(moment: u64, faults: &str) -> Outcome {
     let words = ["--memory", "80", "--rounds", "60", "--timeout", "40"].map(Into::into);
     let words = [victim("raw_forks").into_os_string()].into_iter().chain(words);
@@ -169,8 +172,8 @@ fn engine_is_killed_beside_a_late_keeper(moment: u64, faults: &str) -> Outcome {
     run.wait()
 }
 
-/// The engine's table of descriptors is the keeper's too: one of its own would be closed with it, and whoever faults until the
-/// keeper has killed all would read zeros.
+/// The engine's table of descriptors is the keeper's too: one of its own would be closed with it,
+/// and whoever faults until the keeper has killed all would read zeros.
 #[test]
 fn descriptors_outlive_the_engine() {
     need_userfaultfd!();
@@ -193,8 +196,8 @@ fn with_descriptors(count: u32, launch: Launch) -> Launch {
     launch.wrapper(["sh", "-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\"")])
 }
 
-/// More children at a time than there are descriptors for: the fork that is one too many can never return. Who is to be killed
-/// must be found though no descriptor is left to look with.
+/// More children at a time than there are descriptors for: the fork that is one too many can never
+/// return. Who is to be killed must be found though no descriptor is left to look with.
 #[test]
 fn a_tree_that_needs_more_descriptors_than_there_are_is_killed_to_the_last() {
     need_userfaultfd!();
@@ -268,7 +271,8 @@ fn oom_score_adj(pid: u32) -> i32 {
     text.trim().parse().expect("number")
 }
 
-/// A machine out of memory: the kernel neither swaps the engine out nor kills it or the keeper before the programs.
+/// A machine out of memory: the kernel neither swaps the engine out nor kills it or the keeper
+/// before the programs.
 #[test]
 fn engine_is_locked_and_not_the_first_victim() {
     need_userfaultfd!();
@@ -490,7 +494,8 @@ fn userfaultfd_is_refused() {
     outcome.complains("--device /dev/userfaultfd");
 }
 
-/// A seccomp filter refuses userfaultfd to one program of the run: it runs, unmanaged, and is named.
+/// A seccomp filter refuses userfaultfd to one program of the run: it runs, unmanaged, and is
+/// named.
 #[test]
 fn userfaultfd_is_refused_to_one_program() {
     need_userfaultfd!();

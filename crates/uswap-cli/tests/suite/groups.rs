@@ -1,4 +1,5 @@
-//! Groups inside a run: limits that hold for their processes alone, and charges that follow whoever has the pages.
+//! Groups inside a run: limits that hold for their processes alone, and charges that follow whoever
+//! has the pages.
 
 use crate::common;
 
@@ -69,14 +70,15 @@ impl Told {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// All memory of a process that nobody limits is back. (Pages of zeros that were only read are the zero page, which nobody
-    /// counts.)
+    /// All memory of a process that nobody limits is back. (Pages of zeros that were only read are
+    /// the zero page, which nobody counts.)
     fn is_whole(&self, process: usize, mebibytes: u64) {
         let resident = self.resident(process);
         assert!(resident >= mebibytes * MIB * 9 / 10, "process {process} has {resident}: {:?}", self.groups());
     }
 
-    /// Has a process walk its memory so many times; returns the median and the most of what it had in RAM meanwhile.
+    /// Has a process walk its memory so many times; returns the median and the most of what it had
+    /// in RAM meanwhile.
     fn residents_while_walking(&self, process: usize, walks: usize) -> (u64, u64) {
         let done = format!("{process} walk done");
         let before = self.running.stdout().matches(&done).count();
@@ -185,8 +187,8 @@ fn children_begin_in_the_group_of_their_parent() {
     told.end().paged();
 }
 
-/// The kernel's leak: swapped out in A, moved to B, A removed, brought back beside a swapoff ordered from C. There the pages were
-/// charged to C, and B had more than its limit.
+/// The kernel's leak: swapped out in A, moved to B, A removed, brought back beside a swapoff
+/// ordered from C. There the pages were charged to C, and B had more than its limit.
 #[test]
 fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     need_userfaultfd!();
@@ -221,7 +223,8 @@ fn after_a_swapoff_from_elsewhere_pages_are_charged_to_their_owner() {
     told.end().paged();
 }
 
-/// What a swapoff brings back is charged to who has it: a group that is at its limit gets nothing, whatever room the run has.
+/// What a swapoff brings back is charged to who has it: a group that is at its limit gets nothing,
+/// whatever room the run has.
 #[test]
 fn a_swapoff_brings_no_group_above_its_limit() {
     need_userfaultfd!();
@@ -244,7 +247,8 @@ fn a_swapoff_brings_no_group_above_its_limit() {
     told.end().paged();
 }
 
-/// Nothing can be evicted any more: the group goes on above its limit, and the run, which has room, is not ended.
+/// Nothing can be evicted any more: the group goes on above its limit, and the run, which has room,
+/// is not ended.
 #[test]
 fn where_swap_is_full_a_group_outgrows_its_limit() {
     need_userfaultfd!();
@@ -276,7 +280,8 @@ fn open(gate: &Scratch) {
     std::fs::write(gate.path("open"), "").expect("a file");
 }
 
-/// A group's limit is as strict as the run's: threads that touch fresh memory as fast as they can, the median of three.
+/// A group's limit is as strict as the run's: threads that touch fresh memory as fast as they can,
+/// the median of three.
 #[test]
 fn fast_growth_in_a_group() {
     need_userfaultfd!();
@@ -298,7 +303,8 @@ fn fast_growth_in_a_group() {
     assert!(peaks[1] < 1.04, "{peaks:?}");
 }
 
-/// Groups come and go, processes move, beside a program that forks, maps and checks each of its pages.
+/// Groups come and go, processes move, beside a program that forks, maps and checks each of its
+/// pages.
 #[test]
 fn torture_beside_moves() {
     need_userfaultfd!();

@@ -21,7 +21,8 @@ fn free(folder: &Path) -> u64 {
     uswap_sys::free_bytes(File::open(folder).expect("a folder").as_fd()).expect("its file system tells")
 }
 
-/// More than four times the budget, of bytes that do not compress, lies in it, and all of it comes back.
+/// More than four times the budget, of bytes that do not compress, lies in it, and all of it comes
+/// back.
 #[test]
 fn a_run_stores_more_than_four_times_its_budget() {
     need_userfaultfd!();
@@ -33,7 +34,8 @@ fn a_run_stores_more_than_four_times_its_budget() {
     told.end().paged();
 }
 
-/// Half of a small disk, which is not written before it is needed; what is named has the size that is said.
+/// Half of a small disk, which is not written before it is needed; what is named has the size that
+/// is said.
 #[test]
 fn it_may_take_half_of_what_is_free() {
     need_userfaultfd!();

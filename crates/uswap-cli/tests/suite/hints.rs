@@ -1,4 +1,5 @@
-//! What uswap cannot mend it says: programs that end by a heap limit of their own, and shared memory, of which nothing is evicted.
+//! What uswap cannot mend it says: programs that end by a heap limit of their own, and shared
+//! memory, of which nothing is evicted.
 
 use crate::common;
 
@@ -49,7 +50,8 @@ fn an_abort_while_memory_was_short_is_not() {
     assert!(!outcome.expect(134).paged().stderr.contains(GUIDE), "{}", outcome.account());
 }
 
-/// The case itself: a heap limit that Node.js derives from what it finds. It is set by hand here, as no cgroup is at hand.
+/// The case itself: a heap limit that Node.js derives from what it finds. It is set by hand here,
+/// as no cgroup is at hand.
 #[test]
 fn a_heap_limit_of_nodes_own_is_named() {
     need_userfaultfd!();
@@ -79,7 +81,8 @@ fn doctor_speaks_of_heap_limits() {
     assert!(text.contains("heap limits") && text.contains("--max-old-space-size") && text.contains(GUIDE), "{text}");
 }
 
-/// Fills so many MiB of a new mapping, by its flags or by those of a file, and stays until it has been told to end.
+/// Fills so many MiB of a new mapping, by its flags or by those of a file, and stays until it has
+/// been told to end.
 const FILLS: &str = "import mmap, sys, time
 size = int(sys.argv[2]) << 20
 if sys.argv[1] == 'file':

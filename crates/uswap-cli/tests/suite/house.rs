@@ -1,4 +1,5 @@
-//! The layout of the code stays at least as good as it is: `tests/house --check` (ARCHITECTURE.md, docs/house.md).
+//! The layout of the code stays at least as good as it is: `tests/house --check` (ARCHITECTURE.md,
+//! docs/house.md).
 
 use crate::common;
 

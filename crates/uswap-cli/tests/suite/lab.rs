@@ -1,5 +1,5 @@
-//! `uswap lab` from the outside. Traces are made by the command itself; with `USWAP_TRACES` set to a folder of published
-//! traces, these are replayed too.
+//! `uswap lab` from the outside. Traces are made by the command itself; with `USWAP_TRACES` set to
+//! a folder of published traces, these are replayed too.
 
 use crate::common;
 
@@ -176,7 +176,8 @@ fn a_recorded_run_shows_each_touch_of_a_page_that_was_out() {
         serde_json::from_str(&here.told("replay t.trace.gz --policy lru --ram 50% --json")).expect("JSON");
     let count = |name: &str| json["traces"][0][name].as_u64().expect("a number");
     assert_eq!(count("accesses"), told);
-    // Half of the pages at least are out in each of the two sweeps. While memory is filled part of it grows unseen.
+    // Half of the pages at least are out in each of the two sweeps. While memory is filled part of
+    // it grows unseen.
     assert!(count("distinct_pages") >= 9_000 && (12_288..100_000).contains(&told), "{json:#}");
 }
 
@@ -190,7 +191,8 @@ fn every_access_is_recorded_with_valgrind() {
     here.told("replay t.trace --policy lru --ram 50%");
 }
 
-/// Whoever ends the recording ends what is recorded, with its children, also those that heed nothing; and the trace is whole.
+/// Whoever ends the recording ends what is recorded, with its children, also those that heed
+/// nothing; and the trace is whole.
 #[test]
 fn a_recording_that_is_ended_leaves_nothing_running() {
     let here = Scratch::new("lackey-ended");

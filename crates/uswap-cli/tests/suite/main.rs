@@ -1,5 +1,6 @@
-//! The tests of the command that can run side by side, one module for one subject: one program, so that it is linked once and
-//! there is something to run while a test waits. Tests of figures that other load would change are programs of their own beside it.
+//! The tests of the command that can run side by side, one module for one subject: one program, so
+//! that it is linked once and there is something to run while a test waits. Tests of figures that
+//! other load would change are programs of their own beside it.
 
 #[path = "../common/mod.rs"]
 #[macro_use]

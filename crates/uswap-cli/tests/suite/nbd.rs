@@ -1,5 +1,6 @@
-//! Swap on NBD servers: the programs that check each of their pages, with each server of the system, with faults that
-//! nbdkit's filters make, with servers that are killed, and with one of our own that lies.
+//! Swap on NBD servers: the programs that check each of their pages, with each server of the
+//! system, with faults that nbdkit's filters make, with servers that are killed, and with one of
+//! our own that lies.
 
 use crate::common;
 #[path = "../../../uswap-device/tests/liar/mod.rs"]
@@ -135,8 +136,9 @@ fn begun(running: Running) -> Running {
     running
 }
 
-/// Killed and started again every second and a half, its file kept: nobody notices but by waiting. The next time comes once
-/// all is well again, however long that takes on a machine with much to do.
+/// Killed and started again every second and a half, its file kept: nobody notices but by waiting.
+/// The next time comes once all is well again, however long that takes on a machine with much to
+/// do.
 fn survives_restarts(kind: Kind) {
     let mut server = Server::tcp(kind);
     let name = format!("restarts-{kind:?}-{}", std::process::id());
@@ -225,7 +227,8 @@ fn pages_are_lost(outcome: &Outcome) {
     assert!(lost > 0 && good > 0 && good + lost == 96 << 8, "{}", outcome.account());
 }
 
-/// Gone for good: after its time the pages that lie there are lost, each by name, and the program goes on.
+/// Gone for good: after its time the pages that lie there are lost, each by name, and the program
+/// goes on.
 #[test]
 fn a_server_that_is_gone_costs_its_pages_in_bounded_time() {
     need_userfaultfd!();
@@ -332,7 +335,8 @@ fn a_server_that_lies_about_its_store_is_found_out() {
         let liar = Liar::new(Lie::None, 1 << 30);
         let launch = under("48M").deadline(100).option("--pool", "0").option("--swap", liar.uri());
         let running = sigbus_report(launch);
-        // About half of the pages are written yet; later the pages there are clean and not written again.
+        // About half of the pages are written yet; later the pages there are clean and not written
+        // again.
         running.says("filled");
         liar.set(lie);
         let outcome = running.wait();
@@ -341,7 +345,8 @@ fn a_server_that_lies_about_its_store_is_found_out() {
     }
 }
 
-/// A mirror of a server and a file, or of two servers: one half is killed, and all pages are still right.
+/// A mirror of a server and a file, or of two servers: one half is killed, and all pages are still
+/// right.
 #[test]
 fn a_mirror_goes_on_with_one_half() {
     need_userfaultfd!();

@@ -1,6 +1,8 @@
-//! The engine's side of swap over a slow network that fails: nothing waits for memory that only the network can free.
+//! The engine's side of swap over a slow network that fails: nothing waits for memory that only the
+//! network can free.
 //!
-//! Servers are nbdkit's, on loopback; a test that needs it leaves itself out where it is not installed.
+//! Servers are nbdkit's, on loopback; a test that needs it leaves itself out where it is not
+//! installed.
 
 use crate::common;
 
@@ -77,9 +79,10 @@ fn is_whole(outcome: &Outcome) {
     }
 }
 
-/// The document's test in small: readers of four times the budget, swap over TCP only, and a limit of the kernel's just
-/// above the budget. What sixteen processes touch at their start nobody holds up until the engine has seen it: if it is
-/// kept from the processors just then for 30 ms, the kernel kills (and there is a second try).
+/// The document's test in small: readers of four times the budget, swap over TCP only, and a limit
+/// of the kernel's just above the budget. What sixteen processes touch at their start nobody holds
+/// up until the engine has seen it: if it is kept from the processors just then for 30 ms, the
+/// kernel kills (and there is a second try).
 #[test]
 fn readers_of_four_times_the_budget_run_in_a_tight_cgroup() {
     need_nbdkit!();
@@ -127,8 +130,9 @@ fn an_allocation_without_a_name_ends_the_engine() {
     outcome.expect(70).complains("allocates");
 }
 
-/// Two programs in two groups over a slow device: one reads with many threads all over its memory, the other with one. The one
-/// keeps a quarter of the pace that it has alone, at least. Other load that comes between the two runs is none of ours: three tries.
+/// Two programs in two groups over a slow device: one reads with many threads all over its memory,
+/// the other with one. The one keeps a quarter of the pace that it has alone, at least. Other load
+/// that comes between the two runs is none of ours: three tries.
 #[test]
 fn a_greedy_program_leaves_another_its_pace() {
     need_userfaultfd!();
@@ -164,7 +168,8 @@ fn a_greedy_program_leaves_another_its_pace() {
     assert!(last.is_some_and(is_fair), "passes alone and beside the greedy one: {paces:?}");
 }
 
-/// Reads go on at once, and streams are read ahead of: a device of 2 ms gives a stream more than a page in 2 ms.
+/// Reads go on at once, and streams are read ahead of: a device of 2 ms gives a stream more than a
+/// page in 2 ms.
 #[test]
 fn a_slow_device_is_read_ahead_of() {
     need_userfaultfd!();

@@ -1,4 +1,5 @@
-//! Programs that nobody adapted, in less memory than they need: each must give the answer that it gives without us.
+//! Programs that nobody adapted, in less memory than they need: each must give the answer that it
+//! gives without us.
 //!
 //! `make install-deps` installs them; a test whose program is missing says so.
 
@@ -222,7 +223,8 @@ fn java() {
     same_answer(under("128M").swap_file("1G"), &words);
 }
 
-/// Stressors check what they write (`--verify`); their output has times in it, so only the status is compared.
+/// Stressors check what they write (`--verify`); their output has times in it, so only the status
+/// is compared.
 fn stress(ram: &str, options: &str) -> Outcome {
     let words = ["stress-ng", "--oom-avoid", "--verify", "--timeout", "6"];
     let launch = under(ram).swap_file("2G").deadline(90);

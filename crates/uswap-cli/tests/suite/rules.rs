@@ -1,6 +1,6 @@
-//! Each rule that keeps pages whole can be switched off by a fault point. With the rule on the victim passes; with
-//! the rule off the same victim must be seen to fail, with wrong data or by hanging, in one of a few tries. So no
-//! test of a rule can pass because the case never happens.
+//! Each rule that keeps pages whole can be switched off by a fault point. With the rule on the
+//! victim passes; with the rule off the same victim must be seen to fail, with wrong data or by
+//! hanging, in one of a few tries. So no test of a rule can pass because the case never happens.
 
 use crate::common;
 
@@ -18,7 +18,8 @@ struct Rule {
     always: &'static str,
     victim: &'static str,
     arguments: &'static str,
-    /// How long the victim waits before it calls itself hung, in seconds. With the rule off at most that.
+    /// How long the victim waits before it calls itself hung, in seconds. With the rule off at most
+    /// that.
     timeout: u64,
     /// How often the run with the rule off may pass by chance.
     tries: u32,
@@ -37,7 +38,8 @@ impl Rule {
     }
 
     fn launch(&self, timeout: u64) -> Launch {
-        // Turns have tests of their own; here they would only add seconds beside other load (`crowd` has them all the same).
+        // Turns have tests of their own; here they would only add seconds beside other load
+        // (`crowd` has them all the same).
         under("44M").swap_file("1G").option("--load-control", "off").deadline(timeout + 15)
     }
 
@@ -53,8 +55,9 @@ impl Rule {
         );
     }
 
-    /// Whoever takes five times as long as with the rule on (`took`), and some seconds, hangs: nobody need wait for more. After
-    /// twice that time already it is taken to hang, and its place goes to another test.
+    /// Whoever takes five times as long as with the rule on (`took`), and some seconds, hangs:
+    /// nobody need wait for more. After twice that time already it is taken to hang, and its place
+    /// goes to another test.
     fn fails_when_off(&self, took: Duration) -> bool {
         let busy = 2 * took + Duration::from_secs(1);
         let timeout = self.timeout.min(3 + 5 * took.as_secs_f64().ceil() as u64);
@@ -77,9 +80,10 @@ fn filled_twice(off: &'static str, always: &'static str) -> Rule {
 }
 
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
-/// The moment is that between the reading of the event and the cancelling of the orders it touches, some microseconds;
-/// the new mapping must be made and written in it. So both sides are slowed down, the agent a little less: it is met in one
-/// run of twelve then (seen in 5 of 58), so that a hundred miss it once in 5000 times.
+/// The moment is that between the reading of the event and the cancelling of the orders it touches,
+/// some microseconds; the new mapping must be made and written in it. So both sides are slowed
+/// down, the agent a little less: it is met in one run of twelve then (seen in 5 of 58), so that a
+/// hundred miss it once in 5000 times.
 #[test]
 fn gate() {
     need_userfaultfd!();
@@ -136,8 +140,9 @@ fn fork_clone() {
     .is_needed();
 }
 
-/// Sent away at once, the agent of a child that changes its mappings without a pause leaves its memory unmanaged. (Its pages are
-/// served all the same.) With patience each child has an agent, whose identity page the kernel refuses as long as the child goes on.
+/// Sent away at once, the agent of a child that changes its mappings without a pause leaves its
+/// memory unmanaged. (Its pages are served all the same.) With patience each child has an agent,
+/// whose identity page the kernel refuses as long as the child goes on.
 #[test]
 fn patient_greeting() {
     need_userfaultfd!();
@@ -162,7 +167,8 @@ fn patient_greeting() {
     assert!((0..rule.tries).any(sends_away), "no agent was sent away with the rule off");
 }
 
-/// Known by what its parent was known by, a child without an agent waits for its staged pages for ever.
+/// Known by what its parent was known by, a child without an agent waits for its staged pages for
+/// ever.
 #[test]
 fn many_proofs() {
     need_userfaultfd!();
@@ -207,7 +213,8 @@ fn scans_are_proven() {
     .is_needed();
 }
 
-/// A scan cuts what took the place of a smaller mapping, and mremap is refused until the rest is registered too.
+/// A scan cuts what took the place of a smaller mapping, and mremap is refused until the rest is
+/// registered too.
 #[test]
 fn cut_mappings_are_joined() {
     need_userfaultfd!();
@@ -222,7 +229,8 @@ fn cut_mappings_are_joined() {
     .is_needed();
 }
 
-/// What is moved onto memory that was registered a moment ago may be evicted: a child has it all the same.
+/// What is moved onto memory that was registered a moment ago may be evicted: a child has it all
+/// the same.
 #[test]
 fn fresh_is_not_what_was_moved_there() {
     need_userfaultfd!();
@@ -237,7 +245,8 @@ fn fresh_is_not_what_was_moved_there() {
     .is_needed();
 }
 
-/// Applied in the order of their events, "moved there" comes before "there is nothing any more" of another thread.
+/// Applied in the order of their events, "moved there" comes before "there is nothing any more" of
+/// another thread.
 #[test]
 fn order_of_changes() {
     need_userfaultfd!();
@@ -290,8 +299,8 @@ fn wipe_on_fork_notes() {
         .is_needed();
 }
 
-/// A thread whose control block is evicted when it exits is never joined. Behind this rule stands the agent, which
-/// leaves alone the pages of living threads' control blocks; here it does not.
+/// A thread whose control block is evicted when it exits is never joined. Behind this rule stands
+/// the agent, which leaves alone the pages of living threads' control blocks; here it does not.
 #[test]
 fn stacks_stay() {
     need_userfaultfd!();
@@ -321,8 +330,8 @@ fn control_blocks_stay() {
     .is_needed();
 }
 
-/// The same pid and address can be another program's: the nonce tells. Here memory lives on after its first process has
-/// become another program, and is looked for in the tree.
+/// The same pid and address can be another program's: the nonce tells. Here memory lives on after
+/// its first process has become another program, and is looked for in the tree.
 #[test]
 fn nonce() {
     need_userfaultfd!();
@@ -337,23 +346,24 @@ fn nonce() {
     .is_needed();
 }
 
-/// A move may report that it found something in its way though it moved pages: where they are the page table says. Who
-/// believes the report leaves them where nobody looks for them.
+/// A move may report that it found something in its way though it moved pages: where they are the
+/// page table says. Who believes the report leaves them where nobody looks for them.
 #[test]
 fn page_table_is_the_truth() {
     need_userfaultfd!();
     filled_twice("trust-move", "move-lies=20").is_needed();
 }
 
-/// A seccomp filter may come between a move and the look at what it moved. Then the owner looks, or the pages would stay where
-/// nobody looks for them.
+/// A seccomp filter may come between a move and the look at what it moved. Then the owner looks, or
+/// the pages would stay where nobody looks for them.
 #[test]
 fn the_owner_looks_where_the_agent_may_not() {
     need_userfaultfd!();
     filled_twice("no-second-look", "blind-agent,move-lies=20").is_needed();
 }
 
-/// Where the agent, a thread under the program's filter, may move pages but not give their memory back, the next pages in a tray would be taken for the old ones.
+/// Where the agent, a thread under the program's filter, may move pages but not give their memory
+/// back, the next pages in a tray would be taken for the old ones.
 #[test]
 fn leftovers_are_remembered() {
     need_userfaultfd!();
@@ -401,15 +411,16 @@ fn a_fault_on_a_resident_page_is_served() {
     assert!(rule.fails_when_off(outcome.elapsed), "no page vanished unseen in {} runs", rule.tries);
 }
 
-/// Who reads a staging slot in which no page lies is told so at once. It would wait for somebody to bring the page.
+/// Who reads a staging slot in which no page lies is told so at once. It would wait for somebody to
+/// bring the page.
 #[test]
 fn slots_without_a_page_answer_at_once() {
     need_userfaultfd!();
     Rule { tries: 8, ..filled_twice("sleeping-reads", "read-missing=4") }.is_needed();
 }
 
-/// A fault in a system call holds that call's locks: held for as long as others, it would keep all who write to the same log from
-/// it.
+/// A fault in a system call holds that call's locks: held for as long as others, it would keep all
+/// who write to the same log from it.
 #[test]
 fn faults_in_system_calls_are_not_held() {
     need_userfaultfd!();
@@ -431,7 +442,8 @@ fn what_was_just_staged_is_known_before_a_fork() {
     need_userfaultfd!();
     Rule {
         off: "no-absorb",
-        // Between two looks of the owner the agent stages trays: without a look at the fork the child never learns of them.
+        // Between two looks of the owner the agent stages trays: without a look at the fork the
+        // child never learns of them.
         always: "delay-absorb=20000",
         victim: "fork_staged",
         arguments: "--memory 55 --rounds 5",
@@ -456,14 +468,15 @@ fn agents_are_not_the_last_to_stay() {
     .is_needed();
 }
 
-/// How many of the pages that were freed with MADV_FREE and written again stayed in memory, by parent and child.
+/// How many of the pages that were freed with MADV_FREE and written again stayed in memory, by
+/// parent and child.
 fn stayed(outcome: &Outcome) -> Vec<u64> {
     let told = outcome.stdout.lines().filter_map(|line| line.split_once(" of ")?.0.rsplit_once(' ')?.1.parse().ok());
     told.collect()
 }
 
-/// MADV_FREE leaves its pages where they are, and what is written to them comes without a fault: they are looked for, or nobody
-/// could ever evict them.
+/// MADV_FREE leaves its pages where they are, and what is written to them comes without a fault:
+/// they are looked for, or nobody could ever evict them.
 #[test]
 fn what_was_freed_and_written_again_is_found() {
     need_userfaultfd!();
@@ -483,14 +496,16 @@ fn what_was_freed_and_written_again_is_found() {
     assert!(stayed(&outcome)[0] > 4096, "most were evicted with the rule off: {}", outcome.account());
 }
 
-/// What a program has freed with MADV_FREE the kernel takes also out of a staging slot. So it is written to there first.
+/// What a program has freed with MADV_FREE the kernel takes also out of a staging slot. So it is
+/// written to there first.
 #[test]
 fn what_was_freed_is_written_to_before_it_counts_as_staged() {
     need_userfaultfd!();
     freed("keep-clean", "audit", "--memory 52 --reclaim 1 --rounds 2").is_needed();
 }
 
-/// What the kernel takes before that is zeros, in a fork child as well; it is not a page that was lost.
+/// What the kernel takes before that is zeros, in a fork child as well; it is not a page that was
+/// lost.
 #[test]
 fn what_the_kernel_takes_from_staging_is_zeros() {
     need_userfaultfd!();
@@ -521,7 +536,8 @@ fn a_kept_copy_is_compared() {
     .is_needed();
 }
 
-/// What the kernel puts off because of an event is tried again by the clock: no other event would wake us.
+/// What the kernel puts off because of an event is tried again by the clock: no other event would
+/// wake us.
 #[test]
 fn what_is_put_off_is_tried_again() {
     need_userfaultfd!();
@@ -551,7 +567,8 @@ fn staging_slots_are_inherited() {
     .is_needed();
 }
 
-/// With an agent that shares folder and root of its program the kernel refuses it another mount namespace.
+/// With an agent that shares folder and root of its program the kernel refuses it another mount
+/// namespace.
 #[test]
 fn agents_have_a_folder_of_their_own() {
     need_userfaultfd!();
@@ -564,7 +581,8 @@ fn agents_have_a_folder_of_their_own() {
     outcome.complains("Invalid argument");
 }
 
-/// Memory that is not registered grows unseen between two looks: without room for it the budget is passed.
+/// Memory that is not registered grows unseen between two looks: without room for it the budget is
+/// passed.
 #[test]
 fn what_grows_unseen_has_room() {
     need_userfaultfd!();
@@ -588,7 +606,8 @@ fn what_grows_unseen_has_room() {
     assert!((0..rule.tries).any(|_| peak(rule.off) > budget + budget / 50), "it was never passed with the rule off");
 }
 
-/// What a reader brings counts only for a page that still is where it was asked for: one that was dropped meanwhile stays zero.
+/// What a reader brings counts only for a page that still is where it was asked for: one that was
+/// dropped meanwhile stays zero.
 #[test]
 fn late_answers_do_not_count() {
     need_userfaultfd!();
@@ -602,7 +621,8 @@ fn late_answers_do_not_count() {
     assert!((0..6).any(fails), "no page was stale with the rule off");
 }
 
-/// The same of what a worker has stored: a page that was dropped meanwhile would come back with what it held before.
+/// The same of what a worker has stored: a page that was dropped meanwhile would come back with
+/// what it held before.
 #[test]
 fn late_answers_of_workers_do_not_count() {
     need_userfaultfd!();

@@ -1,4 +1,5 @@
-//! Programs that were built with a sanitizer run as without us: same answers, and what they are to find is found.
+//! Programs that were built with a sanitizer run as without us: same answers, and what they are to
+//! find is found.
 
 use crate::common;
 
@@ -38,7 +39,8 @@ fn leak_sanitizer_finds_the_leak_and_no_other() {
     outcome.complains("SUMMARY: AddressSanitizer: 65536 byte(s) leaked in 1 allocation(s)");
 }
 
-/// Its shadow is mapped anew piece by piece: most of the program's memory lies in mappings of 128 KiB.
+/// Its shadow is mapped anew piece by piece: most of the program's memory lies in mappings of 128
+/// KiB.
 #[test]
 fn thread_sanitizer_keeps_to_the_budget() {
     need_userfaultfd!();

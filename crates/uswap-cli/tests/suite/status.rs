@@ -1,4 +1,5 @@
-//! The control socket of a living run: names, answers, callers that misbehave, and programs that no agent speaks for.
+//! The control socket of a living run: names, answers, callers that misbehave, and programs that no
+//! agent speaks for.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;

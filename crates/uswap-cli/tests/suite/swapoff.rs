@@ -1,5 +1,5 @@
-//! What a swapoff does where neither the pool nor another device takes what lies on the device: its pages come back into the
-//! memory of the programs, as far as the budget has room.
+//! What a swapoff does where neither the pool nor another device takes what lies on the device: its
+//! pages come back into the memory of the programs, as far as the budget has room.
 
 use crate::common;
 
@@ -47,7 +47,8 @@ fn brought_in(name: &str) -> u64 {
     figures(name)["brought_in"].as_u64().unwrap_or(0)
 }
 
-/// A process in half of the memory it needs, none of which compresses; the pool takes next to nothing, and one device the rest.
+/// A process in half of the memory it needs, none of which compresses; the pool takes next to
+/// nothing, and one device the rest.
 struct Full {
     told: Told,
     path: String,
@@ -85,7 +86,8 @@ impl Full {
         command.args(self.swapoff()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("uswap runs")
     }
 
-    /// The device is gone, and what lay there came from it and to nobody else: into memory, but for what the pool took.
+    /// The device is gone, and what lay there came from it and to nobody else: into memory, but for
+    /// what the pool took.
     fn is_back(&self, was_there: u64) {
         let told = self.told.figures();
         assert_eq!(told["devices"].as_array().map(Vec::len), Some(0), "{}", told["devices"]);
@@ -141,7 +143,8 @@ fn a_stopped_program_gets_its_pages_back() {
     full.told.end().paged();
 }
 
-/// The room goes while the pages come: it ends in bounded time with a sentence, the device is used again, and nothing is lost.
+/// The room goes while the pages come: it ends in bounded time with a sentence, the device is used
+/// again, and nothing is lost.
 #[test]
 fn where_the_room_goes_meanwhile_the_device_is_used_again() {
     need_userfaultfd!();
@@ -159,7 +162,8 @@ fn where_the_room_goes_meanwhile_the_device_is_used_again() {
     full.told.end().paged();
 }
 
-/// What cannot be read is left where it is, and is not lost before it is touched; the rest comes back.
+/// What cannot be read is left where it is, and is not lost before it is touched; the rest comes
+/// back.
 #[test]
 fn what_cannot_be_read_stays_and_the_rest_comes_back() {
     need_userfaultfd!();
@@ -195,8 +199,8 @@ fn an_interrupt_ends_it_while_pages_come() {
     full.told.end().paged();
 }
 
-/// Programs read, write, fork, unmap and move what is being brought in, with slow reads and late installations; each time the
-/// room is made by another limit, and taken away again.
+/// Programs read, write, fork, unmap and move what is being brought in, with slow reads and late
+/// installations; each time the room is made by another limit, and taken away again.
 #[test]
 fn torture_while_pages_come_back() {
     need_userfaultfd!();

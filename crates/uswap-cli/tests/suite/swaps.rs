@@ -1,4 +1,5 @@
-//! Devices that come and go, and a budget that changes, while a program runs that checks each of its pages.
+//! Devices that come and go, and a budget that changes, while a program runs that checks each of
+//! its pages.
 
 use crate::common;
 

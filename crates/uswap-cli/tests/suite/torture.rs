@@ -1,5 +1,5 @@
-//! The torture program (tests/programs/torture.c) with fixed seeds, and with the engine slowed down or refused at
-//! its fault points, so that rare orders of events happen often.
+//! The torture program (tests/programs/torture.c) with fixed seeds, and with the engine slowed down
+//! or refused at its fault points, so that rare orders of events happen often.
 //!
 //! `cargo test -- --ignored` (make soak) runs each for minutes instead of seconds.
 
@@ -39,7 +39,8 @@ fn torture(faults: &str, arguments: &str) {
 torture_cases!(torture);
 more_torture_cases!(torture);
 
-/// Reads that owners ask for themselves, every third of which fails and goes on to a reader; and without such.
+/// Reads that owners ask for themselves, every third of which fails and goes on to a reader; and
+/// without such.
 #[test]
 fn queued_reads_that_fail_go_to_readers() {
     need_userfaultfd!();
@@ -69,7 +70,8 @@ fn writes_fail_at_times() {
     assert!(devices[0]["write_errors"].as_u64() > Some(0), "{devices}");
 }
 
-/// Writeback without end: what comes into the pool goes out to the device at once, packed; what lies there is moved.
+/// Writeback without end: what comes into the pool goes out to the device at once, packed; what
+/// lies there is moved.
 macro_rules! written_back {
     ($($test:ident: $faults:literal, $swap:literal, $arguments:literal;)*) => {
         $(#[test]
@@ -118,7 +120,8 @@ fn pool_of_a_few_pages() {
     survives(launch().option("--pool", "2"), "--seed 22 --seconds 2 --memory 38");
 }
 
-/// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the budget.
+/// Right, but too slow for CI: slots that were freed and not discarded yet are charged to the
+/// budget.
 #[test]
 #[ignore = "takes minutes: make soak"]
 fn swap_in_ram() {

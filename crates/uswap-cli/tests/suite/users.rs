@@ -1,5 +1,5 @@
-//! Programs of several users in one run: each loads the agent, and hears nothing of it; what is left for that in the file
-//! system goes with the run, whoever of it is killed.
+//! Programs of several users in one run: each loads the agent, and hears nothing of it; what is
+//! left for that in the file system goes with the run, whoever of it is killed.
 
 use crate::common;
 
@@ -59,7 +59,8 @@ fn sleeping() -> (Running, PathBuf) {
     (run, images[0].clone())
 }
 
-/// No *cannot be preloaded* for any program, and the large one is managed as others are, without being stopped for it.
+/// No *cannot be preloaded* for any program, and the large one is managed as others are, without
+/// being stopped for it.
 #[test]
 fn programs_of_another_user_load_the_agent_without_a_word() {
     need_root!();
@@ -69,7 +70,8 @@ fn programs_of_another_user_load_the_agent_without_a_word() {
     assert_eq!((outcome.paged().stat("attached"), outcome.stat("checksum_errors")), (0, 0), "{}", outcome.account());
 }
 
-/// Where there is no place for such a file it is as it was: a complaint for each program, and the agent is brought.
+/// Where there is no place for such a file it is as it was: a complaint for each program, and the
+/// agent is brought.
 #[test]
 fn without_a_place_for_the_file_the_agent_is_brought() {
     need_root!();

@@ -1,8 +1,9 @@
 //! Every program of tests/programs under a budget it does not fit in ends as when it is run plain.
 //!
-//! The programs check each of their pages themselves (tests/programs/README.md). A test here adds that pages were
-//! really evicted, because a run that never pages proves nothing; that nothing was killed or left behind; and that
-//! the engine saw no fault it could not explain away as its own doing.
+//! The programs check each of their pages themselves (tests/programs/README.md). A test here adds
+//! that pages were really evicted, because a run that never pages proves nothing; that nothing was
+//! killed or left behind; and that the engine saw no fault it could not explain away as its own
+//! doing.
 
 use crate::common;
 
@@ -27,7 +28,8 @@ fn words(name: &str, arguments: &str) -> Vec<OsString> {
     all
 }
 
-/// Runs a victim under 28 MiB; it must find nothing wrong, and pages must have gone out and come back.
+/// Runs a victim under 28 MiB; it must find nothing wrong, and pages must have gone out and come
+/// back.
 fn passes(name: &str, arguments: &str) -> Outcome {
     let outcome = launch("28M").run(words(name, arguments));
     outcome.expect(0).paged();
@@ -88,7 +90,8 @@ victims! {
     foreign_reads: "foreign_reads", "--memory 38";
 }
 
-// Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence `--pi 0`.
+// Hangs. PI mutexes in evicted memory are a documented limit (FUTEX_LOCK_PI answers EFAULT), hence
+// `--pi 0`.
 victims! {
     thread_storm: "thread_storm", "--memory 38 --threads 2000";
     cold_exit: "cold_exit", "--memory 38 --stacks own";
@@ -138,8 +141,8 @@ victims! {
     alloc_fast_brk: "alloc_fast", "--memory 122 --how brk";
 }
 
-/// One test for each line, as above, with load control forced on: one process at a time, in turns of 200 ms. Those whose
-/// waits stand in others too are for `make soak`.
+/// One test for each line, as above, with load control forced on: one process at a time, in turns
+/// of 200 ms. Those whose waits stand in others too are for `make soak`.
 macro_rules! in_turns {
     ($($(#[$attribute:meta])* $test:ident: $name:literal, $arguments:literal;)*) => {
         $($(#[$attribute])*
@@ -169,8 +172,8 @@ in_turns! {
     fork_storm_in_turns: "fork_storm", "--memory 32 --processes 4 --waves 1";
 }
 
-/// Pipes, futexes in shared memory, wait4 and kill among processes that take turns. Faults must have been held, and
-/// some of them in system calls, which are served at once.
+/// Pipes, futexes in shared memory, wait4 and kill among processes that take turns. Faults must
+/// have been held, and some of them in system calls, which are served at once.
 #[test]
 fn processes_that_take_turns_wait_for_one_another() {
     need_userfaultfd!();
@@ -201,7 +204,8 @@ fn without_a_need_or_switched_off_nobody_takes_turns() {
     }
 }
 
-/// Without turns: the parent thrashes without end, and beside other load each child would wait some seconds for it.
+/// Without turns: the parent thrashes without end, and beside other load each child would wait some
+/// seconds for it.
 #[test]
 fn fork_staged() {
     need_userfaultfd!();
@@ -211,14 +215,14 @@ fn fork_staged() {
     assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
 }
 
-/// Four processes, each of which must get on while others are stopped. They do not fit together; in turns each would wait some
-/// seconds for the others (sigstop_tree_in_turns).
+/// Four processes, each of which must get on while others are stopped. They do not fit together; in
+/// turns each would wait some seconds for the others (sigstop_tree_in_turns).
 fn sigstop_tree(faults: &str, arguments: &str) -> Outcome {
     launch("28M").option("--load-control", "off").faults(faults).run(words("sigstop_tree", arguments))
 }
 
-/// The agents spend most of their time inside the gate, so that stops find them there: their owner must look after the
-/// others meanwhile.
+/// The agents spend most of their time inside the gate, so that stops find them there: their owner
+/// must look after the others meanwhile.
 #[test]
 fn sigstop_inside_the_gate() {
     need_userfaultfd!();
@@ -250,7 +254,8 @@ fn traced(tracer: &str, options: &[&str]) {
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
 }
 
-/// In a pid namespace of its own with the /proc of another, threads have two numbers; the agent must ask by its own.
+/// In a pid namespace of its own with the /proc of another, threads have two numbers; the agent
+/// must ask by its own.
 #[test]
 fn cold_exit_in_a_pid_namespace() {
     need_userfaultfd!();
@@ -304,7 +309,8 @@ fn the_agent_is_unseen_in_a_pid_namespace() {
     }
 }
 
-/// A filter that answers an agent's calls with EPERM, where that is a thread, must not make the program wrong, nor hang it.
+/// A filter that answers an agent's calls with EPERM, where that is a thread, must not make the
+/// program wrong, nor hang it.
 #[test]
 fn seccomp_filter() {
     need_userfaultfd!();
@@ -334,8 +340,8 @@ fn bare_endings() {
     launch("28M").run(words("reads_null_deref", "--memory 38 --bare")).expect(128 + 11).paged();
 }
 
-/// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented limit. It either
-/// passes or is told so by its own call.
+/// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented
+/// limit. It either passes or is told so by its own call.
 #[test]
 fn own_userfaultfd_is_a_documented_limit() {
     need_userfaultfd!();
@@ -346,8 +352,8 @@ fn own_userfaultfd_is_a_documented_limit() {
     }
 }
 
-/// FUTEX_LOCK_PI on an evicted word: EFAULT, a documented limit. What must hold even then: no hang and no wrong page;
-/// the program either passes or names EFAULT ("Bad address").
+/// FUTEX_LOCK_PI on an evicted word: EFAULT, a documented limit. What must hold even then: no hang
+/// and no wrong page; the program either passes or names EFAULT ("Bad address").
 #[test]
 fn pi_mutexes_are_a_documented_limit() {
     need_userfaultfd!();

@@ -1,56 +1,71 @@
 //! Load control: whose working sets are in memory together, and who waits for its turn.
 //!
-//! When the working sets of the processes that want to run do not fit together, each page that one brings back displaces
-//! one that another needs just as soon. All wait for pages, nobody gets on: *thrashing*. No choice of pages
-//! mends that, because every page is in use. Denning's remedy (*Thrashing: its causes and prevention*, 1968; *Virtual
-//! Memory*, 1970) is to run fewer at a time: a process is in memory with its whole working set or not at all. Linux
-//! had a small relative, the swap token (Jiang and Zhang; 2.6.9 to 3.4), which kept one process's pages from reclaim but let all
-//! others fault on, and was dropped. A kernel cannot make a fault wait: it may hold locks that others need. Here each
-//! fault comes with a message, and a thread that faults in user mode holds nothing of the kernel's.
+//! When the working sets of the processes that want to run do not fit together, each page that one
+//! brings back displaces one that another needs just as soon. All wait for pages, nobody gets on:
+//! *thrashing*. No choice of pages mends that, because every page is in use. Denning's remedy
+//! (*Thrashing: its causes and prevention*, 1968; *Virtual Memory*, 1970) is to run fewer at a
+//! time: a process is in memory with its whole working set or not at all. Linux had a small
+//! relative, the swap token (Jiang and Zhang; 2.6.9 to 3.4), which kept one process's pages from
+//! reclaim but let all others fault on, and was dropped. A kernel cannot make a fault wait: it may
+//! hold locks that others need. Here each fault comes with a message, and a thread that faults in
+//! user mode holds nothing of the kernel's.
 //!
-//! **What is measured.** For each process, over about a tenth of a second: the time that its threads waited for pages, and the
-//! processor time that it got. `waited / (waited + ran)` is its *thrashing*. Its *working set* is estimated from what a pager
-//! sees. A refault tells its distance: how many pages of the same process were evicted between the page's own
-//! eviction and its return, so how many more it would have had to keep. So
+//! **What is measured.** For each process, over about a tenth of a second: the time that its
+//! threads waited for pages, and the processor time that it got. `waited / (waited + ran)` is its
+//! *thrashing*. Its *working set* is estimated from what a pager sees. A refault tells its
+//! distance: how many pages of the same process were evicted between the page's own eviction and
+//! its return, so how many more it would have had to keep. So
 //!
 //! ```text
 //! working set = resident pages + mean refault distance of late      (never more than it has in all)
 //! ```
 //!
-//! For a sweep over N pages of which R are resident each page comes back after N-R others: the estimate is N. For touches at
-//! random over N pages the mean distance is N-R too (a page is evicted each miss, misses are (N-R)/N of the touches,
-//! and a page is touched every N of them). Cold pages never refault and do not count.
+//! For a sweep over N pages of which R are resident each page comes back after N-R others: the
+//! estimate is N. For touches at random over N pages the mean distance is N-R too (a page is
+//! evicted each miss, misses are (N-R)/N of the touches, and a page is touched every N of them).
+//! Cold pages never refault and do not count.
 //!
-//! **When it acts.** Two processes or more thrash, all together do, and the working sets of all who want to run exceed what is there for pages, for
-//! 150 ms on end. Or more newcomers than keep the processors busy fill memory together, and will not fit if each becomes three times as
-//! large: of two dozen compilers that begin at once and grow side by side none would be done when memory is full, and most
-//! of what they have by then would have to go. Those that wait then delay nobody, since the processors are busy without them. So it does nothing where working sets fit, for a single process, however large, or beside one that has
-//! itself to blame. It ends when all fit for a second, or fewer than two are left. While it acts, newcomers are expected to become as large as
-//! others of the same program were (`programs.rs`), and take turns as soon as they grow: what they never had need not be brought back.
+//! **When it acts.** Two processes or more thrash, all together do, and the working sets of all who
+//! want to run exceed what is there for pages, for 150 ms on end. Or more newcomers than keep the
+//! processors busy fill memory together, and will not fit if each becomes three times as large: of
+//! two dozen compilers that begin at once and grow side by side none would be done when memory is
+//! full, and most of what they have by then would have to go. Those that wait then delay nobody,
+//! since the processors are busy without them. So it does nothing where working sets fit, for a
+//! single process, however large, or beside one that has itself to blame. It ends when all fit for
+//! a second, or fewer than two are left. While it acts, newcomers are expected to become as large
+//! as others of the same program were (`programs.rs`), and take turns as soon as they grow: what
+//! they never had need not be brought back.
 //!
-//! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as many at a time as fit, always one, and
-//! no more than keep the processors busy, since whoever waits for a processor with its memory filled helps nobody. A turn lasts until the process has used
-//! five times what it costs to bring its working set in, and for [`MAX_TURN`] at most. A process that has not yet used [`FINITE`] since it was
-//! idle last may use it up in its first turn, because most jobs are finite, and of finite jobs that
-//! run one after the other all but the last end sooner than when they take turns; whoever goes on for longer is likely to for much longer,
-//! and short turns are better for whoever watches all of them get on. Smaller ones further behind may
-//! go before one that does not fit yet, for as long as it must wait anyway. Who was in goes to the end of the line. So
-//! whoever waits is first in line after as many turns as there are others, and then is let in, whatever its size: nobody starves.
-//! Who waits gives its memory to those who run, whoever is last in line first, as its pages are needed last.
+//! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as
+//! many at a time as fit, always one, and no more than keep the processors busy, since whoever
+//! waits for a processor with its memory filled helps nobody. A turn lasts until the process has
+//! used five times what it costs to bring its working set in, and for [`MAX_TURN`] at most. A
+//! process that has not yet used [`FINITE`] since it was idle last may use it up in its first turn,
+//! because most jobs are finite, and of finite jobs that run one after the other all but the last
+//! end sooner than when they take turns; whoever goes on for longer is likely to for much longer,
+//! and short turns are better for whoever watches all of them get on. Smaller ones further behind
+//! may go before one that does not fit yet, for as long as it must wait anyway. Who was in goes to
+//! the end of the line. So whoever waits is first in line after as many turns as there are others,
+//! and then is let in, whatever its size: nobody starves. Who waits gives its memory to those who
+//! run, whoever is last in line first, as its pages are needed last.
 //!
-//! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for [`REST`] (or [`NEWCOMER`] if it never was: of two dozen
-//! compilers that begin together each has used that little for a second, in which all of them thrash): what is short or interactive comes
-//! first. Who answers others over sockets: somebody waits for it who gives up after some seconds. Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them at a time has the turn
-//! instead, since its parent may wait for it. And when nobody who is in wants to run, the next comes in at once
-//! (*work-conserving*), which ends every wait of one program for another, by pipes, locks or signals, without knowing of it. Who uses less than a twentieth
-//! of a processor counts as asleep: it looks now and then whether it may go on. Somebody
-//! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him. Who is stopped has no turn, and what it has in memory
-//! is nobody's, as it cannot be evicted.
+//! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for
+//! [`REST`] (or [`NEWCOMER`] if it never was: of two dozen compilers that begin together each has
+//! used that little for a second, in which all of them thrash): what is short or interactive comes
+//! first. Who answers others over sockets: somebody waits for it who gives up after some seconds.
+//! Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them
+//! at a time has the turn instead, since its parent may wait for it. And when nobody who is in
+//! wants to run, the next comes in at once (*work-conserving*), which ends every wait of one
+//! program for another, by pipes, locks or signals, without knowing of it. Who uses less than a
+//! twentieth of a processor counts as asleep: it looks now and then whether it may go on. Somebody
+//! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him. Who
+//! is stopped has no turn, and what it has in memory is nobody's, as it cannot be evicted.
 //!
-//! **If the estimate is wrong.** Too small: those who are in refault, which raises their estimates, and the last one let in goes back to
-//! its place in line, until the others fit. Too large: fewer are in than could be, for one turn; in its turn a process brings in
-//! what it needs, and that is its estimate from then on. Wrong altogether, or a wait that is not understood:
-//! a fault is held for a tenth of a second at most ([`MAX_HOLD`]), so who is out goes on, slowly.
+//! **If the estimate is wrong.** Too small: those who are in refault, which raises their estimates,
+//! and the last one let in goes back to its place in line, until the others fit. Too large: fewer
+//! are in than could be, for one turn; in its turn a process brings in what it needs, and that is
+//! its estimate from then on. Wrong altogether, or a wait that is not understood: a fault is held
+//! for a tenth of a second at most ([`MAX_HOLD`]), so who is out goes on, slowly.
 //!
 //! Times are from any fixed moment on; memory is in pages.
 
@@ -88,9 +103,11 @@ const THRASHES: f64 = 0.3;
 /// It begins after so long a shortage, and ends after so long a time of room.
 const PROOF: Duration = Duration::from_millis(150);
 const RELIEF: Duration = Duration::from_secs(1);
-/// Whoever is let in must fit in this part of what is there: those who are in may grow by the rest before the last must go.
+/// Whoever is let in must fit in this part of what is there: those who are in may grow by the rest
+/// before the last must go.
 const FILLED: f64 = 0.9;
-/// One more than there are processors is enough to keep all busy, if they are; one more than so many for each is a crowd.
+/// One more than there are processors is enough to keep all busy, if they are; one more than so
+/// many for each is a crowd.
 const CROWD: u32 = 2;
 const BUSY: f64 = 0.1;
 /// Who has just begun may become so many times as large.
@@ -149,8 +166,8 @@ pub struct LoadMachine {
     pub idle: f64,
 }
 
-/// Whether who got so much processor time is at work. Less than a twentieth has who looks again and again whether something has
-/// happened, a child ended, say: that is a way of waiting.
+/// Whether who got so much processor time is at work. Less than a twentieth has who looks again and
+/// again whether something has happened, a child ended, say: that is a way of waiting.
 pub fn works(ran: Duration, passed: Duration) -> bool {
     !ran.is_zero() && ran * 20 >= passed
 }
@@ -158,7 +175,8 @@ pub fn works(ran: Duration, passed: Duration) -> bool {
 /// What tests change of the policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadTuning {
-    /// Whoever wants to run takes turns of this length, one at a time, whether memory is short or not.
+    /// Whoever wants to run takes turns of this length, one at a time, whether memory is short or
+    /// not.
     pub forced: Option<Duration>,
     /// Rule off: somebody who is in and sleeps keeps all others out until his turn ends.
     pub idle_turns: bool,
@@ -211,8 +229,8 @@ impl LoadControl {
         self.turns
     }
 
-    /// Pages that are left beside the working sets of those who are in, or that these lack (negative) to keep the processors busy, at the
-    /// last tick.
+    /// Pages that are left beside the working sets of those who are in, or that these lack
+    /// (negative) to keep the processors busy, at the last tick.
     pub fn spare(&self) -> i64 {
         self.spare
     }
@@ -253,7 +271,8 @@ impl LoadControl {
         });
     }
 
-    /// What a process is going to need: until it has used as much time as others of its program, as much as they did.
+    /// What a process is going to need: until it has used as much time as others of its program, as
+    /// much as they did.
     fn expected(&self, process: &Process) -> u64 {
         let habit = self.programs.habit(process.program).filter(|habit| process.used < habit.used);
         process.demand.max(habit.map_or(0, |habit| habit.pages as u64))
@@ -291,7 +310,8 @@ impl LoadControl {
         thrash || self.is_filling(machine)
     }
 
-    /// Whether more newcomers than the processors need are filling memory, and will not fit if each becomes three times as large.
+    /// Whether more newcomers than the processors need are filling memory, and will not fit if each
+    /// becomes three times as large.
     fn is_filling(&self, machine: LoadMachine) -> bool {
         let young = || self.present().filter(|process| process.is_new() && process.is_awake(self.now, REST));
         let grown: u64 = young().map(|process| process.demand).sum();
@@ -311,8 +331,9 @@ impl LoadControl {
         process.may_be_held() && (self.tuning.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
-    /// While memory is short whoever begins to grow takes turns at once, and sooner if its program tells that it will go on for long. Not
-    /// before it does: of a compiler that is only asked what it can do somebody waits for the answer, and everything behind that one.
+    /// While memory is short whoever begins to grow takes turns at once, and sooner if its program
+    /// tells that it will go on for long. Not before it does: of a compiler that is only asked what
+    /// it can do somebody waits for the answer, and everything behind that one.
     fn enlist_newcomers(&mut self, machine: LoadMachine) {
         let programs = &self.programs;
         for process in self.processes.values_mut() {
@@ -379,7 +400,8 @@ impl LoadControl {
         Turn { since: self.now, until: self.now + length, left }
     }
 
-    /// All who take turns: those who have one by how long, sleepers last, then the children of sleepers who have one, then the others by their place.
+    /// All who take turns: those who have one by how long, sleepers last, then the children of
+    /// sleepers who have one, then the others by their place.
     fn line(&self) -> Vec<Key> {
         let rank = |process: &Process| match process.turn {
             Some(turn) => (u8::from(!process.is_moving(self.now)), turn.since, process.ticket),
@@ -421,7 +443,8 @@ impl LoadControl {
         let mut ends = now;
         for key in line {
             let process = self.processes[key].clone();
-            // Whoever waits keeps his place for a moment of sleep: who just had a turn would come before him again otherwise.
+            // Whoever waits keeps his place for a moment of sleep: who just had a turn would come
+            // before him again otherwise.
             let within = if process.turn.is_some() { linger } else { LINGER };
             let wanted = process.is_awake(now, within) || process.turn.is_some() && self.tuning.idle_turns;
             let demand = self.expected(&process);

@@ -13,9 +13,11 @@ const CONTENT: f64 = 0.05;
 const HALF_LIFE: f64 = 0.2;
 /// Least time that must be known of a process, in seconds of waiting and running.
 const ENOUGH: f64 = 0.003;
-/// While memory is short newcomers that have used so much time, and are larger than one part in so many of memory, take turns.
+/// While memory is short newcomers that have used so much time, and are larger than one part in so
+/// many of memory, take turns.
 const NEWCOMER: (Duration, u64) = (Duration::from_millis(20), 64);
-/// Where others of the program took longer than what is short: whoever is so young and so small has little to be carried out and back.
+/// Where others of the program took longer than what is short: whoever is so young and so small has
+/// little to be carried out and back.
 const OF_A_LONG_KIND: (Duration, u64) = (Duration::from_millis(5), 128);
 
 /// Its turn.
@@ -72,7 +74,8 @@ impl Process {
         !self.rested && (least..FINITE).contains(&self.burst)
     }
 
-    /// Whether it has begun of late and begins to grow, where `habit` is what others of its program came to.
+    /// Whether it has begun of late and begins to grow, where `habit` is what others of its program
+    /// came to.
     pub fn begins_to_grow(&self, habit: Option<Habit>, capacity: u64) -> bool {
         let is_long = habit.is_some_and(|habit| habit.used >= SHORT);
         let (least, part) = if is_long { OF_A_LONG_KIND } else { NEWCOMER };

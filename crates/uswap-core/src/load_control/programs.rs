@@ -1,13 +1,16 @@
 //! How large programs become: what load control expects of a process that has just begun.
 //!
-//! A compiler that has just begun holds little and asks for little; who lets in as many as fit *now* has too many a second
-//! later, and each that must go again has its pages carried out and back. What a process is going to need is not to be seen
-//! in it, but the same program ended before: a build runs one compiler hundreds of times. So for each program it is remembered how large
-//! its processes became and how much time they used, as moving averages of the last [`MEMORY`] or so. A process is expected to become
-//! as large until it has used as much time; after that it is what it is.
+//! A compiler that has just begun holds little and asks for little; who lets in as many as fit
+//! *now* has too many a second later, and each that must go again has its pages carried out and
+//! back. What a process is going to need is not to be seen in it, but the same program ended
+//! before: a build runs one compiler hundreds of times. So for each program it is remembered how
+//! large its processes became and how much time they used, as moving averages of the last
+//! [`MEMORY`] or so. A process is expected to become as large until it has used as much time; after
+//! that it is what it is.
 //!
-//! **If the guess is wrong.** Too small (the first of its kind, or a larger input): it is seen as it grows, and the last one
-//! let in goes back. Too large: fewer are in than could be, until it has used what others of its kind used.
+//! **If the guess is wrong.** Too small (the first of its kind, or a larger input): it is seen as
+//! it grows, and the last one let in goes back. Too large: fewer are in than could be, until it has
+//! used what others of its kind used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! A page of memory as bytes: its size, its 128-bit hash and the same-filled test.
 //!
-//! The hash serves twice: half of it is the checksum of a stored page, and it tells whether a page that came back was
-//! changed since; the other half is where tables by content look first. It is keyed with a secret drawn once per run, so that no program can prepare two pages that collide.
+//! The hash serves twice: half of it is the checksum of a stored page, and it tells whether a page
+//! that came back was changed since; the other half is where tables by content look first. It is
+//! keyed with a secret drawn once per run, so that no program can prepare two pages that collide.
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -21,8 +22,9 @@ impl PageHash {
         (self.0 >> 64) as u64
     }
 
-    /// The other half, of which a table by content may take bits for its places: what is found there then agrees with the
-    /// checksum by chance only as often as if it had not been looked for.
+    /// The other half, of which a table by content may take bits for its places: what is found
+    /// there then agrees with the checksum by chance only as often as if it had not been looked
+    /// for.
     pub fn place(self) -> u64 {
         self.0 as u64
     }
@@ -46,10 +48,11 @@ impl PageHasher {
     }
 }
 
-/// The word with which the whole page is filled, if it is one word repeated (zswap's same-filled pages).
+/// The word with which the whole page is filled, if it is one word repeated (zswap's same-filled
+/// pages).
 ///
-/// The last word is compared first: a page that differs from its first word mostly does so at its end too
-/// (linux `mm/zswap.c`).
+/// The last word is compared first: a page that differs from its first word mostly does so at its
+/// end too (linux `mm/zswap.c`).
 pub fn same_filled(page: &PageBuf) -> Option<u64> {
     let word_at = |i: usize| u64::from_ne_bytes(page[i..i + 8].try_into().expect("eight bytes"));
     let first = word_at(0);

@@ -1,7 +1,8 @@
 //! Things of one size by number, without a word of the allocator's for each.
 //!
-//! They lie in blocks of 32 that never move. A number is given again after its thing went, so who keeps numbers must
-//! know when that is. Blocks in which nothing is left go back to the allocator, but for the one that is being filled.
+//! They lie in blocks of 32 that never move. A number is given again after its thing went, so who
+//! keeps numbers must know when that is. Blocks in which nothing is left go back to the allocator,
+//! but for the one that is being filled.
 
 /// Things of a block: a bit of a word each.
 const BLOCK: usize = u32::BITS as usize;
@@ -19,7 +20,8 @@ struct SlabBlock<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct IndexSlab<T> {
     blocks: Vec<SlabBlock<T>>,
-    /// Numbers of blocks with room, each once; the last is being filled. Some of them may have nothing any more.
+    /// Numbers of blocks with room, each once; the last is being filled. Some of them may have
+    /// nothing any more.
     open: Vec<u32>,
     /// Numbers of blocks that have nothing, and are not among the open ones.
     absent: Vec<u32>,

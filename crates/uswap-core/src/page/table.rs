@@ -1,14 +1,16 @@
 //! The page table of one space: page words by address.
 //!
-//! Regions of 1 MiB by address in a tree, and chunks of 16 pages; both have numbers of 4 bytes and lie side by side in
-//! [`IndexSlab`]s. A program may reserve terabytes and touch little: what was never seen costs nothing, and a page touched
-//! alone costs 250 bytes, not a page. A program that uses its memory has a sixteenth as many regions as chunks, so that
-//! the tree above them stays shallow, and pays 8.5 bytes a page.
+//! Regions of 1 MiB by address in a tree, and chunks of 16 pages; both have numbers of 4 bytes and
+//! lie side by side in [`IndexSlab`]s. A program may reserve terabytes and touch little: what was
+//! never seen costs nothing, and a page touched alone costs 250 bytes, not a page. A program that
+//! uses its memory has a sixteenth as many regions as chunks, so that the tree above them stays
+//! shallow, and pays 8.5 bytes a page.
 //!
-//! **Names of 4 bytes.** A list names a page by the number of its region and its place there ([`PageIndex`]). The number of a
-//! region is given to another one only when no list has an entry of it any more: each region counts those. So an old
-//! entry names its own page or one of which nothing is known, and never another page. A region that is kept for its
-//! entries alone has no chunks.
+//! **Names of 4 bytes.** A list names a page by the number of its region and its place there
+//! ([`PageIndex`]). The number of a region is given to another one only when no list has an entry
+//! of it any more: each region counts those. So an old entry names its own page or one of which
+//! nothing is known, and never another page. A region that is kept for its entries alone has no
+//! chunks.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +102,8 @@ impl PageTable {
         }
     }
 
-    /// A name for the page at `address`, until [`unname`](Self::unname) takes it back. `None`: there are too many regions.
+    /// A name for the page at `address`, until [`unname`](Self::unname) takes it back. `None`:
+    /// there are too many regions.
     pub fn name(&mut self, address: u64) -> Option<PageIndex> {
         let (key, chunk, page) = split(address);
         let region = self.region_or_new(key);
@@ -129,7 +132,8 @@ impl PageTable {
         self.set_in(index.region(), chunk, page, word);
     }
 
-    /// A list has an entry less that names the page; it may be the last for which its region is kept.
+    /// A list has an entry less that names the page; it may be the last for which its region is
+    /// kept.
     pub fn unname(&mut self, index: PageIndex) {
         self.regions.get_mut(index.region()).listed -= 1;
         self.end_if_empty(index.region());
@@ -219,7 +223,8 @@ impl PageTable {
         }
     }
 
-    /// Numbers of chunks and the addresses where they begin, in order, from the one on in which `start` lies.
+    /// Numbers of chunks and the addresses where they begin, in order, from the one on in which
+    /// `start` lies.
     fn chunks_from(&self, start: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.by_address.range(start / REGION_BYTES..).flat_map(move |(key, region)| {
             let chunks = self.regions.get(*region).chunks.iter().enumerate();
@@ -338,7 +343,8 @@ mod tests {
     }
 
     proptest! {
-        /// Words by address are those of a map, and whoever holds a name reaches by it the page that was named, and no other.
+        /// Words by address are those of a map, and whoever holds a name reaches by it the page
+        /// that was named, and no other.
         #[test]
         fn means_what_a_map_means(steps in prop::collection::vec(step(), 0..300)) {
             let (mut table, mut plain, mut names) = (PageTable::default(), BTreeMap::new(), Vec::new());

@@ -11,8 +11,8 @@
 //!     32..64  object (stored, or kept copy)
 //! ```
 //!
-//! The word is a hint of what the kernel's page table says, and the truth of what the store holds: an object's
-//! use count is the number of words that name it.
+//! The word is a hint of what the kernel's page table says, and the truth of what the store holds:
+//! an object's use count is the number of words that name it.
 
 /// What a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,8 @@ impl PageWord {
         self.with(flag, if on { flag } else { 0 })
     }
 
-    /// Becomes resident and keeps list bits; an object named before stays named only if it is a kept copy.
+    /// Becomes resident and keeps list bits; an object named before stays named only if it is a
+    /// kept copy.
     #[must_use]
     pub fn resident(self) -> Self {
         let object = if self.0 & KEPT == 0 { OBJECT } else { 0 };
@@ -122,7 +123,8 @@ impl PageWord {
         self.with(KEPT | OBJECT, 0)
     }
 
-    /// Evictions between this page's own and `clock`: the refault distance (linux `mm/workingset.c`), modulo 2^24.
+    /// Evictions between this page's own and `clock`: the refault distance (linux
+    /// `mm/workingset.c`), modulo 2^24.
     pub fn refault_distance(self, clock: u32) -> u32 {
         clock.wrapping_sub((self.0 >> 8) as u32) & (SHADOW_SPAN - 1)
     }

@@ -5,24 +5,28 @@
 //! slab:     | obj | obj | free | obj | ... | never used    64 KiB, cut into n equal places
 //! obj:      | length: u16 | bytes ...                 free: | 0xFFFF | next free: u16 | ...
 //! ```
-//! Classes are the sizes that divide a slab into a whole number of places, so no slab has a rest, where they are at least
-//! [`MIN_STEP`] apart. No object has a page of its own, and none lies in two slabs.
+//! Classes are the sizes that divide a slab into a whole number of places, so no slab has a rest,
+//! where they are at least [`MIN_STEP`] apart. No object has a page of its own, and none lies in
+//! two slabs.
 //!
-//! Freed places of a slab are chained through the slab itself. Slabs with room hang in one of four lists of their class, by
-//! how full they are, and an object goes into the fullest, so that thin slabs run empty. An empty slab goes back to the
-//! system at once.
+//! Freed places of a slab are chained through the slab itself. Slabs with room hang in one of four
+//! lists of their class, by how full they are, and an object goes into the fullest, so that thin
+//! slabs run empty. An empty slab goes back to the system at once.
 //!
-//! **Compaction** ([`Allocator::pick_thin`], [`Allocator::relocate`]) goes in two steps. While the holes of other slabs take
-//! all objects of the thinnest one it is emptied into them. The one slab that is left with holes is then cut: objects from
-//! its end move into its lowest holes, and the pages behind them go back. So what a class wastes in the end is part of a page.
+//! **Compaction** ([`Allocator::pick_thin`], [`Allocator::relocate`]) goes in two steps. While the
+//! holes of other slabs take all objects of the thinnest one it is emptied into them. The one slab
+//! that is left with holes is then cut: objects from its end move into its lowest holes, and the
+//! pages behind them go back. So what a class wastes in the end is part of a page.
 //!
-//! **Locks.** Each class has one, and only one is held at a time. So threads meet when they store, load or free objects of
-//! nearly the same size at the same moment. All threads fill the same slabs: to share them costs nothing here, and slabs
-//! of each thread's own would leave a thin one for each size and thread. The class is part of a handle, so that whoever has a
-//! handle knows the lock.
+//! **Locks.** Each class has one, and only one is held at a time. So threads meet when they store,
+//! load or free objects of nearly the same size at the same moment. All threads fill the same
+//! slabs: to share them costs nothing here, and slabs of each thread's own would leave a thin one
+//! for each size and thread. The class is part of a handle, so that whoever has a handle knows the
+//! lock.
 //!
-//! **What counts.** A slab is charged by the pages that its places have reached from its beginning, so a slab that has just
-//! been begun costs a page. A new one is begun only when all others are full.
+//! **What counts.** A slab is charged by the pages that its places have reached from its beginning,
+//! so a slab that has just been begun costs a page. A new one is begun only when all others are
+//! full.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -33,7 +37,8 @@ use crate::util::rank::{RankedMutex, ranks};
 
 /// Bytes in a slab.
 pub const SLAB_SIZE: usize = 64 << 10;
-/// Sizes of classes are at least so many bytes apart: finer ones would leave more in thin slabs than they save.
+/// Sizes of classes are at least so many bytes apart: finer ones would leave more in thin slabs
+/// than they save.
 const MIN_STEP: usize = 16;
 /// Size of the smallest class.
 const MIN_SIZE: usize = 48;
@@ -150,8 +155,8 @@ pub struct Slabs<P> {
 type Emptied<P> = Option<(P, u32)>;
 
 impl<P: PoolPiece> Slabs<P> {
-    /// Sizes of places, each with a slab begun at most: so many pieces more than the limit's bytes need are to be supplied,
-    /// so that it is the limit that ends it.
+    /// Sizes of places, each with a slab begun at most: so many pieces more than the limit's bytes
+    /// need are to be supplied, so that it is the limit that ends it.
     pub const CLASSES: usize = CLASSES;
 
     /// An allocator on pieces of [`SLAB_SIZE`].
@@ -307,7 +312,8 @@ impl<P: PoolPiece> Class<P> {
         (self.slabs_in_use > 1 && u64::from(slab.used) <= elsewhere).then_some(index)
     }
 
-    /// Shows the objects of a slab from place `from` on, the last first; returns how many there are.
+    /// Shows the objects of a slab from place `from` on, the last first; returns how many there
+    /// are.
     fn show(&self, index: u32, from: u16, see: &mut dyn FnMut(Handle, &[u8])) -> u32 {
         let slab = &self.slabs[index as usize];
         let live = (from..slab.fresh).rev().filter(|object| !self.is_free(slab, *object));
@@ -318,8 +324,8 @@ impl<P: PoolPiece> Class<P> {
         length_at(slab.bytes(), self.start_of(object)) == FREE_MARK
     }
 
-    /// Shows the objects at the end of a slab that would take less pages if they lay in its holes; whether there are any.
-    /// Where only holes lie at the end they are cut off at once.
+    /// Shows the objects at the end of a slab that would take less pages if they lay in its holes;
+    /// whether there are any. Where only holes lie at the end they are cut off at once.
     fn show_end(&mut self, supply: &Supply<P>, compacted: &AtomicU64, see: &mut dyn FnMut(Handle, &[u8])) -> bool {
         let heads = self.groups;
         heads.into_iter().filter(|head| *head != NONE).any(|index| {
@@ -336,8 +342,8 @@ impl<P: PoolPiece> Class<P> {
         })
     }
 
-    /// Gives back what lies behind the last object of a slab, and chains the holes before it, the lowest first. Returns the
-    /// pages.
+    /// Gives back what lies behind the last object of a slab, and chains the holes before it, the
+    /// lowest first. Returns the pages.
     fn cut(&mut self, supply: &Supply<P>, index: u32) -> u32 {
         let mut slab = &self.slabs[index as usize];
         let (before, mut next) = (slab.fresh, NO_OBJECT);
@@ -391,8 +397,9 @@ impl<P: PoolPiece> Class<P> {
         let mut any = false;
         for group in (0..FULLNESS_GROUPS).rev() {
             let mut index = self.groups[group];
-            // One slab may be ruled out, and another one may have no hole, only places never used that the limit does not
-            // allow. Few have such places: the one begun last, and those that were cut.
+            // One slab may be ruled out, and another one may have no hole, only places never used
+            // that the limit does not allow. Few have such places: the one begun last, and those
+            // that were cut.
             for _ in 0..3 {
                 if index == NONE {
                     break;
@@ -411,7 +418,8 @@ impl<P: PoolPiece> Class<P> {
         Ok((index, self.take_place_of(index)))
     }
 
-    /// Whether the next place of a slab may be used: one that was freed, or one that was never used and is charged now.
+    /// Whether the next place of a slab may be used: one that was freed, or one that was never used
+    /// and is charged now.
     fn reaches(&self, supply: &Supply<P>, index: u32) -> bool {
         let slab = &self.slabs[index as usize];
         let pages = pages_of(self.number, slab.fresh + 1) - pages_of(self.number, slab.fresh);

@@ -1,8 +1,9 @@
 //! Pieces of memory under a limit, for the allocators of the pool.
 //!
-//! A piece is lent to one allocator at a time, and comes back empty: its memory has then gone back to the system. The limit
-//! counts pages that are touched and not pieces that are lent, so a piece of which little is used costs little. It is never
-//! exceeded, not by one page, except after it was lowered.
+//! A piece is lent to one allocator at a time, and comes back empty: its memory has then gone back
+//! to the system. The limit counts pages that are touched and not pieces that are lent, so a piece
+//! of which little is used costs little. It is never exceeded, not by one page, except after it was
+//! lowered.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,7 +17,8 @@ pub trait PoolPiece: Send {
     fn bytes(&self) -> &[u8];
     /// The bytes, to write.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives the memory of `range`, whole pages, back to the system. What it held is lost; it may be written again.
+    /// Gives the memory of `range`, whole pages, back to the system. What it held is lost; it may
+    /// be written again.
     fn release(&mut self, range: Range<usize>);
 }
 
@@ -38,7 +40,8 @@ struct Idle<P> {
 }
 
 impl<P: PoolPiece> Supply<P> {
-    /// A supply of `pieces`, each of `piece_bytes`, of which at most `limit_bytes` are touched at a time (rounded down to whole pages).
+    /// A supply of `pieces`, each of `piece_bytes`, of which at most `limit_bytes` are touched at a
+    /// time (rounded down to whole pages).
     pub fn new<I>(pieces: I, piece_bytes: usize, limit_bytes: u64) -> Self
     where
         I: ExactSizeIterator<Item = P> + Send + 'static,

@@ -27,7 +27,8 @@ impl PoolPiece for Memory {
     }
 }
 
-/// Memory enough for a slab of each class that is begun and not full, so that the limit is what ends it.
+/// Memory enough for a slab of each class that is begun and not full, so that the limit is what
+/// ends it.
 fn supply(kib: usize, piece: usize) -> (Supply<Memory>, Arc<AtomicU64>) {
     let released = Arc::new(AtomicU64::new(0));
     let counter = released.clone();
@@ -273,7 +274,8 @@ fn double_free_panics() {
     }
 }
 
-/// Threads that share every slab see their own bytes, while one of them moves objects away under its own lock.
+/// Threads that share every slab see their own bytes, while one of them moves objects away under
+/// its own lock.
 #[test]
 fn threads_share_slabs() {
     for pool in both(8 << 10) {
@@ -306,7 +308,8 @@ fn threads_share_slabs() {
     }
 }
 
-/// Lengths as a compressor makes them of a build's pages, drawn by chance (build_sizes.txt says how they were got).
+/// Lengths as a compressor makes them of a build's pages, drawn by chance (build_sizes.txt says how
+/// they were got).
 struct Build {
     /// Longest length of a bin, and pages up to it.
     bins: Vec<(usize, u64)>,

@@ -1,4 +1,5 @@
-//! One lock around a whole allocator, as it was before each size class had its own: to measure the difference.
+//! One lock around a whole allocator, as it was before each size class had its own: to measure the
+//! difference.
 
 use super::{AllocError, Allocator, Handle, Usage};
 use crate::util::rank::{RankedMutex, ranks};

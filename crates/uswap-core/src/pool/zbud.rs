@@ -1,15 +1,17 @@
-//! Two objects a page: the allocator that zswap was written with in 2013 ("zbud: add to mm/", PATCHv12), written anew, to
-//! measure the dense one against.
+//! Two objects a page: the allocator that zswap was written with in 2013 ("zbud: add to mm/",
+//! PATCHv12), written anew, to measure the dense one against.
 //!
 //! ```text
 //! page:  | header chunk | first buddy -> ...... free ...... <- last buddy |        64 chunks of 64 bytes
 //! ```
-//! A page holds one object from its beginning and one up to its end, the *buddies*, in whole chunks. A page with one object
-//! is *unbuddied* and hangs in the list of its number of free chunks; an object goes into the first page of the first list
-//! whose pages have enough, else into a new page. An empty page goes back to the system. So no page holds more than two
-//! objects, whatever their size, and nothing is ever moved.
+//! A page holds one object from its beginning and one up to its end, the *buddies*, in whole
+//! chunks. A page with one object is *unbuddied* and hangs in the list of its number of free
+//! chunks; an object goes into the first page of the first list whose pages have enough, else into
+//! a new page. An empty page goes back to the system. So no page holds more than two objects,
+//! whatever their size, and nothing is ever moved.
 //!
-//! As in the kernel there is one lock, and a chunk of each page belongs to the header, though here the header lies beside.
+//! As in the kernel there is one lock, and a chunk of each page belongs to the header, though here
+//! the header lies beside.
 
 use super::supply::{PoolPiece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};

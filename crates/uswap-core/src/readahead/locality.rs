@@ -1,22 +1,27 @@
-//! Which neighbours are worth bringing with a page from a device, when its fault belongs to no stream.
+//! Which neighbours are worth bringing with a page from a device, when its fault belongs to no
+//! stream.
 //!
-//! One request brings what lies behind a page on its device as well, for little more than the page alone. That saves a fault each
-//! time the program wants it; where it does not, it costs the expansion of pages that nobody touches, and for each of them
-//! another page its place. So it pays where neighbours are wanted *sooner than what they displace*: while a program comes back to
-//! memory that has been away, it wants all of it, and what goes is of no use any more; at random over memory that does not fit,
-//! what comes is worth just what goes.
+//! One request brings what lies behind a page on its device as well, for little more than the page
+//! alone. That saves a fault each time the program wants it; where it does not, it costs the
+//! expansion of pages that nobody touches, and for each of them another page its place. So it pays
+//! where neighbours are wanted *sooner than what they displace*: while a program comes back to
+//! memory that has been away, it wants all of it, and what goes is of no use any more; at random
+//! over memory that does not fit, what comes is worth just what goes.
 //!
-//! Both are measured in evictions of the space, as rates (per page and *horizon*, a quarter of what is in memory):
+//! Both are measured in evictions of the space, as rates (per page and *horizon*, a quarter of what
+//! is in memory):
 //!
-//! * of some faults the neighbours are *withheld* from a page on, which is remembered; it is seen when the program faults on it;
+//! * of some faults the neighbours are *withheld* from a page on, which is remembered; it is seen
+//!   when the program faults on it;
 //! * of the pages that were evicted within a horizon it is counted how many the program faults on.
 //!
-//! Pages that come for another reason are watched no longer and count for neither. Neighbours are told apart by how far behind they
-//! lie, in *bands*; a band is brought while its rate is well above that of what goes and not next to nothing, if all nearer
-//! ones are.
+//! Pages that come for another reason are watched no longer and count for neither. Neighbours are
+//! told apart by how far behind they lie, in *bands*; a band is brought while its rate is well
+//! above that of what goes and not next to nothing, if all nearer ones are.
 //!
-//! If the guess is wrong, what is withheld shows it within a horizon. (Linux scales its swap readahead by hits, `swapin_nr_pages`
-//! in mm/swap_state.c: it counts touches of the pages that it brought; here no touch of a mapped page can be seen.)
+//! If the guess is wrong, what is withheld shows it within a horizon. (Linux scales its swap
+//! readahead by hits, `swapin_nr_pages` in mm/swap_state.c: it counts touches of the pages that it
+//! brought; here no touch of a mapped page can be seen.)
 
 use std::ops::Range;
 
@@ -96,8 +101,8 @@ pub struct Locality {
     wanted: [Rate; BANDS.len()],
     /// Of pages that were evicted.
     displaced: Rate,
-    /// Evictions at the last fault, and pages that were evicted within a horizon and have come back since then, with the
-    /// horizons that they were away.
+    /// Evictions at the last fault, and pages that were evicted within a horizon and have come back
+    /// since then, with the horizons that they were away.
     seen: u32,
     returned: f32,
     away: f32,
@@ -128,8 +133,9 @@ impl Default for Locality {
 }
 
 impl Locality {
-    /// A fault on the page at `address`, which was evicted `distance` evictions ago, goes to a device and belongs to no stream. Returns
-    /// how many pages, itself included, should come for it. `lies_there` says of an address whether its page could come.
+    /// A fault on the page at `address`, which was evicted `distance` evictions ago, goes to a
+    /// device and belongs to no stream. Returns how many pages, itself included, should come for
+    /// it. `lies_there` says of an address whether its page could come.
     pub fn fault(&mut self, address: u64, distance: u32, now: Now, lies_there: impl Fn(u64) -> bool) -> u32 {
         self.count_displaced(distance, now);
         self.settle(address, 1.0, now);
@@ -181,7 +187,8 @@ impl Locality {
         wanted.iter().take_while(|rate| rate.get() > least).count()
     }
 
-    /// Whoever was evicted since the last fault is away for a horizon, except those that came back sooner.
+    /// Whoever was evicted since the last fault is away for a horizon, except those that came back
+    /// sooner.
     fn count_displaced(&mut self, distance: u32, now: Now) {
         let evicted = now.evictions.wrapping_sub(self.seen) as f32;
         let exposure = evicted - std::mem::take(&mut self.returned) + std::mem::take(&mut self.away);
@@ -345,7 +352,8 @@ mod tests {
         }
     }
 
-    /// Half of memory is wanted at random after other pages have filled it, as when a program turns back to an array.
+    /// Half of memory is wanted at random after other pages have filled it, as when a program turns
+    /// back to an array.
     #[test]
     fn what_a_program_turns_back_to_comes_in_few_faults() {
         let mut memory = Memory::new(4000);

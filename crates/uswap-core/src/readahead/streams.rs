@@ -1,28 +1,35 @@
-//! Readahead: how many pages to bring with the one that faulted, and how far apart, decided per stream of faults.
+//! Readahead: how many pages to bring with the one that faulted, and how far apart, decided per
+//! stream of faults.
 //!
-//! A fault at the place where the last batch of some stream ended proves the stream: its window doubles, from the second
-//! proof on. A fault elsewhere starts a stream anew with a window of one. The first proof brings nothing along yet: records
-//! that cross the border of a page are touched as two neighbours and no third, and at random over memory that does not fit
-//! every page too many costs a fault elsewhere (a quarter of all time, measured). Runs of four pages take three faults either way. Several streams are followed at once, so that threads that
-//! each walk their own array do not spoil each other's windows (linux keeps one word per mapping for the
-//! same reason, `vma->swap_readahead_info`).
+//! A fault at the place where the last batch of some stream ended proves the stream: its window
+//! doubles, from the second proof on. A fault elsewhere starts a stream anew with a window of one.
+//! The first proof brings nothing along yet: records that cross the border of a page are touched as
+//! two neighbours and no third, and at random over memory that does not fit every page too many
+//! costs a fault elsewhere (a quarter of all time, measured). Runs of four pages take three faults
+//! either way. Several streams are followed at once, so that threads that each walk their own array
+//! do not spoil each other's windows (linux keeps one word per mapping for the same reason,
+//! `vma->swap_readahead_info`).
 //!
-//! A new stream is taken to go on with the next page, unless most of the last faults that belonged to no stream were
-//! equally far apart: then that is its stride, which may be negative (a walk along the columns of a matrix, or backwards).
-//! The vote is that of Leap (Al Maruf and Chowdhury, USENIX ATC 2020, section 4.1): the majority of a window of
-//! differences, found by Boyer and Moore's algorithm and then counted. If the guess is wrong, at most one page too many
-//! is brought, and the stream is not proven.
+//! A new stream is taken to go on with the next page, unless most of the last faults that belonged
+//! to no stream were equally far apart: then that is its stride, which may be negative (a walk
+//! along the columns of a matrix, or backwards). The vote is that of Leap (Al Maruf and Chowdhury,
+//! USENIX ATC 2020, section 4.1): the majority of a window of differences, found by Boyer and
+//! Moore's algorithm and then counted. If the guess is wrong, at most one page too many is brought,
+//! and the stream is not proven.
 //!
-//! Where a page comes over a long way, one window is not enough: while it is consumed the next ones must be on their way, as
-//! many as are consumed in a round trip. A proven stream therefore has a *lead*, pages that are asked for before anybody
-//! touches them. Each time its program reaches pages of the lead the lead is filled up again, and doubles, up to what the
-//! device's round trip makes worth having; pages of it that nobody touched halve it.
+//! Where a page comes over a long way, one window is not enough: while it is consumed the next ones
+//! must be on their way, as many as are consumed in a round trip. A proven stream therefore has a
+//! *lead*, pages that are asked for before anybody touches them. Each time its program reaches
+//! pages of the lead the lead is filled up again, and doubles, up to what the device's round trip
+//! makes worth having; pages of it that nobody touched halve it.
 //!
-//! A fault right before the only one of a stream turns that stream round: merges of sorted runs walk backwards along three arrays at a
-//! time, with other faults in between, where no distance has a majority.
+//! A fault right before the only one of a stream turns that stream round: merges of sorted runs
+//! walk backwards along three arrays at a time, with other faults in between, where no distance has
+//! a majority.
 //!
-//! A program that walks the same pages again leaves the streams of its last walk behind, which claim pages that have long
-//! gone. So where several streams know a page, the one followed last is meant, and two that go on at the same page are one.
+//! A program that walks the same pages again leaves the streams of its last walk behind, which
+//! claim pages that have long gone. So where several streams know a page, the one followed last is
+//! meant, and two that go on at the same page are one.
 //!
 //! ```text
 //!   ... consumed ...| window |  lead: asked for, not touched   |
@@ -33,7 +40,8 @@
 const STREAMS: usize = 16;
 /// Of these, how many are left to those that proved nothing yet.
 const UNPROVEN: usize = 6;
-/// Faults whose distances vote on the stride of a new stream, and how many distances must be the same.
+/// Faults whose distances vote on the stride of a new stream, and how many distances must be the
+/// same.
 const VOTERS: usize = 9;
 const MAJORITY: usize = 5;
 /// Pages further apart than this have nothing to do with each other, in bytes.
@@ -56,7 +64,8 @@ struct FaultStream {
 }
 
 impl FaultStream {
-    /// Pages from `address` to where the stream goes on, if it has passed there since it was seen last.
+    /// Pages from `address` to where the stream goes on, if it has passed there since it was seen
+    /// last.
     fn behind(&self, address: u64) -> Option<i64> {
         let (left, all) = (self.next.wrapping_sub(address) as i64, self.next.wrapping_sub(self.seen) as i64);
         let is_page = self.used != 0 && left % self.stride == 0;
@@ -108,7 +117,8 @@ pub struct Streams {
     clock: u64,
     /// The stream that was asked for last.
     last: usize,
-    /// The last faults that belonged to no stream, oldest first. Only kept where strides are wanted.
+    /// The last faults that belonged to no stream, oldest first. Only kept where strides are
+    /// wanted.
     voters: Option<[u64; VOTERS]>,
 }
 
@@ -137,7 +147,8 @@ impl Streams {
         Some(Window { pages: stream.window, stride: stream.stride })
     }
 
-    /// A stream that begins at `address` with `first` pages (0: one, which proves nothing), in place of the one that was left longest ago.
+    /// A stream that begins at `address` with `first` pages (0: one, which proves nothing), in
+    /// place of the one that was left longest ago.
     pub fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
         if let Some(window) = self.turn_round(address) {
@@ -151,8 +162,9 @@ impl Streams {
         Window { pages: window.max(1), stride }
     }
 
-    /// The stream whose place a new one takes: of those that proved nothing the one left longest ago, while there are enough of them.
-    /// Else faults at random would drive out the streams between them.
+    /// The stream whose place a new one takes: of those that proved nothing the one left longest
+    /// ago, while there are enough of them. Else faults at random would drive out the streams
+    /// between them.
     fn replaceable(&self) -> usize {
         let unproven = |index: &usize| self.streams[*index].window <= 1;
         let enough = (0..STREAMS).filter(unproven).count() >= UNPROVEN;
@@ -160,7 +172,8 @@ impl Streams {
         candidates.min_by_key(|index| self.streams[*index].used).expect("there are streams")
     }
 
-    /// A fault right before a page that began a stream and proved nothing yet is that stream's first proof, the other way.
+    /// A fault right before a page that began a stream and proved nothing yet is that stream's
+    /// first proof, the other way.
     fn turn_round(&mut self, address: u64) -> Option<Window> {
         self.voters?;
         let fits = |stream: &FaultStream| {
@@ -181,9 +194,9 @@ impl Streams {
         self.going_on_at(address).map_or(1, |index| grown(self.streams[index].window).min(most.max(1)))
     }
 
-    /// Pages from `address` on, at most `most`, that a stream has asked for already, the last time it was looked at: one
-    /// that was brought and has gone again, or lies elsewhere than the others, and whose fault says nothing new of the
-    /// stream.
+    /// Pages from `address` on, at most `most`, that a stream has asked for already, the last time
+    /// it was looked at: one that was brought and has gone again, or lies elsewhere than the
+    /// others, and whose fault says nothing new of the stream.
     pub fn passed(&self, address: u64, most: u32) -> Option<Window> {
         let (index, left) = self.having(address)?;
         let is_newer = |other: usize| self.streams[other].used > self.streams[index].used;
@@ -192,8 +205,9 @@ impl Streams {
         (!is_left_over).then_some(window)
     }
 
-    /// The program is at `address`, which was asked for before: what is to be asked for now, so that a lead of at most
-    /// `most` pages is kept. `None`: no stream has that page, or its lead is long enough.
+    /// The program is at `address`, which was asked for before: what is to be asked for now, so
+    /// that a lead of at most `most` pages is kept. `None`: no stream has that page, or its lead is
+    /// long enough.
     ///
     /// [`advance_lead`](Self::advance_lead) says how far that was done.
     pub fn reached(&mut self, address: u64, most: u32) -> Option<Lead> {
@@ -224,7 +238,8 @@ impl Streams {
         }
     }
 
-    /// Nobody touched the page, which was asked for ahead: long ago, so the oldest of the streams that have it did.
+    /// Nobody touched the page, which was asked for ahead: long ago, so the oldest of the streams
+    /// that have it did.
     pub fn missed(&mut self, address: u64) {
         let has = self.streams.iter_mut().filter(|stream| stream.behind(address).is_some());
         if let Some(stream) = has.min_by_key(|stream| stream.used) {
@@ -293,7 +308,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Faults as an engine would see them that brings each window whole; returns how many there were.
+    /// Faults as an engine would see them that brings each window whole; returns how many there
+    /// were.
     fn walk(streams: &mut Streams, pages: impl Iterator<Item = u64>, most: u32) -> usize {
         let mut here = std::collections::HashSet::new();
         let mut faults = 0;
@@ -371,8 +387,8 @@ mod tests {
         }
     }
 
-    /// A program that walks, pages that come a round trip after they were asked for, in blocks: how often it finds the
-    /// next page not even asked for.
+    /// A program that walks, pages that come a round trip after they were asked for, in blocks: how
+    /// often it finds the next page not even asked for.
     fn stalls(most: u32, pages: u64) -> (u64, u32) {
         let (mut streams, mut asked, mut stalls, mut lead) = (Streams::default(), 0u64, 0, 0);
         for page in 0..pages {
@@ -459,8 +475,8 @@ mod tests {
         }
     }
 
-    /// A program walks a range and turns back before its end, again and again: what the last walk asked for at the end and
-    /// nobody touched is known to its stream and has gone since.
+    /// A program walks a range and turns back before its end, again and again: what the last walk
+    /// asked for at the end and nobody touched is known to its stream and has gone since.
     #[test]
     fn a_second_walk_is_not_answered_from_what_the_first_left() {
         let mut streams = Streams::default();
@@ -481,7 +497,8 @@ mod tests {
         }
     }
 
-    /// A stream that never faults, since its lead is long enough, is not the one that was left longest ago.
+    /// A stream that never faults, since its lead is long enough, is not the one that was left
+    /// longest ago.
     #[test]
     fn random_faults_do_not_end_a_stream_that_runs_on_its_lead() {
         let (mut streams, mut at) = (Streams::default(), 0);

@@ -1,4 +1,5 @@
-//! No policy, for comparison: pages go in the order in which they came. Nothing is active, and no age is tested.
+//! No policy, for comparison: pages go in the order in which they came. Nothing is active, and no
+//! age is tested.
 
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;

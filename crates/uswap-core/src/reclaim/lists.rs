@@ -1,12 +1,14 @@
 //! The inactive and the active list of a space, first in first out.
 //!
-//! An entry takes 4 bytes: it names a page by its place in the table ([`PageIndex`]). Entries are not removed when a page
-//! leaves: an entry counts only if the page's word says that it is queued on this list. That makes leaving free, at the
-//! price of stale entries that are skipped, and dropped before they are half as many as the others. How many
-//! entries count is kept beside, so whoever overwrites the word of a queued page says so (`leave`).
+//! An entry takes 4 bytes: it names a page by its place in the table ([`PageIndex`]). Entries are
+//! not removed when a page leaves: an entry counts only if the page's word says that it is queued
+//! on this list. That makes leaving free, at the price of stale entries that are skipped, and
+//! dropped before they are half as many as the others. How many entries count is kept beside, so
+//! whoever overwrites the word of a queued page says so (`leave`).
 //!
-//! Entries lie in blocks, so that a list that grows is not copied. Blocks that become empty are used again, since
-//! pages that come and go must not need memory; what a peak has left is given back by [`Lists::trim`].
+//! Entries lie in blocks, so that a list that grows is not copied. Blocks that become empty are
+//! used again, since pages that come and go must not need memory; what a peak has left is given
+//! back by [`Lists::trim`].
 
 use std::collections::VecDeque;
 
@@ -28,7 +30,8 @@ pub struct Lists {
     spare: Spare,
 }
 
-/// Blocks that are in no list. There is always room for all there are, so that giving one back needs no memory.
+/// Blocks that are in no list. There is always room for all there are, so that giving one back
+/// needs no memory.
 #[derive(Default, Debug)]
 struct Spare {
     blocks: Vec<ListBlock>,
@@ -148,7 +151,8 @@ impl Lists {
         self.valid[usize::from(active)] += 1;
     }
 
-    /// Takes the entry at the head of a list, which may be stale: if it counts, [`leave`](Self::leave) says so.
+    /// Takes the entry at the head of a list, which may be stale: if it counts,
+    /// [`leave`](Self::leave) says so.
     pub fn pop(&mut self, active: bool) -> Option<PageIndex> {
         self.queues[usize::from(active)].pop_front(&mut self.spare)
     }
@@ -253,7 +257,8 @@ mod tests {
         used + spare.blocks.len() == spare.all && spare.blocks.capacity() >= spare.all
     }
 
-    /// To take pages from a list needs no memory: not in a fork child, and not after memory went back.
+    /// To take pages from a list needs no memory: not in a fork child, and not after memory went
+    /// back.
     #[test]
     fn what_becomes_empty_has_a_place_to_go() {
         let mut lists = Lists::default();

@@ -1,6 +1,6 @@
-//! Which page is evicted next. [`policy`] says what the pager asks of a policy, and the list below names them all: a
-//! policy is a file of this folder and a line here. The engine's own (`working_set.rs`): two lists, refault distance,
-//! and the test of age.
+//! Which page is evicted next. [`policy`] says what the pager asks of a policy, and the list below
+//! names them all: a policy is a file of this folder and a line here. The engine's own
+//! (`working_set.rs`): two lists, refault distance, and the test of age.
 
 #[macro_use]
 mod registry;

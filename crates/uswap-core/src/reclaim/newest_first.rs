@@ -1,5 +1,5 @@
-//! A policy that only tests know: the page that came last goes first. It shows what a new policy takes, and passes what
-//! every policy must pass.
+//! A policy that only tests know: the page that came last goes first. It shows what a new policy
+//! takes, and passes what every policy must pass.
 
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;

@@ -1,15 +1,17 @@
-//! The resident pages of a space that can be taken, on two lists: the lists together with the page words that say which
-//! of their entries count.
+//! The resident pages of a space that can be taken, on two lists: the lists together with the page
+//! words that say which of their entries count.
 //!
-//! Every policy keeps its pages here. Policies differ in which page they take: the one at the head of a list, at its
-//! tail, or anywhere. The invariant is the same for all: a page whose word says *queued* has one entry that counts, on
-//! the list that its word names, and so is found by reclaim and chosen once.
+//! Every policy keeps its pages here. Policies differ in which page they take: the one at the head
+//! of a list, at its tail, or anywhere. The invariant is the same for all: a page whose word says
+//! *queued* has one entry that counts, on the list that its word names, and so is found by reclaim
+//! and chosen once.
 
 use crate::page::table::{PageIndex, PageTable};
 use crate::page::word::{PageState, PageWord};
 use crate::reclaim::lists::Lists;
 
-/// An inactive and an active list of pages. A policy that needs one list only leaves the active one empty.
+/// An inactive and an active list of pages. A policy that needs one list only leaves the active one
+/// empty.
 #[derive(Clone, Debug, Default)]
 pub struct PageLists {
     lists: Lists,
@@ -63,7 +65,8 @@ impl PageLists {
         }
     }
 
-    /// Takes the entry at the head of a list, which may be stale; [`settle`](Self::settle) is to follow.
+    /// Takes the entry at the head of a list, which may be stale; [`settle`](Self::settle) is to
+    /// follow.
     pub fn pop(&mut self, active: bool) -> Option<PageIndex> {
         self.lists.pop(active)
     }
@@ -73,8 +76,8 @@ impl PageLists {
         self.lists.pop_at(index)
     }
 
-    /// The page of an entry that was taken from a list, or `None` if the entry is stale. The page is on no list any
-    /// more, and `stays_active` says what its word tells of it.
+    /// The page of an entry that was taken from a list, or `None` if the entry is stale. The page
+    /// is on no list any more, and `stays_active` says what its word tells of it.
     pub fn settle(&mut self, table: &mut PageTable, entry: PageIndex, active: bool, stays_active: bool) -> Option<u64> {
         let (page, word) = (table.address(entry), table.word(entry));
         let chosen = counts(word, active);
@@ -86,7 +89,8 @@ impl PageLists {
         chosen.then_some(page)
     }
 
-    /// The page at the tail of the active list goes to the head of the inactive one; `false` if there is none.
+    /// The page at the tail of the active list goes to the head of the inactive one; `false` if
+    /// there is none.
     pub fn demote_last(&mut self, table: &mut PageTable) -> bool {
         while let Some(entry) = self.lists.pop_last(true) {
             let word = table.word(entry);
@@ -121,7 +125,8 @@ impl PageLists {
         &self.lists
     }
 
-    /// Drops stale entries if they are many, and gives back memory that the lists do not need any more.
+    /// Drops stale entries if they are many, and gives back memory that the lists do not need any
+    /// more.
     pub fn tidy(&mut self, table: &mut PageTable) {
         if self.lists.is_stale() {
             self.purge(table);
@@ -129,8 +134,9 @@ impl PageLists {
         self.lists.trim();
     }
 
-    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the word, so that others
-    /// of the same page are seen to be stale; the second passage gives the marks back.
+    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the
+    /// word, so that others of the same page are seen to be stale; the second passage gives the
+    /// marks back.
     fn purge(&mut self, table: &mut PageTable) {
         self.lists.purge(|entry, active| {
             let word = table.word(entry);

@@ -1,7 +1,9 @@
-//! What the pager asks of an eviction policy. Whoever implements [`ReclaimPolicy`] runs in the engine and in the lab.
+//! What the pager asks of an eviction policy. Whoever implements [`ReclaimPolicy`] runs in the
+//! engine and in the lab.
 //!
-//! A page is *resident* (on a list, or chosen and on the way out), *staged* (out of the program, still in RAM) or
-//! *evicted*. A policy is told of what a pager in user space can see, and of no touch of a resident page:
+//! A page is *resident* (on a list, or chosen and on the way out), *staged* (out of the program,
+//! still in RAM) or *evicted*. A policy is told of what a pager in user space can see, and of no
+//! touch of a resident page:
 //!
 //! ```text
 //!             join                next_victim              evict
@@ -12,9 +14,10 @@
 //!                    └────────────────────────────────────────────────┘
 //! ```
 //!
-//! A page that is unmapped is told of by `forget`; one that moves by `forget` and `join` under its new address; a fork
-//! child goes on with a clone. A policy has its pages in [`PageLists`], so that what holds of every list holds for
-//! every policy (`policy_tests.rs`): no page is lost, none is chosen twice.
+//! A page that is unmapped is told of by `forget`; one that moves by `forget` and `join` under its
+//! new address; a fork child goes on with a clone. A policy has its pages in [`PageLists`], so that
+//! what holds of every list holds for every policy (`policy_tests.rs`): no page is lost, none is
+//! chosen twice.
 
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;
@@ -41,12 +44,14 @@ pub trait ReclaimPolicy: Clone + std::fmt::Debug {
     /// Evictions so far, modulo what a shadow holds.
     fn evictions(&self) -> u32;
 
-    /// A resident page comes: puts it on a list, and writes its word. The word says whether the page is active.
+    /// A resident page comes: puts it on a list, and writes its word. The word says whether the
+    /// page is active.
     fn join(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
         self.pages_mut().join(table, page, word);
     }
 
-    /// Puts a page back that was chosen and could not be taken; it is the next victim, unless others come first.
+    /// Puts a page back that was chosen and could not be taken; it is the next victim, unless
+    /// others come first.
     fn rejoin(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
         self.pages_mut().rejoin(table, page, word);
     }
@@ -56,13 +61,14 @@ pub trait ReclaimPolicy: Clone + std::fmt::Debug {
         self.pages_mut().forget(word);
     }
 
-    /// Whether a page that comes displaces nobody, and so becomes active. `ample`: there is more memory than is used.
+    /// Whether a page that comes displaces nobody, and so becomes active. `ample`: there is more
+    /// memory than is used.
     fn has_room(&mut self, _ample: bool) -> bool {
         false
     }
 
-    /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones. `None`: the policy asks
-    /// nothing of a page's age, and what is staged is stored at once.
+    /// Pages that shall lie staged (or be under test otherwise) beside so many resident ones.
+    /// `None`: the policy asks nothing of a page's age, and what is staged is stored at once.
     fn staging_target(&self, _resident: u64) -> Option<u64> {
         None
     }
@@ -76,13 +82,14 @@ pub trait ReclaimPolicy: Clone + std::fmt::Debug {
     /// What soft faults cost beside refaults, as it was measured lately.
     fn soft_faults_cost(&mut self, _cost: Cost) {}
 
-    /// Whether the touch of a page under test is noted without a fault. No kernel of today does that; the lab has it.
+    /// Whether the touch of a page under test is noted without a fault. No kernel of today does
+    /// that; the lab has it.
     fn notes_touches(&self) -> bool {
         false
     }
 
-    /// Drops stale entries if they are many, and gives back memory that is not needed any more. It is called now and
-    /// then.
+    /// Drops stale entries if they are many, and gives back memory that is not needed any more. It
+    /// is called now and then.
     fn tidy(&mut self, table: &mut PageTable) {
         self.pages_mut().tidy(table);
     }

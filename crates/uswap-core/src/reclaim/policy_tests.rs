@@ -1,5 +1,5 @@
-//! What holds of every policy of the registry. A space's table and lists go through all that happens to pages: no page
-//! that is listed is lost or named twice, and what is stale stays little.
+//! What holds of every policy of the registry. A space's table and lists go through all that
+//! happens to pages: no page that is listed is lost or named twice, and what is stale stays little.
 
 use std::collections::BTreeMap;
 
@@ -170,8 +170,9 @@ proptest! {
     }
 }
 
-/// Pages that come and go without being evicted, as an allocator's do: entries never outnumber their pages by much, nor
-/// do regions that are kept for them, and a page that lay there is chosen once.
+/// Pages that come and go without being evicted, as an allocator's do: entries never outnumber
+/// their pages by much, nor do regions that are kept for them, and a page that lay there is chosen
+/// once.
 #[test]
 fn stale_entries_stay_few_without_anybody_tidying() {
     PolicyKind::ALL.iter().for_each(|kind| leave_few_stale_entries(Space::of(*kind)));

@@ -1,8 +1,9 @@
-//! What one line for each policy is made into: its module, its name, and its place in [`AnyPolicy`](super::AnyPolicy),
-//! which the engine calls without an indirect call and clones for fork children.
+//! What one line for each policy is made into: its module, its name, and its place in
+//! [`AnyPolicy`](super::AnyPolicy), which the engine calls without an indirect call and clones for
+//! fork children.
 
-/// `file::Type = "name", "what it is";` for each policy; the first is the engine's own. The file lies beside
-/// `mod.rs`, and the type implements `ReclaimPolicy` and `Default`.
+/// `file::Type = "name", "what it is";` for each policy; the first is the engine's own. The file
+/// lies beside `mod.rs`, and the type implements `ReclaimPolicy` and `Default`.
 macro_rules! reclaim_policies {
     ($($(#[$only:meta])* $file:ident::$policy:ident = $name:literal, $about:literal;)+) => {
         $($(#[$only])* pub mod $file;)+

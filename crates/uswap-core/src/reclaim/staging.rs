@@ -1,24 +1,28 @@
 //! How many pages lie staged: the length of the test of age, by what it costs and what it saves.
 //!
-//! A staged page that is touched costs a soft fault; one that is evicted and was still needed costs a refault, which is
-//! many times dearer. More staged pages find more of those that are in use before they go (with all pages staged it would be
-//! LRU), and cost more soft faults. Of what is staged a part is touched by accident: if all pages are used alike, a page has been
-//! touched with about the probability of the share that lies staged. So the share
+//! A staged page that is touched costs a soft fault; one that is evicted and was still needed costs
+//! a refault, which is many times dearer. More staged pages find more of those that are in use
+//! before they go (with all pages staged it would be LRU), and cost more soft faults. Of what is
+//! staged a part is touched by accident: if all pages are used alike, a page has been touched with
+//! about the probability of the share that lies staged. So the share
 //!
-//! - **grows** by a quarter when pages are touched in staging more than twice as often as that, and all soft faults of the
-//!   time cost less than an eighth of its refaults;
-//! - **shrinks** by a fifth when they are touched less than once and a quarter as often, or cost more than a quarter of the refaults;
+//! - **grows** by a quarter when pages are touched in staging more than twice as often as that, and
+//!   all soft faults of the time cost less than an eighth of its refaults;
+//! - **shrinks** by a fifth when they are touched less than once and a quarter as often, or cost
+//!   more than a quarter of the refaults;
 //!
-//! - **shrinks** as well while the thrash guard stands ajar: then pages are staged at random, also those in use, and a touch tells
-//!   nothing of age,
+//! - **shrinks** as well while the thrash guard stands ajar: then pages are staged at random, also
+//!   those in use, and a touch tells nothing of age,
 //!
-//! between [`MIN`] and [`MAX`]. A sweep, a stream and uniform random access are left at the least; programs whose
-//! pages differ in heat get what they pay for. If the guess is wrong it costs soft faults, whose sum the second
-//! condition bounds. It is looked at each time the list has been passed once or so.
+//! between [`MIN`] and [`MAX`]. A sweep, a stream and uniform random access are left at the least;
+//! programs whose pages differ in heat get what they pay for. If the guess is wrong it costs soft
+//! faults, whose sum the second condition bounds. It is looked at each time the list has been
+//! passed once or so.
 //!
-//! What a refault costs is a guess as well: from the pool it is hardly more than a soft fault. So there is a bound by the clock, as the
-//! engine measures it (its `soft_fault_cost.rs`): while soft faults cost too much the share shrinks whatever it saves, down to next to nothing, and
-//! it grows again only when they cost much less.
+//! What a refault costs is a guess as well: from the pool it is hardly more than a soft fault. So
+//! there is a bound by the clock, as the engine measures it (its `soft_fault_cost.rs`): while soft
+//! faults cost too much the share shrinks whatever it saves, down to next to nothing, and it grows
+//! again only when they cost much less.
 
 use crate::reclaim::age_test::{AgeTest, Cost};
 
@@ -30,7 +34,8 @@ const MIN: u64 = PARTS / 32;
 const MIN_DEAR: u64 = 1;
 /// The most: a quarter.
 const MAX: u64 = PARTS / 4;
-/// A refault costs as much as so many soft faults: from the pool, at least. From devices it is more.
+/// A refault costs as much as so many soft faults: from the pool, at least. From devices it is
+/// more.
 const REFAULT_COST: u64 = 4;
 /// Passages of the list are looked at when at least so many pages have gone or been touched.
 const MIN_SEEN: u64 = 128;
@@ -104,7 +109,8 @@ mod tests {
 
     const RESIDENT: u64 = 100_000;
 
-    /// Pages that leave staging, of which `touched` in a thousand are touched and `refaults` in a thousand come back.
+    /// Pages that leave staging, of which `touched` in a thousand are touched and `refaults` in a
+    /// thousand come back.
     fn live(staging: &mut Staging, touched: u64, refaults: u64) -> u64 {
         for number in 0..200_000 {
             if number % 1000 < touched {

@@ -1,51 +1,59 @@
 //! Whether pages that come back soon may take the place of active ones: the thrash guard.
 //!
-//! A page that refaults within a distance that the active list could have spared it *challenges* that list (Weiner
-//! 2013). To let every challenger in is right when the working set changes, and ruinous when a program sweeps over
-//! more than fits: then each page that is let in displaces one that is needed just as soon, and everything misses,
-//! where a part that is held would be hit in each round (DIP and BIP, Qureshi et al., ISCA 2007).
+//! A page that refaults within a distance that the active list could have spared it *challenges*
+//! that list (Weiner 2013). To let every challenger in is right when the working set changes, and
+//! ruinous when a program sweeps over more than fits: then each page that is let in displaces one
+//! that is needed just as soon, and everything misses, where a part that is held would be hit in
+//! each round (DIP and BIP, Qureshi et al., ISCA 2007).
 //!
-//! The two are told apart by what happened to those displaced. A replacement was *wrong* if the displaced page came back
-//! no later than the challengers do: the memory that was given away was worth as much as what it was given for. So
-//! the guard is
+//! The two are told apart by what happened to those displaced. A replacement was *wrong* if the
+//! displaced page came back no later than the challengers do: the memory that was given away was
+//! worth as much as what it was given for. So the guard is
 //!
-//! - **closed** at first: for the time of a trial one challenger in [`PROBE`] is let in, against pages of the active list
-//!   chosen at random, so that those displaced are a fair sample of what is held; both by blocks of neighbours, since
-//!   holes in runs cost more than they tell. It opens when few of them come back, or when as much of what is held is not in
-//!   use as all challengers together would need;
-//! - **ajar** when of those displaced many came back, but not nearly all, and challengers come after very different distances,
-//!   so that it is no sweep: what is held and what comes are of much the same worth, and neither is to be kept for long.
-//!   Each challenger is let in, against random pages, which forgets what is not used any more (phases of a program);
+//! - **closed** at first: for the time of a trial one challenger in [`PROBE`] is let in, against
+//!   pages of the active list chosen at random, so that those displaced are a fair sample of what
+//!   is held; both by blocks of neighbours, since holes in runs cost more than they tell. It opens
+//!   when few of them come back, or when as much of what is held is not in use as all challengers
+//!   together would need;
+//! - **ajar** when of those displaced many came back, but not nearly all, and challengers come
+//!   after very different distances, so that it is no sweep: what is held and what comes are of
+//!   much the same worth, and neither is to be kept for long. Each challenger is let in, against
+//!   random pages, which forgets what is not used any more (phases of a program);
 //! - **open**: each challenger is let in, against the head of the active list.
 //!
-//! An open guard displaces half of the list before it is judged, and by the second half of that: pages lie there in the order in which they
-//! came, and the head may be what was left of the new set, so that it would judge the new set by itself.
+//! An open guard displaces half of the list before it is judged, and by the second half of that:
+//! pages lie there in the order in which they came, and the head may be what was left of the new
+//! set, so that it would judge the new set by itself.
 //!
-//! In a trial some of those displaced are watched for as long as a challenger takes from its arrival to its return: the time to
-//! pass the inactive list, and its refault distance. In a sweep all are back by then. The guard opens when few of them are
-//! (what is held is not in use), an open one closes when half of them or more are, and four fifths are too many to stand
-//! ajar. A stream thus wears down what is held by its probes, but slowly: the sample is small, and while it is
+//! In a trial some of those displaced are watched for as long as a challenger takes from its
+//! arrival to its return: the time to pass the inactive list, and its refault distance. In a sweep
+//! all are back by then. The guard opens when few of them are (what is held is not in use), an open
+//! one closes when half of them or more are, and four fifths are too many to stand ajar. A stream
+//! thus wears down what is held by its probes, but slowly: the sample is small, and while it is
 //! watched a closed guard lets nobody in.
 //!
-//! Part of a new set is often held already, so that half of a sample comes back although there is room: what is not in use is *room*,
-//! and the refault distance is how much of it a challenger needs. So a closed guard opens as well if the share of the
-//! sample that stayed away, less two and a half standard errors, is that much of the list. A sweep over more than fits
-//! has no such room. Samples of trials in a row are taken together, the older ones for less.
+//! Part of a new set is often held already, so that half of a sample comes back although there is
+//! room: what is not in use is *room*, and the refault distance is how much of it a challenger
+//! needs. So a closed guard opens as well if the share of the sample that stayed away, less two and
+//! a half standard errors, is that much of the list. A sweep over more than fits has no such room.
+//! Samples of trials in a row are taken together, the older ones for less.
 //!
-//! Time is the space's count of evictions, so nothing happens while nothing is evicted. If the guess is wrong: closed for
-//! nothing it costs the misses until a trial has ended, one round and a half over the new set; open for nothing, as long, and
-//! the part that was held is lost.
+//! Time is the space's count of evictions, so nothing happens while nothing is evicted. If the
+//! guess is wrong: closed for nothing it costs the misses until a trial has ended, one round and a
+//! half over the new set; open for nothing, as long, and the part that was held is lost.
 
 /// One challenger in so many is let in while the guard is closed.
 const PROBE: u64 = 8;
-/// So many blocks of those displaced are watched, at least and at most. With half as many of a long list one trial in some hundreds judges wrongly.
+/// So many blocks of those displaced are watched, at least and at most. With half as many of a long
+/// list one trial in some hundreds judges wrongly.
 const MIN_BLOCKS: u64 = 14;
 const MAX_BLOCKS: u64 = 64;
 /// One page of the list in so many, between those.
 const SAMPLED: u64 = 400;
 /// Most neighbours that are treated alike.
 const MAX_BLOCK: u64 = 8;
-/// An open guard is judged when one part in so many of the list was displaced, by the second half of those: it
+/// An open guard is judged when one part in so many of the list was displaced, by the second half
+/// of those: it
 const SPAN: u64 = 2;
 /// watches so many parts of the distance, the last one in so many of each.
 const WATCHES: u64 = 16;
@@ -60,7 +68,8 @@ const CLOSES: f64 = 0.5;
 const SURE: f64 = 2.5;
 /// If this share or more comes back, it is closed.
 const SWEEP: f64 = 0.8;
-/// Distances of challengers that differ less from their mean than this part of it, on average, are those of a sweep.
+/// Distances of challengers that differ less from their mean than this part of it, on average, are
+/// those of a sweep.
 const SWEEP_SPREAD: f64 = 0.2;
 
 /// The sample of a trial.
@@ -75,7 +84,8 @@ pub struct GuardSample {
 }
 
 impl GuardSample {
-    /// Of a list of so many pages: one in [`SAMPLED`], where that is enough blocks and not too many.
+    /// Of a list of so many pages: one in [`SAMPLED`], where that is enough blocks and not too
+    /// many.
     pub fn of(active: u64) -> Self {
         let block = (active / 16_384).clamp(1, MAX_BLOCK);
         Self { block, pages: block * (active / SAMPLED).clamp(MIN_BLOCKS, MAX_BLOCKS), list: active }
@@ -92,7 +102,8 @@ pub struct Passing {
 }
 
 impl Passing {
-    /// From one touch of a page of a sweep to the next so many evictions pass, if it is evicted and comes back after `distance`.
+    /// From one touch of a page of a sweep to the next so many evictions pass, if it is evicted and
+    /// comes back after `distance`.
     fn round(self, distance: f64) -> u64 {
         ((self.inactive + self.staged) as f64 + distance) as u64
     }
@@ -127,7 +138,8 @@ pub struct ThrashGuard {
     until: Option<u64>,
     displaced: u64,
     returned: u64,
-    /// Displaced and returned in trials since the guard closed, those before the last for three quarters of what came after.
+    /// Displaced and returned in trials since the guard closed, those before the last for three
+    /// quarters of what came after.
     trials: (f64, f64),
 }
 
@@ -152,8 +164,9 @@ impl ThrashGuard {
         self.returned += u64::from(self.is_watched(now.saturating_sub(distance)));
     }
 
-    /// Whether a page that is displaced at `then` belongs to the sample of this trial. At the head of the active list pages lie in the
-    /// order in which they came, those of one kind together: an open guard watches some now and some then.
+    /// Whether a page that is displaced at `then` belongs to the sample of this trial. At the head
+    /// of the active list pages lie in the order in which they came, those of one kind together: an
+    /// open guard watches some now and some then.
     fn is_watched(&self, then: u64) -> bool {
         let within = then >= self.begin && self.until.is_none_or(|until| then < until);
         let late = || then >= self.begin + self.stretch / 2;
@@ -166,7 +179,8 @@ impl ThrashGuard {
             return;
         }
         self.displaced += 1;
-        // From one end of the list it takes longer to a fair sample. A closed guard has counted whom it let in.
+        // From one end of the list it takes longer to a fair sample. A closed guard has counted
+        // whom it let in.
         let fair = match self.guard {
             Guard::Closed => false,
             Guard::Ajar => true,
@@ -177,7 +191,8 @@ impl ThrashGuard {
         }
     }
 
-    /// An active page that was to be evicted was touched before it went: displaced, and back at once.
+    /// An active page that was to be evicted was touched before it went: displaced, and back at
+    /// once.
     pub fn displaced_page_touched(&mut self, now: u64, sample: GuardSample) {
         let before = self.displaced;
         self.displaced(now, sample);
@@ -208,7 +223,8 @@ impl ThrashGuard {
         probe
     }
 
-    /// Whether what is held and not in use is room enough for all challengers, by the trials since the guard closed.
+    /// Whether what is held and not in use is room enough for all challengers, by the trials since
+    /// the guard closed.
     fn has_room(&mut self, sample: GuardSample) -> bool {
         if self.guard != Guard::Closed {
             self.trials = (0.0, 0.0);

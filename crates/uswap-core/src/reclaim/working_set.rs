@@ -1,8 +1,9 @@
 //! Who stays in memory: working set detection for memory without access bits.
 //!
-//! No access bit is to be had in user space: a page that is mapped and used is silent. All that is seen of a page are its
-//! first touch, its *soft fault* (touched while it was staged: out of the program, still in RAM) and its *refault*
-//! (touched after it was evicted). Three places hold what is in memory:
+//! No access bit is to be had in user space: a page that is mapped and used is silent. All that is
+//! seen of a page are its first touch, its *soft fault* (touched while it was staged: out of the
+//! program, still in RAM) and its *refault* (touched after it was evicted). Three places hold what
+//! is in memory:
 //!
 //! ```text
 //! first touch ──> inactive ──> staged ──> evicted
@@ -11,22 +12,27 @@
 //!                              active <───────┘  (otherwise: inactive)
 //! ```
 //!
-//! - **Active**: what is held. It fills at first with whatever comes while there is room, in the order it comes: of a
-//!   program that sweeps over more than fits, a part stays. It ages only as far as others take its place: pages go from its
-//!   head (unless the thrash guard is open, from random places) through staging, and who is touched there comes back to its tail.
-//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), through which everything streams that has
-//!   not proved itself. A stream that is read once displaces nothing else.
-//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a page active at once. How many
-//!   lie staged follows from what that costs and saves (`staging.rs`).
+//! - **Active**: what is held. It fills at first with whatever comes while there is room, in the
+//!   order it comes: of a program that sweeps over more than fits, a part stays. It ages only as
+//!   far as others take its place: pages go from its head (unless the thrash guard is open, from
+//!   random places) through staging, and who is touched there comes back to its tail.
+//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), through which
+//!   everything streams that has not proved itself. A stream that is read once displaces nothing
+//!   else.
+//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a
+//!   page active at once. How many lie staged follows from what that costs and saves
+//!   (`staging.rs`).
 //!
-//! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and whether it had been active
-//! (`workingset`). On its return the difference is the *refault distance*: how many more pages of room it would
-//! have needed to stay. If the active list is longer than that, the page challenges it; whether it is let in is decided
-//! by the thrash guard (`thrash_guard.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
-//! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and Levy 1981; Babaoglu and
-//! Joy 1981).
+//! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and
+//! whether it had been active (`workingset`). On its return the difference is the *refault
+//! distance*: how many more pages of room it would have needed to stay. If the active list is
+//! longer than that, the page challenges it; whether it is let in is decided by the thrash guard
+//! (`thrash_guard.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
+//! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and
+//! Levy 1981; Babaoglu and Joy 1981).
 //!
-//! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads nobody.
+//! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads
+//! nobody.
 
 use crate::page::table::{PageIndex, PageTable};
 use crate::page::word::PageWord;
@@ -38,12 +44,14 @@ use crate::reclaim::thrash_guard::{GuardSample, Passing, ThrashGuard};
 
 /// One page in so many is inactive.
 const INACTIVE_SHARE: u64 = 10;
-/// The same while the thrash guard is open: what is held is not in use, so that more is to be tried.
+/// The same while the thrash guard is open: what is held is not in use, so that more is to be
+/// tried.
 const INACTIVE_SHARE_OPEN: u64 = 4;
 /// Most neighbours that go together when the active list must shrink.
 const MAX_SHRINK: u64 = 64;
 
-/// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`] wherever no other is named.
+/// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`]
+/// wherever no other is named.
 #[derive(Clone, Debug, Default)]
 pub struct WorkingSet<A: AgeTest = Staging> {
     pages: PageLists,
@@ -53,7 +61,8 @@ pub struct WorkingSet<A: AgeTest = Staging> {
     clock: u64,
     /// Pages that lie staged, as it was told last.
     staged: u64,
-    /// Pages joined the active list because there was room: the inactive list gets its share from them.
+    /// Pages joined the active list because there was room: the inactive list gets its share from
+    /// them.
     filled: bool,
     random: u64,
     /// Where pages of the active list are taken at random.
@@ -121,7 +130,8 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         self.fill_inactive(table);
         loop {
             let (entry, active) = self.pop_entry()?;
-            // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one kind.
+            // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one
+            // kind.
             let makes_room = active && !self.challenge.is_open() && !self.block.owed;
             if let Some(page) = self.pages.settle(table, entry, active, active && !makes_room) {
                 return Some(page);
@@ -163,8 +173,8 @@ impl<A: AgeTest> WorkingSet<A> {
         entry.map(|entry| (entry, active)).or_else(|| Some((self.pages.pop(!active)?, !active)))
     }
 
-    /// Whether the next victim is an active page: while the guard is closed one for each that was let in, and beyond that
-    /// when the inactive list has much less than its share.
+    /// Whether the next victim is an active page: while the guard is closed one for each that was
+    /// let in, and beyond that when the inactive list has much less than its share.
     fn active_gives(&self) -> bool {
         let target = self.inactive_target();
         let least = if self.challenge.is_open() { target } else { target / 2 };
@@ -182,9 +192,11 @@ impl<A: AgeTest> WorkingSet<A> {
         let entries = self.pages.entries(true) as u64;
         let owed = self.owed > 0;
         if self.block.left == 0 || self.block.place >= entries || (owed && !self.block.owed) {
-            // A linear congruential step (Knuth's constants): any sequence will do that does not follow the program's.
+            // A linear congruential step (Knuth's constants): any sequence will do that does not
+            // follow the program's.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are better than many.
+            // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are
+            // better than many.
             let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MAX_SHRINK) };
             self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
         }
@@ -198,8 +210,9 @@ impl<A: AgeTest> WorkingSet<A> {
         GuardSample::of(self.pages.count(true))
     }
 
-    /// The first shortage after a time of room, and later ones while no page has come back, so that nothing is known of any: the pages
-    /// that came last go to the head of the inactive list, so many that it keeps its share when the first are staged.
+    /// The first shortage after a time of room, and later ones while no page has come back, so that
+    /// nothing is known of any: the pages that came last go to the head of the inactive list, so
+    /// many that it keeps its share when the first are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
         let ignorant = self.challenge.is_untried() && self.active_gives();
         if !std::mem::take(&mut self.filled) && !ignorant {

@@ -1,8 +1,9 @@
 //! Tables as long as a device may become, made a block at a time.
 //!
-//! A swap file is sparse and may be as large as the disk: tables of all its clusters would be megabytes that mostly nobody looks at, and
-//! making them would be a third of the start of a run. A block is made when something in it is first asked for, under the name
-//! [`Growth::Devices`], and stays.
+//! A swap file is sparse and may be as large as the disk: tables of all its clusters would be
+//! megabytes that mostly nobody looks at, and making them would be a third of the start of a run. A
+//! block is made when something in it is first asked for, under the name [`Growth::Devices`], and
+//! stays.
 
 use std::sync::OnceLock;
 

@@ -10,7 +10,8 @@ pub(super) enum Home {
     Listed(ClusterList),
     /// No slot is free: in no list.
     Full,
-    /// Current in a lane, or out for a trim: in no list, and only its owner takes slots of it or moves it.
+    /// Current in a lane, or out for a trim: in no list, and only its owner takes slots of it or
+    /// moves it.
     Owned,
 }
 
@@ -56,7 +57,8 @@ impl Cluster {
         }
     }
 
-    /// The first run of `want` free slots at or above `from`, else the longest one there: offset and length.
+    /// The first run of `want` free slots at or above `from`, else the longest one there: offset
+    /// and length.
     pub fn find(&self, from: u32, want: u32) -> Option<(u32, u32)> {
         let mut best: Option<(u32, u32)> = None;
         let mut at = from;
@@ -97,7 +99,8 @@ impl Cluster {
         self.free -= count as u16;
     }
 
-    /// Frees `count` slots from `first` on; `false`, and nothing is to be relied on, when one of them is free already.
+    /// Frees `count` slots from `first` on; `false`, and nothing is to be relied on, when one of
+    /// them is free already.
     #[must_use]
     pub fn unmark(&mut self, first: u32, count: u32) -> bool {
         let mut all_taken = true;

@@ -1,7 +1,7 @@
 //! The lists in which clusters with free slots hang, and what is known of the device's room.
 //!
-//! Clusters that were never used are in no list: they are clean, and come in their order when none that is linked is left. So a
-//! device costs what is used of it and not what it may become.
+//! Clusters that were never used are in no list: they are clean, and come in their order when none
+//! that is linked is left. So a device costs what is used of it and not what it may become.
 
 use super::cluster::ClusterList;
 use super::{NONE, SlotRun};
@@ -13,7 +13,8 @@ struct ClusterLinks {
     next: u32,
 }
 
-/// The lists of a device's clusters. Which list a cluster is in is noted in the cluster itself (`Cluster::home`).
+/// The lists of a device's clusters. Which list a cluster is in is noted in the cluster itself
+/// (`Cluster::home`).
 pub(super) struct ClusterLists {
     /// Of the clusters that were used.
     links: Vec<ClusterLinks>,

@@ -1,8 +1,10 @@
-//! How many units of something shared are alive: the number of living units in a slot on which several objects lie.
+//! How many units of something shared are alive: the number of living units in a slot on which
+//! several objects lie.
 //!
-//! A count belongs to whoever took the slot until the objects in it are told to others; from then on it only falls. It reaches zero
-//! once, and whoever brings it there, and nobody else, is told so and may free the slot. No lock is needed for that:
-//! the answer is part of the subtraction (`living_models.rs` tries it under loom, and the mistake of looking afterwards).
+//! A count belongs to whoever took the slot until the objects in it are told to others; from then
+//! on it only falls. It reaches zero once, and whoever brings it there, and nobody else, is told so
+//! and may free the slot. No lock is needed for that: the answer is part of the subtraction
+//! (`living_models.rs` tries it under loom, and the mistake of looking afterwards).
 
 use crate::util::sync::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
 
@@ -20,7 +22,8 @@ impl Living {
         self.units.fetch_add(units, AcqRel)
     }
 
-    /// Takes away the units of an object that has gone. `true`: nothing lives any more, and the caller is the one who is told.
+    /// Takes away the units of an object that has gone. `true`: nothing lives any more, and the
+    /// caller is the one who is told.
     ///
     /// # Panics
     /// When there were fewer: they were taken away twice.

@@ -1,6 +1,8 @@
-//! The count of living units under every interleaving: `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release`.
+//! The count of living units under every interleaving:
+//! `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release`.
 //!
-//! Two slots and three objects, the middle one in both, as a pack lies on a device; each object is freed by a thread of its own.
+//! Two slots and three objects, the middle one in both, as a pack lies on a device; each object is
+//! freed by a thread of its own.
 
 use loom::sync::Arc;
 use loom::sync::Mutex;

@@ -1,28 +1,32 @@
-//! Swap slots of one device, in clusters of 512 with a lock each, and caches of slots for the threads that use them.
+//! Swap slots of one device, in clusters of 512 with a lock each, and caches of slots for the
+//! threads that use them.
 //!
-//! A cluster hangs in one of three lists: **clean** (all slots free, no room taken on the device: never written, or
-//! trimmed), **dirty** (all free, but written before: a discard would give the room back) and **partial**. A thread takes
-//! slots through a *lane*: its lane owns one *current* cluster, from which slots are handed out in order. When it is
-//! exhausted the next comes from dirty, then clean, then partial: space already taken on a sparse file is used again
-//! before new space.
+//! A cluster hangs in one of three lists: **clean** (all slots free, no room taken on the device:
+//! never written, or trimmed), **dirty** (all free, but written before: a discard would give the
+//! room back) and **partial**. A thread takes slots through a *lane*: its lane owns one *current*
+//! cluster, from which slots are handed out in order. When it is exhausted the next comes from
+//! dirty, then clean, then partial: space already taken on a sparse file is used again before new
+//! space.
 //!
 //! ```text
 //! worker ── lane: ready 64 ── current cluster     a small request takes from `ready`, a large one from the cluster;
 //!            └── freed 64 ── any clusters         freed slots go back when 64 have come together (swap_slots.c, 2017)
 //! ```
-//! Slots handed out together are contiguous when a current, dirty or clean cluster can give them, and batches of one
-//! lane follow one another; only a device without empty clusters yields scattered runs.
+//! Slots handed out together are contiguous when a current, dirty or clean cluster can give them,
+//! and batches of one lane follow one another; only a device without empty clusters yields
+//! scattered runs.
 //!
-//! **Caches never make a device look full.** What lies in them counts as free. When fewer slots are left than would fill
-//! all caches twice, or a request falls short, caching ends: all lanes are emptied and everybody takes from lane 0, to
-//! the last slot. It begins again when twice as many are free.
-//! Who would put something into a lane first sets the lane's bit in `holding`, then looks whether caching still is on;
-//! who ends it says so first, then looks at the bits. A fence between the two on both sides: at least one sees the
-//! other (`slots_models.rs` tries every interleaving).
+//! **Caches never make a device look full.** What lies in them counts as free. When fewer slots are
+//! left than would fill all caches twice, or a request falls short, caching ends: all lanes are
+//! emptied and everybody takes from lane 0, to the last slot. It begins again when twice as many
+//! are free. Who would put something into a lane first sets the lane's bit in `holding`, then looks
+//! whether caching still is on; who ends it says so first, then looks at the bits. A fence between
+//! the two on both sides: at least one sees the other (`slots_models.rs` tries every interleaving).
 //!
-//! When a device turns out to have less room than it announced (a sparse file on a full disk), the slots that could
-//! not be written are set aside by [`Slots::no_room`] with what lay ready, and no clean cluster is opened, so that only
-//! slots which own their room are handed out. The state ends when half of the use has gone, or by [`Slots::thaw`].
+//! When a device turns out to have less room than it announced (a sparse file on a full disk), the
+//! slots that could not be written are set aside by [`Slots::no_room`] with what lay ready, and no
+//! clean cluster is opened, so that only slots which own their room are handed out. The state ends
+//! when half of the use has gone, or by [`Slots::thaw`].
 //!
 //! Locks, in the order in which they are taken: lane, lists, cluster ([`crate::ranks`]).
 
@@ -48,7 +52,8 @@ const NONE: u32 = u32::MAX;
 const PARTIAL_LOOKS: usize = 8;
 /// Lanes of a device, at most (a bit each in `holding`).
 const MAX_LANES: u32 = 64;
-/// A device has a lane for so many batches: all caches together never hold more than an eighth of it.
+/// A device has a lane for so many batches: all caches together never hold more than an eighth of
+/// it.
 const BATCHES_PER_LANE: u32 = 16;
 
 /// `count` contiguous slots from `first`.
@@ -60,8 +65,8 @@ pub struct SlotRun {
     pub count: u32,
 }
 
-/// How the slots of a device are guarded. [`Caches`](Self::Caches) is what is used; the others are there to measure it
-/// against.
+/// How the slots of a device are guarded. [`Caches`](Self::Caches) is what is used; the others are
+/// there to measure it against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Locking {
     /// One lock around everything.
@@ -73,8 +78,8 @@ pub enum Locking {
     Caches,
 }
 
-/// A small number of the calling thread, for [`Slots::allocate`] and [`Slots::free`]: threads that live at the same time
-/// mostly have different ones.
+/// A small number of the calling thread, for [`Slots::allocate`] and [`Slots::free`]: threads that
+/// live at the same time mostly have different ones.
 pub fn worker_number() -> usize {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -135,7 +140,8 @@ pub struct Slots {
     searching: AtomicU32,
     /// Nothing is handed out (swapoff).
     stopped: AtomicBool,
-    /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock of the lists.
+    /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock
+    /// of the lists.
     frozen: AtomicU32,
     #[cfg(all(test, loom))]
     mistake: SlotMistake,
@@ -212,8 +218,9 @@ impl Slots {
         current || lists.head(ClusterList::Partial).is_some() || lists.head(ClusterList::Dirty).is_some()
     }
 
-    /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked only when no
-    /// more can be had. `worker`: [`worker_number`] of the calling thread; any number will do.
+    /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked
+    /// only when no more can be had. `worker`: [`worker_number`] of the calling thread; any number
+    /// will do.
     pub fn allocate(&self, worker: usize, count: u32, runs: &mut Vec<SlotRun>) -> u32 {
         let _whole = self.lock_whole();
         let mut out = Out { runs, got: 0 };
@@ -244,8 +251,8 @@ impl Slots {
         }
     }
 
-    /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the rest of the current
-    /// clusters, and opens no new room until half of the use has gone.
+    /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the
+    /// rest of the current clusters, and opens no new room until half of the use has gone.
     pub fn no_room(&self, run: SlotRun) {
         let _whole = self.lock_whole();
         self.taken.fetch_sub(run.count, Relaxed);
@@ -260,8 +267,8 @@ impl Slots {
         }
     }
 
-    /// Takes one empty cluster whose room on the device can be given back, as long as more than `keep` are there.
-    /// The caller discards it and hands it to [`trimmed`](Self::trimmed).
+    /// Takes one empty cluster whose room on the device can be given back, as long as more than
+    /// `keep` are there. The caller discards it and hands it to [`trimmed`](Self::trimmed).
     pub fn take_trimmable(&self, keep: u32) -> Option<SlotRun> {
         let _whole = self.lock_whole();
         let mut lists = self.lists.lock();
@@ -292,8 +299,8 @@ impl Slots {
         self.begin_caching();
     }
 
-    /// Hands out nothing from now on and empties the caches. When this returns no request is under way, and
-    /// [`used`](Self::used) only falls.
+    /// Hands out nothing from now on and empties the caches. When this returns no request is under
+    /// way, and [`used`](Self::used) only falls.
     pub fn stop(&self) {
         let lists = self.lists.lock();
         self.stopped.store(true, Relaxed);
@@ -368,7 +375,8 @@ impl Slots {
         self.caching.load(Relaxed)
     }
 
-    /// From now on nothing is put into lanes, but for who holds the lock of one. The caller holds the lock of the lists.
+    /// From now on nothing is put into lanes, but for who holds the lock of one. The caller holds
+    /// the lock of the lists.
     fn stop_filling(&self) {
         self.caching.store(false, Relaxed);
         fence(SeqCst);
@@ -486,7 +494,8 @@ impl Slots {
         self.take_in_current(hand, want, false)
     }
 
-    /// A run of `want` free slots of the current cluster, or the longest one there if it need not be `whole`.
+    /// A run of `want` free slots of the current cluster, or the longest one there if it need not
+    /// be `whole`.
     fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<SlotRun> {
         let mut cluster = self.cluster(hand.current);
         let (first, count) = cluster.find(hand.hint, want).filter(|(_, count)| !whole || *count == want)?;

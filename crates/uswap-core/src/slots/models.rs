@@ -1,8 +1,9 @@
 //! The slot caches under every interleaving that the memory model allows, up to three preemptions:
 //! `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release`.
 //!
-//! One cluster, two lanes, batches of two. What caching promises is tried: no slot is handed out twice, none is lost, a
-//! request falls short only when nothing is hidden in a cache, and who stops the device sees what is in use.
+//! One cluster, two lanes, batches of two. What caching promises is tried: no slot is handed out
+//! twice, none is lost, a request falls short only when nothing is hidden in a cache, and who stops
+//! the device sees what is in use.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -60,8 +61,8 @@ fn two_workers_take_and_free() {
     });
 }
 
-/// One wants all there is while the other fills its cache and takes of it. Caching ends in between, because few slots
-/// are left.
+/// One wants all there is while the other fills its cache and takes of it. Caching ends in between,
+/// because few slots are left.
 fn everything_beside_a_cache(mistake: Mistake) {
     model(move || {
         let slots = Arc::new(Slots { mistake, ..caching() });

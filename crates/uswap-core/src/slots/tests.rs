@@ -188,7 +188,8 @@ impl Owners {
     }
 }
 
-/// Takes slots until there are none, and frees a part of them, again and again; at the end all that is left is taken.
+/// Takes slots until there are none, and frees a part of them, again and again; at the end all that
+/// is left is taken.
 fn fill_and_free(slots: &Slots, owners: &Owners, worker: usize, rounds: u32, done: &std::sync::Barrier) -> usize {
     let (mut mine, mut random, mut runs) = (Vec::new(), worker as u32 + 1, Vec::new());
     let mut next = || {

@@ -1,9 +1,10 @@
 //! Growth: what the threads that serve pages may allocate, by name.
 //!
-//! Swap over a network must not need memory to free memory. Everything that a page needs on its way to or from a device is
-//! made at start: buffers of the reserve ([`crate::Reserve`]), queues, scratch memory. What is left grows with the programs
-//! and not with the traffic, counts as memory of the engine within the budget, and is named here; whoever lets it grow
-//! says so ([`during`]). A thread that has said [`forbid`] and allocates otherwise is a defect, and the allocator of
+//! Swap over a network must not need memory to free memory. Everything that a page needs on its way
+//! to or from a device is made at start: buffers of the reserve ([`crate::Reserve`]), queues,
+//! scratch memory. What is left grows with the programs and not with the traffic, counts as memory
+//! of the engine within the budget, and is named here; whoever lets it grow says so ([`during`]). A
+//! thread that has said [`forbid`] and allocates otherwise is a defect, and the allocator of
 //! `uswap-sys` ends the process (fault point `no-alloc`).
 
 use std::cell::Cell;
@@ -30,7 +31,8 @@ growths! {
     ObjectTable = "object_table",
     /// The pool's own tables: a few words for each slab.
     Pool = "pool",
-    /// Lists of pages, 4 bytes for an entry, and of faults that wait, as long as a program gets more of them.
+    /// Lists of pages, 4 bytes for an entry, and of faults that wait, as long as a program gets
+    /// more of them.
     Lists = "lists",
     /// Processes and mappings that come, change and go.
     AddressSpaces = "address_spaces",
@@ -38,14 +40,16 @@ growths! {
     Groups = "groups",
     /// Connections made anew, rings of the kernel's, tables of packs.
     Devices = "devices",
-    /// Records of TLS: its library makes a buffer for each, at most so many as it was told, and gives it back.
+    /// Records of TLS: its library makes a buffer for each, at most so many as it was told, and
+    /// gives it back.
     Tls = "tls",
     /// What is told to users.
     Telling = "telling",
 }
 
 const KINDS: usize = Growth::ALL.len();
-/// Values of [`STATE`]: nothing is said, growth is forbidden, and from here on the kind that is under way.
+/// Values of [`STATE`]: nothing is said, growth is forbidden, and from here on the kind that is
+/// under way.
 const FREE: u8 = 0;
 const FORBIDDEN: u8 = 1;
 const FIRST_KIND: u8 = 2;

@@ -1,7 +1,8 @@
 //! Latency histogram with log-linear buckets.
 //!
-//! Every power of two of nanoseconds is cut into 16 buckets of equal width, so a percentile is at most 1/16 above
-//! the true value. Recording is one relaxed atomic add: many threads share one histogram without a lock.
+//! Every power of two of nanoseconds is cut into 16 buckets of equal width, so a percentile is at
+//! most 1/16 above the true value. Recording is one relaxed atomic add: many threads share one
+//! histogram without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -76,7 +77,8 @@ impl Histogram {
         self.buckets.iter().map(|b| b.load(Relaxed)).sum()
     }
 
-    /// The upper edge of the bucket that holds the given quantile (`per_mille` of 1000), 0 when empty.
+    /// The upper edge of the bucket that holds the given quantile (`per_mille` of 1000), 0 when
+    /// empty.
     pub fn quantile(&self, per_mille: u64) -> u64 {
         let rank = (self.count() * per_mille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -104,7 +106,8 @@ impl Histogram {
         self.quantile(999)
     }
 
-    /// The figures as plain data. Recordings that happen meanwhile may be in some fields and not in others.
+    /// The figures as plain data. Recordings that happen meanwhile may be in some fields and not in
+    /// others.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let count = self.count();
         HistogramSnapshot {

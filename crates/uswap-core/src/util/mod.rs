@@ -1,4 +1,5 @@
-//! What every other folder uses: ranked locks, lent buffers, histograms, sizes, and what a thread may allocate.
+//! What every other folder uses: ranked locks, lent buffers, histograms, sizes, and what a thread
+//! may allocate.
 
 pub mod growth;
 pub(crate) mod histogram;

@@ -1,10 +1,11 @@
 //! Locks with ranks: the lock order as an assertion instead of a comment.
 //!
-//! A thread may take a lock only when its rank is higher than that of every lock the thread holds. A debug build
-//! panics at the first violation, whether or not it would have deadlocked; a release build checks nothing.
+//! A thread may take a lock only when its rank is higher than that of every lock the thread holds.
+//! A debug build panics at the first violation, whether or not it would have deadlocked; a release
+//! build checks nothing.
 //!
-//! Each thread counts how often it had to wait for such a mutex, and how long ([`LockWaits`]): the clock is read only when
-//! a lock is not to be had at once.
+//! Each thread counts how often it had to wait for such a mutex, and how long ([`LockWaits`]): the
+//! clock is read only when a lock is not to be had at once.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -71,7 +72,8 @@ impl LockWaits {
 
 const POISONED: &str = "a thread panicked while it held this lock";
 
-/// Ranks are not looked at in a loom model, whose threads share one thread of the system: loom itself finds deadlocks.
+/// Ranks are not looked at in a loom model, whose threads share one thread of the system: loom
+/// itself finds deadlocks.
 const CHECKED: bool = cfg!(all(debug_assertions, not(all(test, loom))));
 
 /// A mutex that knows its place in the lock order.
@@ -91,8 +93,8 @@ impl<T> RankedMutex<T> {
     /// Locks.
     ///
     /// # Panics
-    /// When a thread panicked while it held the lock: the data may be half changed. In debug builds also when this
-    /// thread holds a lock of the same or a higher rank.
+    /// When a thread panicked while it held the lock: the data may be half changed. In debug builds
+    /// also when this thread holds a lock of the same or a higher rank.
     pub fn lock(&self) -> RankedGuard<'_, T> {
         let held = HeldRanks::enter(self.rank);
         RankedGuard { inner: self.acquire(), _held: held }
@@ -144,8 +146,8 @@ impl<T> RankedGuard<'_, T> {
     /// Gives the lock back until `bell` is rung, or for no reason, and has it again then.
     ///
     /// # Panics
-    /// As [`RankedMutex::lock`]. In debug builds also when this thread holds another ranked lock, which would be held while it
-    /// sleeps.
+    /// As [`RankedMutex::lock`]. In debug builds also when this thread holds another ranked lock,
+    /// which would be held while it sleeps.
     pub fn wait(self, bell: &std::sync::Condvar) -> Self {
         let Self { inner, _held: held } = self;
         if CHECKED {
@@ -160,8 +162,9 @@ impl<T> RankedGuard<'_, T> {
     }
 }
 
-/// A lock for many readers or one writer that knows its place in the lock order. Nobody may read it twice at a time: a writer
-/// that came between would wait for the first, and the second for the writer.
+/// A lock for many readers or one writer that knows its place in the lock order. Nobody may read it
+/// twice at a time: a writer that came between would wait for the first, and the second for the
+/// writer.
 #[cfg(not(all(test, loom)))]
 #[derive(Debug)]
 pub struct RankedRwLock<T> {

@@ -1,20 +1,24 @@
-//! A reserve: buffers that are made once and lent, so that nothing on the way of a page to or from a device allocates.
+//! A reserve: buffers that are made once and lent, so that nothing on the way of a page to or from
+//! a device allocates.
 //!
-//! Swap over a network needs memory to free memory. What a request and its answer need is therefore there from the start,
-//! and who finds nothing left waits for an answer, which frees a buffer, and never for memory.
+//! Swap over a network needs memory to free memory. What a request and its answer need is therefore
+//! there from the start, and who finds nothing left waits for an answer, which frees a buffer, and
+//! never for memory.
 //!
-//! Buffers come in sizes. Each is lent to a *holder* (a group of processes, or one process), and the half of the reserve
-//! that is free when things go well is what keeps holders from starving one another:
+//! Buffers come in sizes. Each is lent to a *holder* (a group of processes, or one process), and
+//! the half of the reserve that is free when things go well is what keeps holders from starving one
+//! another:
 //!
 //! ```text
 //! 0 ............................ half ............................ all
 //!   whoever asks, as long as        holders below their fair share;
 //!   others have their share         faults inside system calls
 //! ```
-//! With `n` holders that hold or want something, the *fair share* of each is `half / n`. Above half, or above its fair share
-//! while others wait, a holder is refused until something of its own comes back. Whoever is below its fair share is not refused:
-//! the others hold `half` at most when they pass their shares, and the shares are `half` together. Pages read ahead of
-//! their faults are refused at three eighths already: they can be done without.
+//! With `n` holders that hold or want something, the *fair share* of each is `half / n`. Above
+//! half, or above its fair share while others wait, a holder is refused until something of its own
+//! comes back. Whoever is below its fair share is not refused: the others hold `half` at most when
+//! they pass their shares, and the shares are `half` together. Pages read ahead of their faults are
+//! refused at three eighths already: they can be done without.
 //!
 //! A lease gives its buffer back when it is dropped. Neither lending nor giving back allocates.
 
@@ -124,7 +128,8 @@ impl<B> Reserve<B> {
         }
     }
 
-    /// Lends a buffer of at least `pages`, or the largest there is when none is so large; `None`: the holder must wait.
+    /// Lends a buffer of at least `pages`, or the largest there is when none is so large; `None`:
+    /// the holder must wait.
     pub fn take(&self, holder: usize, pages: u32, need: Need) -> Option<Lease<B>> {
         let holder = holder % HOLDERS;
         let inner = &self.inner;
@@ -148,8 +153,8 @@ impl<B> Reserve<B> {
         Some(Lease { buffer, size, pages, holder, reserve: inner.clone() })
     }
 
-    /// Forgets who was refused. To be called now and then: whoever still wants something is refused again, and who has
-    /// ended keeps nobody waiting.
+    /// Forgets who was refused. To be called now and then: whoever still wants something is refused
+    /// again, and who has ended keeps nobody waiting.
     pub fn forget_wants(&self) {
         self.inner.state.lock().wanting = 0;
     }
@@ -190,7 +195,8 @@ impl<B> ReserveState<B> {
         }
     }
 
-    /// The smallest size with a free buffer of at least `pages`, else the largest below, of `allowed` pages at most.
+    /// The smallest size with a free buffer of at least `pages`, else the largest below, of
+    /// `allowed` pages at most.
     fn fitting(&self, pages: u32, allowed: u32) -> Option<usize> {
         let has = |(_, size): &(usize, &ReserveSize<B>)| !size.free.is_empty() && size.pages <= allowed;
         let sizes = || self.sizes.iter().enumerate().filter(has);
@@ -265,7 +271,8 @@ mod tests {
         assert!(reserve.take(1, 1, Need::System).is_some(), "inside a system call nobody waits for that");
     }
 
-    /// The promise that fairness rests on, for holders that take and give back at random and never have enough.
+    /// The promise that fairness rests on, for holders that take and give back at random and never
+    /// have enough.
     #[test]
     fn whoever_is_below_its_fair_share_is_never_refused() {
         let reserve = Reserve::new(vec![(1, (0..256u32).collect())]);

@@ -58,7 +58,8 @@ impl Size {
     }
 }
 
-/// For a number that says neither that it is a share (of the `whole` that is named) nor in what it counts.
+/// For a number that says neither that it is a share (of the `whole` that is named) nor in what it
+/// counts.
 pub fn unit_hint(text: &str, whole: &str) -> String {
     match text.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 100.0 => format!(" ({text}% is a share of {whole}, {text}M a size)"),

@@ -83,8 +83,8 @@ pub(crate) fn known_options() -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// What the man page says: each form of a place and each option, with its sentences. `usual` is the size that the run
-/// gives to places without one, in words.
+/// What the man page says: each form of a place and each option, with its sentences. `usual` is the
+/// size that the run gives to places without one, in words.
 pub fn manual_entries(usual: &str) -> Vec<(String, String)> {
     let forms = kinds().iter().flat_map(|kind| kind.forms).map(|form| (form.syntax.into(), form.about.into()));
     let sizes: String = kinds().iter().filter_map(|kind| kind.without_size).map(|of| format!("; {of}")).collect();

@@ -1,11 +1,11 @@
 //! The kinds of places that swap can go to, and the registry of them.
 //!
-//! A kind is one file in this folder and one line in [`device_kinds`], at the end of this file. The grammar of a swap
-//! specification (`spec.rs`), the help, the man page and the checks that every kind passes (`checks.rs`) follow from
-//! the registry.
+//! A kind is one file in this folder and one line in [`device_kinds`], at the end of this file. The
+//! grammar of a swap specification (`spec.rs`), the help, the man page and the checks that every
+//! kind passes (`checks.rs`) follow from the registry.
 //!
-//! The first kind of the registry takes each text that no other kind recognises. The later kinds must recognise
-//! different texts: [`of`] asks the last one first.
+//! The first kind of the registry takes each text that no other kind recognises. The later kinds
+//! must recognise different texts: [`of`] asks the last one first.
 
 #[cfg(test)]
 mod checks;
@@ -29,18 +29,19 @@ pub trait DeviceKind: 'static {
     /// How users write a place of this kind.
     const FORMS: &'static [PlaceForm];
 
-    /// Options that this kind takes besides `prio=`, `size=` and `mirror=`. Kinds that share an option share its
-    /// constant.
+    /// Options that this kind takes besides `prio=`, `size=` and `mirror=`. Kinds that share an
+    /// option share its constant.
     const OPTIONS: &'static [KindOption] = &[];
 
     /// What the options are for, as in "timeout= is for NBD servers".
     const OPTIONS_ARE_FOR: &'static str = "";
 
-    /// What is used of a place without `size=`, for the man page, where it is not the size that the run gives.
+    /// What is used of a place without `size=`, for the man page, where it is not the size that the
+    /// run gives.
     const WITHOUT_SIZE: Option<&'static str> = None;
 
-    /// The pages lie in memory of this process. The device is called by the text of its place then: the governor asks
-    /// for what lies there by this name.
+    /// The pages lie in memory of this process. The device is called by the text of its place then:
+    /// the governor asks for what lies there by this name.
     const IS_MEMORY: bool = false;
 
     /// A place of this kind, for the checks.
@@ -94,8 +95,8 @@ pub struct ShortForm {
     pub noun: &'static str,
 }
 
-/// An option that some kinds take, `NAME=NUMBER`. What is no number belongs into the text of the place, as the query of
-/// a URI does.
+/// An option that some kinds take, `NAME=NUMBER`. What is no number belongs into the text of the
+/// place, as the query of a URI does.
 #[derive(Debug)]
 pub struct KindOption {
     /// Its name.
@@ -132,8 +133,8 @@ impl OptionValues {
         self.0.get(option.name).copied()
     }
 
-    /// Reads an option if some kind takes it; the last one of a name counts. `None`: no kind takes an option of this
-    /// name.
+    /// Reads an option if some kind takes it; the last one of a name counts. `None`: no kind takes
+    /// an option of this name.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), String>> {
         let option = kinds().iter().flat_map(|kind| kind.options).find(|option| option.name == name)?;
         Some(option.read(value).map(|value| {

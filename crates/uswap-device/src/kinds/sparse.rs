@@ -1,7 +1,7 @@
 //! A toy: `sparse:SIZE`, a device in memory whose slots are entries of a map. Only tests have it.
 //!
-//! It shows what a kind of device takes: this file and its line in the registry. That the line is there for tests only
-//! is the one thing that it does not share with a real kind.
+//! It shows what a kind of device takes: this file and its line in the registry. That the line is
+//! there for tests only is the one thing that it does not share with a real kind.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};

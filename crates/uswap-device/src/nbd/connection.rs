@@ -1,16 +1,17 @@
 //! One connection and the requests in flight on it.
 //!
-//! There is no thread of its own. Who has sent a request waits for its reply; one of those who wait is the *leader*: it
-//! reads the socket, puts what comes straight into the buffers that the others have lent, and wakes those whose
-//! replies are complete. When its own has come it leaves the lead to another. A single fault thus costs no change of
-//! threads, and where nobody waits nothing runs.
+//! There is no thread of its own. Who has sent a request waits for its reply; one of those who wait
+//! is the *leader*: it reads the socket, puts what comes straight into the buffers that the others
+//! have lent, and wakes those whose replies are complete. When its own has come it leaves the lead
+//! to another. A single fault thus costs no change of threads, and where nobody waits nothing runs.
 //!
-//! Requests in flight have a place in a fixed table. A cookie is the place's number and how often it was used, so that a
-//! reply that comes twice, or to nothing, is known. A request is given up only with its whole connection: so no
-//! reply can ever come late, and no buffer is lent longer than its owner waits.
+//! Requests in flight have a place in a fixed table. A cookie is the place's number and how often
+//! it was used, so that a reply that comes twice, or to nothing, is known. A request is given up
+//! only with its whole connection: so no reply can ever come late, and no buffer is lent longer
+//! than its owner waits.
 //!
-//! Locks, in the order in which they are taken: sender, receiver, a place, its desk. The receiver is only ever tried
-//! by who holds a place.
+//! Locks, in the order in which they are taken: sender, receiver, a place, its desk. The receiver
+//! is only ever tried by who holds a place.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -69,7 +70,8 @@ impl fmt::Display for Breakage {
     }
 }
 
-/// The connection broke while a request was in flight: whether the server has executed it is not known.
+/// The connection broke while a request was in flight: whether the server has executed it is not
+/// known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken;
 
@@ -216,7 +218,8 @@ impl Connection {
         Ok(tickets)
     }
 
-    /// Gives places back. Those of a broken connection stay taken: a reply may still be on its way to them.
+    /// Gives places back. Those of a broken connection stay taken: a reply may still be on its way
+    /// to them.
     pub fn give_back(&self, tickets: &Tickets) {
         self.in_flight.fetch_sub(tickets.count as u32, Relaxed);
         if self.broken.get().is_some() {
@@ -289,8 +292,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the socket takes more. A server that waits for its replies to be read reads no requests: so replies are
-    /// read meanwhile, if nobody else does.
+    /// Waits until the socket takes more. A server that waits for its replies to be read reads no
+    /// requests: so replies are read meanwhile, if nobody else does.
     fn wait_for_room(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {
         self.check_time(begun, deadline)?;
         let Ok(mut receiver) = self.receiver.try_lock() else {

@@ -1,7 +1,7 @@
 //! The handshake: fixed newstyle, structured replies where the server has them, NBD_OPT_GO.
 //!
-//! What a server says is parsed by functions over bytes that believe nothing; the rest of the file sends and waits,
-//! everything until one deadline.
+//! What a server says is parsed by functions over bytes that believe nothing; the rest of the file
+//! sends and waits, everything until one deadline.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,8 @@ pub struct Export {
     pub flags: u16,
     /// Smallest request and alignment in bytes.
     pub smallest: u32,
-    /// What reads may begin and end at multiples of: what the server told, 512 bytes at least; a page where it told nothing.
+    /// What reads may begin and end at multiples of: what the server told, 512 bytes at least; a
+    /// page where it told nothing.
     pub sector: u32,
     /// Most bytes of a request.
     pub largest: u32,
@@ -141,7 +142,8 @@ pub struct ExportTold {
 }
 
 impl ExportTold {
-    /// Adds one reply's data. Kinds that were not asked for are passed over, as the protocol wants it.
+    /// Adds one reply's data. Kinds that were not asked for are passed over, as the protocol wants
+    /// it.
     ///
     /// # Errors
     /// Lengths or block sizes that cannot be.
@@ -182,7 +184,8 @@ impl ExportTold {
         if largest < 4096 {
             return Err(HandshakeError::RequestTooSmall(largest));
         }
-        // Servers that tell nothing may want more than the default: a page is what all of them serve.
+        // Servers that tell nothing may want more than the default: a page is what all of them
+        // serve.
         let sector = self.blocks.map_or(4096, |_| smallest.max(SECTOR));
         Ok(Export { size, flags, smallest, sector, largest: largest.min(32 << 20) & !4095, structured })
     }

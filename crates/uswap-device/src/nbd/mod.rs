@@ -1,20 +1,22 @@
 //! Swap slots on an NBD server: another machine, or another process.
 //!
-//! Requests go over one or several connections (`connection.rs`), each of which is made anew when it breaks (`reconnect.rs`). A
-//! request whose connection broke is sent again on another one by its own caller, who still has its bytes; it ends with the
-//! server's answer, or with EIO when its time (`timeout=`) is over. A server that has not answered for that long is
-//! *lost*: from then on requests fail at once, but for one each second that tries whether it is back.
+//! Requests go over one or several connections (`connection.rs`), each of which is made anew when
+//! it breaks (`reconnect.rs`). A request whose connection broke is sent again on another one by its
+//! own caller, who still has its bytes; it ends with the server's answer, or with EIO when its time
+//! (`timeout=`) is over. A server that has not answered for that long is *lost*: from then on
+//! requests fail at once, but for one each second that tries whether it is back.
 //!
-//! **Order.** Nobody writes a slot before the last write to it has returned, and nobody reads it before: the store sees to
-//! that. So requests in flight never overlap, and may be executed in any order, also twice. One case remains: a server that
-//! was given up while it held a write (or a TRIM) may execute it later, when the slot has been freed and written again. So a
-//! server that is merely slow is not given up before its time; one that is restarted has forgotten what it held. The
-//! protocol has no means against that. Then the slot holds old bytes; the store's checksum of the page finds it, and
-//! the page is lost by name. It is never read as if it were right.
+//! **Order.** Nobody writes a slot before the last write to it has returned, and nobody reads it
+//! before: the store sees to that. So requests in flight never overlap, and may be executed in any
+//! order, also twice. One case remains: a server that was given up while it held a write (or a
+//! TRIM) may execute it later, when the slot has been freed and written again. So a server that is
+//! merely slow is not given up before its time; one that is restarted has forgotten what it held.
+//! The protocol has no means against that. Then the slot holds old bytes; the store's checksum of
+//! the page finds it, and the page is lost by name. It is never read as if it were right.
 //!
-//! **What is there.** The first page of an export holds a signature, so that foreign data is not overwritten, and a number
-//! drawn for this run: after a reconnect it must be there, and size and flags must be the same. Another export in the place
-//! of ours is no server of ours.
+//! **What is there.** The first page of an export holds a signature, so that foreign data is not
+//! overwritten, and a number drawn for this run: after a reconnect it must be there, and size and
+//! flags must be the same. Another export in the place of ours is no server of ours.
 
 mod connection;
 mod handshake;
@@ -291,8 +293,8 @@ impl NbdDevice {
         }
     }
 
-    /// A request's time was over on this line. A server that said nothing at all meanwhile is lost at once: nobody else
-    /// waits as long again.
+    /// A request's time was over on this line. A server that said nothing at all meanwhile is lost
+    /// at once: nobody else waits as long again.
     fn note_break(&self, line: &Connection) {
         let Some(why @ Breakage::Silent(_)) = line.breakage() else { return };
         during(Growth::Telling, || self.note_trouble(&why.to_string()));
@@ -326,7 +328,8 @@ impl NbdDevice {
         lock(&self.news).push(News { grave, text });
     }
 
-    /// A connection: the one with the fewest requests in flight. Whose turn falls on one that is down makes it anew.
+    /// A connection: the one with the fewest requests in flight. Whose turn falls on one that is
+    /// down makes it anew.
     fn line(&self, patience: Patience) -> Result<Arc<Connection>, Errno> {
         loop {
             let turn = self.turn.fetch_add(1, Relaxed);
@@ -528,7 +531,8 @@ fn measure(line: &Connection, deadline: Instant) -> Result<Duration, Broken> {
     Ok(shortest)
 }
 
-/// Writes our signature and a new number to the first page, unless it shows that somebody's data would be lost.
+/// Writes our signature and a new number to the first page, unless it shows that somebody's data
+/// would be lost.
 fn claim(line: &Connection, deadline: Instant) -> Result<[u8; OWNER], NbdWhy> {
     let mut page = [0; PAGE_SIZE];
     let ask = |command, payload: &[u8], buffer: Option<&mut [u8]>| {

@@ -1,7 +1,8 @@
 //! Reads from an NBD server that their thread does not wait for, on a connection of their own.
 //!
-//! One thread sends and receives, so there is no lead to pass on and nobody to wake. The connection is not made anew when it
-//! breaks: what was under way ends with an error, its caller asks one of the device's lines, and makes another queue later.
+//! One thread sends and receives, so there is no lead to pass on and nobody to wake. The connection
+//! is not made anew when it breaks: what was under way ends with an error, its caller asks one of
+//! the device's lines, and makes another queue later.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -72,7 +73,8 @@ impl NbdQueue {
     fn send(&mut self, number: usize, offset: u64, length: u32) -> bool {
         let cookie = self.flights.uses * DEPTH as u64 + number as u64;
         let head = wire::request(NbdCommand::Read, cookie, offset, length);
-        // The socket has room for far more than all requests that can be under way: a server that does not take them is left.
+        // The socket has room for far more than all requests that can be under way: a server that
+        // does not take them is left.
         let written = self.stream.try_write(&[IoSlice::new(&head)]).is_ok_and(|count| count == head.len());
         written && self.stream.try_flush().is_ok()
     }
@@ -88,7 +90,8 @@ impl NbdQueue {
         }
     }
 
-    /// One read of the socket. Says whether there may be more; `None`: the connection is of no use any more.
+    /// One read of the socket. Says whether there may be more; `None`: the connection is of no use
+    /// any more.
     fn receive_once(&mut self) -> Option<bool> {
         let direct = self.decoder.direct();
         let (read, room) = match direct {
@@ -103,7 +106,8 @@ impl NbdQueue {
             Ok(0) => return None,
             Ok(count) => count,
             Err(error) if is_later(&error) => {
-                // A server with Nagle's algorithm holds the rest of a reply back until it knows that the beginning has come.
+                // A server with Nagle's algorithm holds the rest of a reply back until it knows
+                // that the beginning has come.
                 if std::mem::take(&mut self.came) {
                     self.stream.acknowledge();
                 }

@@ -1,7 +1,7 @@
 //! A connection that is made anew when it breaks.
 //!
-//! There is no thread for that either: who needs the connection makes it. Attempts are spaced by a growing back-off; one
-//! thread at a time tries, others wait for what comes of it.
+//! There is no thread for that either: who needs the connection makes it. Attempts are spaced by a
+//! growing back-off; one thread at a time tries, others wait for what comes of it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ pub enum Look {
     Up(Arc<Connection>),
     /// The connection that was there has just been found broken; look again.
     Broke(String),
-    /// Who looked is to connect, and must say what came of it: [`Reconnector::connected`] or [`Reconnector::failed`].
+    /// Who looked is to connect, and must say what came of it: [`Reconnector::connected`] or
+    /// [`Reconnector::failed`].
     Yours,
     /// Somebody tries, or it is too early to try; at the latest then there is news.
     Later(Instant),

@@ -1,9 +1,9 @@
 //! Replies, simple and structured, decoded as they arrive, however they are cut.
 //!
-//! The decoder does no I/O and knows no buffers: it asks a [`CookieTable`] what each cookie stands for and hands over bytes
-//! and outcomes. Nothing in a reply is believed: a length that does not fit what was asked for, a cookie that nobody
-//! waits for, a chunk of a kind that was not asked for end the connection by name. After a [`Malformed`] nothing that
-//! follows can be understood.
+//! The decoder does no I/O and knows no buffers: it asks a [`CookieTable`] what each cookie stands
+//! for and hands over bytes and outcomes. Nothing in a reply is believed: a length that does not
+//! fit what was asked for, a cookie that nobody waits for, a chunk of a kind that was not asked for
+//! end the connection by name. After a [`Malformed`] nothing that follows can be understood.
 
 use std::fmt;
 
@@ -153,7 +153,8 @@ impl Decoder {
         Self { structured, stage: Stage::Head, piece: [0; STRUCTURED_HEAD], have: 0 }
     }
 
-    /// Where the next bytes go if they may be read straight to there; then tell of them by [`advanced`](Self::advanced).
+    /// Where the next bytes go if they may be read straight to there; then tell of them by
+    /// [`advanced`](Self::advanced).
     pub fn direct(&self) -> Option<Direct> {
         match self.stage {
             Stage::Data { index, at, left, .. } => Some(Direct { index, at, left }),

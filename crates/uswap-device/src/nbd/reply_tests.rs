@@ -184,7 +184,8 @@ fn chunks(cookie: u64, made: &Made) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 proptest! {
-    /// Replies of several requests, their chunks mixed, cut anywhere: each request gets its bytes and its outcome.
+    /// Replies of several requests, their chunks mixed, cut anywhere: each request gets its bytes
+    /// and its outcome.
     #[test]
     fn replies_are_the_same_however_they_are_cut(
         all in prop::collection::vec(made(), 1..6),
@@ -220,7 +221,8 @@ proptest! {
         }
     }
 
-    /// Any bytes are taken or refused; nothing is put outside of what was asked for (`put` would panic).
+    /// Any bytes are taken or refused; nothing is put outside of what was asked for (`put` would
+    /// panic).
     #[test]
     fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), structured: bool, flags: u16, kind: u16) {
         let _ = feed(structured, &bytes);

@@ -57,7 +57,8 @@ enum Way {
     Unix(PathBuf),
 }
 
-/// A server that was found once. Its addresses are kept: making a connection anew asks no name service.
+/// A server that was found once. Its addresses are kept: making a connection anew asks no name
+/// service.
 pub struct NbdServer {
     uri: NbdUri,
     way: Way,
@@ -82,8 +83,8 @@ impl NbdServer {
         Ok(Self { uri: uri.clone(), way, tls })
     }
 
-    /// Makes a connection and comes to terms about the export, all until `deadline`. Bytes that the server does not
-    /// acknowledge for `patience` will end it.
+    /// Makes a connection and comes to terms about the export, all until `deadline`. Bytes that the
+    /// server does not acknowledge for `patience` will end it.
     ///
     /// # Errors
     /// [`ConnectError`].

@@ -41,8 +41,9 @@ pub trait NbdStream: Send + Sync {
         false
     }
 
-    /// Lets the server know that its bytes have come. One that collects small pieces (Nagle's algorithm; qemu-nbd does)
-    /// holds the rest of a reply back until then, and the kernel would wait up to 40 ms with it.
+    /// Lets the server know that its bytes have come. One that collects small pieces (Nagle's
+    /// algorithm; qemu-nbd does) holds the rest of a reply back until then, and the kernel would
+    /// wait up to 40 ms with it.
     fn acknowledge(&self) {}
 
     /// The socket, for polling.

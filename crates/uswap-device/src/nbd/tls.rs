@@ -1,7 +1,8 @@
 //! TLS around a stream: certificates checked, nothing older than TLS 1.2.
 //!
-//! rustls allocates a buffer for each record that it makes (16 KiB at most) and for the plain bytes of those that came
-//! and were not read yet. Both are bounded by [`BUFFER`], because no more is taken before what is there was passed on.
+//! rustls allocates a buffer for each record that it makes (16 KiB at most) and for the plain bytes
+//! of those that came and were not read yet. Both are bounded by [`BUFFER`], because no more is
+//! taken before what is there was passed on.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::BorrowedFd;
@@ -32,7 +33,8 @@ pub struct TlsClient {
 }
 
 impl TlsClient {
-    /// Reads the certificates that a URI names: `ca-cert.pem` of its folder, or the system's authorities.
+    /// Reads the certificates that a URI names: `ca-cert.pem` of its folder, or the system's
+    /// authorities.
     ///
     /// # Errors
     /// For the user: what cannot be read, or is no certificate.
@@ -122,7 +124,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     CertificateDer::pem_file_iter(path).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)
 }
 
-/// A stream inside TLS. Reader and writer take turns at the session, and nobody waits for the socket there.
+/// A stream inside TLS. Reader and writer take turns at the session, and nobody waits for the
+/// socket there.
 pub struct TlsStream {
     inner: Box<dyn NbdStream>,
     session: Mutex<ClientConnection>,

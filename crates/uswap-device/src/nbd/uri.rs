@@ -1,5 +1,5 @@
-//! NBD URIs, by the NBD project's `doc/uri.md`: `nbd://HOST[:PORT]/EXPORT`, `nbds://`, `nbd+unix:///EXPORT?socket=PATH`,
-//! `nbds+unix://`.
+//! NBD URIs, by the NBD project's `doc/uri.md`: `nbd://HOST[:PORT]/EXPORT`, `nbds://`,
+//! `nbd+unix:///EXPORT?socket=PATH`, `nbds+unix://`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -29,7 +29,8 @@ pub struct NbdUri {
     pub export: String,
     /// Talk TLS only.
     pub tls: bool,
-    /// A folder with `ca-cert.pem`, and `client-cert.pem` with `client-key.pem` if the server asks who we are.
+    /// A folder with `ca-cert.pem`, and `client-cert.pem` with `client-key.pem` if the server asks
+    /// who we are.
     pub certificates: Option<PathBuf>,
     /// The name that the server's certificate must hold, if not the host's.
     pub tls_hostname: Option<String>,

@@ -1,5 +1,6 @@
-//! An NBD server of our own that can lie: in the handshake, in its replies, or about what it stores. What concerns the
-//! first page it always serves rightly, so that a client comes as far as the lie.
+//! An NBD server of our own that can lie: in the handshake, in its replies, or about what it
+//! stores. What concerns the first page it always serves rightly, so that a client comes as far as
+//! the lie.
 
 // Each test uses a part of this.
 #![allow(dead_code)]
@@ -34,7 +35,8 @@ pub enum Lie {
     NoSize,
     /// No lie: it does not say that several connections see the same data.
     OneConnection,
-    // No lies: it refuses to read parts of pages, and has said so, has said nothing of blocks, or has said that it would not.
+    // No lies: it refuses to read parts of pages, and has said so, has said nothing of blocks, or
+    // has said that it would not.
     PageBlocks,
     NoBlocks,
     RefusesParts,

@@ -1,12 +1,13 @@
 //! What a pager asks of the memory that it manages.
 //!
-//! A pager evicts pages in two steps. It *stages* them: they leave their place and lie, as they are, in a slot beside it. Then it
-//! stores them and drops the slots. A page that is touched comes back by an installation. All this goes by the methods of
-//! [`AddressSpace`], so the pager knows neither a process nor the kernel: its tests run against a vector of pages
-//! (the folder `fake`).
+//! A pager evicts pages in two steps. It *stages* them: they leave their place and lie, as they
+//! are, in a slot beside it. Then it stores them and drops the slots. A page that is touched comes
+//! back by an installation. All this goes by the methods of [`AddressSpace`], so the pager knows
+//! neither a process nor the kernel: its tests run against a vector of pages (the folder `fake`).
 //!
-//! Slots come in trays of [`TRAY_PAGES`](uswap_abi::layout::TRAY_PAGES). Orders for a tray are executed by another party while the
-//! pager goes on; [`AddressSpace::completed`] tells how far they have come. While the *gate* is closed no page moves.
+//! Slots come in trays of [`TRAY_PAGES`](uswap_abi::layout::TRAY_PAGES). Orders for a tray are
+//! executed by another party while the pager goes on; [`AddressSpace::completed`] tells how far
+//! they have come. While the *gate* is closed no page moves.
 
 use std::fmt::Debug;
 use std::io;
@@ -64,8 +65,8 @@ pub struct Filled {
 
 /// Reads staged pages from another thread than the pager's.
 pub trait StagedReader: Debug + Send {
-    /// Reads the pages at these places one after the other. `trust`: that it still is the memory that was meant is not looked at
-    /// (for tests). `false`: they could not all be read.
+    /// Reads the pages at these places one after the other. `trust`: that it still is the memory
+    /// that was meant is not looked at (for tests). `false`: they could not all be read.
     fn read(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool;
 
     /// For tests: has a read fail, of a slot that no test reaches.
@@ -74,7 +75,8 @@ pub trait StagedReader: Debug + Send {
 
 /// Memory that a pager evicts from and installs into. One thread owns it: the pager's.
 ///
-/// Functions without `self` are given the pager and the space whose memory it is: they may change both.
+/// Functions without `self` are given the pager and the space whose memory it is: they may change
+/// both.
 pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// What all threads share because of this kind of memory.
     type Shared: Send + Sync;
@@ -164,12 +166,14 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Who runs in it, for load control.
     fn runner(&self) -> Runner;
 
-    /// The process to be asked whether this thread of it may be held up; `None`: it may not, or nobody can be asked.
+    /// The process to be asked whether this thread of it may be held up; `None`: it may not, or
+    /// nobody can be asked.
     fn may_hold(&self, thread: u32) -> Option<u32>;
 
     // --- Changes ----------------------------------------------------------------------------------------------------
 
-    /// Reads faults and changes until none is left. `false`: a change is under way, and nothing may be applied yet.
+    /// Reads faults and changes until none is left. `false`: a change is under way, and nothing may
+    /// be applied yet.
     fn read(pager: &mut Pager<Self>, space: &mut Space<Self>, faults: &mut Vec<Fault>) -> bool;
 
     /// Whether changes were read that have not been taken.
@@ -178,7 +182,8 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Takes the changes that were read, in the order in which they happened, each with its moment.
     fn take_changes(pager: &Pager<Self>, space: &mut Space<Self>) -> Vec<(Change<Self>, u64)>;
 
-    /// What happened up to this moment is in place from now on; the change of that moment is about to be applied.
+    /// What happened up to this moment is in place from now on; the change of that moment is about
+    /// to be applied.
     fn comes_to(space: &mut Space<Self>, moment: u64);
 
     /// A change was applied.
@@ -190,15 +195,18 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// `copy` was made of `parent`; all that the pager knows of it is in place.
     fn begin_copy(parent: &Space<Self>, copy: &mut Space<Self>);
 
-    /// A fault came where nothing is known to be managed: learns what is, of the page alone or of all its mapping.
+    /// A fault came where nothing is known to be managed: learns what is, of the page alone or of
+    /// all its mapping.
     fn learn(space: &mut Space<Self>, address: u64, page_alone: bool);
 
-    /// Whether all that is managed is known to be so in every copy to come: nothing may be evicted before.
+    /// Whether all that is managed is known to be so in every copy to come: nothing may be evicted
+    /// before.
     fn is_settled(pager: &mut Pager<Self>, space: &mut Space<Self>) -> bool;
 
     // --- Installing -------------------------------------------------------------------------------------------------
 
-    /// Installs whole pages; put off while changes wait, since what is known of the address can be old.
+    /// Installs whole pages; put off while changes wait, since what is known of the address can be
+    /// old.
     fn copy(&self, address: u64, pages: &[u8]) -> Install;
 
     /// The same at once, and nobody is woken (for tests).
@@ -236,7 +244,8 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Whether the page is there; `None`: that cannot be told.
     fn is_present(&self, address: u64) -> Option<bool>;
 
-    /// The pages of a range that are there, in order. Returns how many runs were found and where the walk ended.
+    /// The pages of a range that are there, in order. Returns how many runs were found and where
+    /// the walk ended.
     ///
     /// # Errors
     /// It cannot be told.
@@ -277,13 +286,16 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Pages may move again.
     fn open_gate(&mut self);
 
-    /// Orders the runs into a tray. `drop_first`: what a parent left in it is dropped before. How many orders that makes.
+    /// Orders the runs into a tray. `drop_first`: what a parent left in it is dropped before. How
+    /// many orders that makes.
     fn order_fill(&self, tray: u32, runs: &[PageRun], drop_first: bool) -> u32;
 
-    /// Orders the memory of a tray to be given back. `both`: in either of the two places of its slots.
+    /// Orders the memory of a tray to be given back. `both`: in either of the two places of its
+    /// slots.
     fn order_drop(&self, tray: u32, both: bool);
 
-    /// Whether as many orders as this have been completed for the tray, and which of its slots hold a page.
+    /// Whether as many orders as this have been completed for the tray, and which of its slots hold
+    /// a page.
     fn completed(&self, tray: u32, orders: u32) -> (bool, u64);
 
     /// Of these slots those that hold a page though that could not be said.
@@ -295,10 +307,12 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Run `run` of the tray is not executed, unless it has been begun.
     fn cancel(&self, tray: u32, run: u32);
 
-    /// All runs of a tray were refused, or not. True: for so many in a row that nothing is ordered for a while.
+    /// All runs of a tray were refused, or not. True: for so many in a row that nothing is ordered
+    /// for a while.
     fn count_refusal(&mut self, refused: bool, now: Instant) -> bool;
 
-    /// Whether the program may hold what looks like memory of ours and is none, so that a refusal says nothing.
+    /// Whether the program may hold what looks like memory of ours and is none, so that a refusal
+    /// says nothing.
     fn is_opaque(&self) -> bool;
 
     /// Whether no page lies in either place of the slot; `false` also where that cannot be known.
@@ -307,7 +321,8 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Where the page of a slot lies. `inherited`: in either of its two places.
     fn place_of(&self, slot: u32, inherited: bool) -> Option<u64>;
 
-    /// Whether staged pages can be read; `false`: whose memory it is was not found yet, and is looked for.
+    /// Whether staged pages can be read; `false`: whose memory it is was not found yet, and is
+    /// looked for.
     fn can_read(pager: &mut Pager<Self>, space: &mut Space<Self>) -> bool;
 
     /// Whether staged pages can be read several at a time.

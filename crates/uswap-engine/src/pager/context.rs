@@ -1,4 +1,5 @@
-//! What the threads of the engine share: the store, the budget, the counters, and the mailboxes of the owners.
+//! What the threads of the engine share: the store, the budget, the counters, and the mailboxes of
+//! the owners.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -56,7 +57,8 @@ pub struct EngineContext<M: AddressSpace> {
     pub twins: crate::pager::reclaim::fork_dedup::ForkDedup,
     /// The pool's share of the budget, as it was asked for and as it is.
     pub pool_share: crate::pager::accounting::pool_size::ShareTold,
-    /// Resident memory of managed processes by pid, for the governor: pages the owner believes resident.
+    /// Resident memory of managed processes by pid, for the governor: pages the owner believes
+    /// resident.
     pub managed: Managed,
     /// What workers that store trays have to do.
     pub storing: StoreQueue<M>,
@@ -82,7 +84,8 @@ pub struct PagerGauges {
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
     /// By owner: memory is short, and it has no evictions under way.
     pub idle: Vec<std::sync::atomic::AtomicBool>,
-    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces count.
+    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces
+    /// count.
     pub zero_pages: crate::pager::counters::Gauge,
 }
 
@@ -119,7 +122,8 @@ pub struct ManagedProcess {
     pub stored: u64,
     /// Entries on the lists, trays being filled, faults waiting.
     pub queues: [usize; 3],
-    /// Pages set aside: those that could not be moved when they were tried last, those that relatives share.
+    /// Pages set aside: those that could not be moved when they were tried last, those that
+    /// relatives share.
     pub set_aside: [usize; 2],
     /// It was forked from a managed process: pages may be shared.
     pub forked: bool,
@@ -138,8 +142,8 @@ impl ManagedProcess {
     }
 }
 
-/// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which costs nothing; who changes them
-/// while somebody still reads copies them.
+/// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which
+/// costs nothing; who changes them while somebody still reads copies them.
 #[derive(Debug, Default)]
 pub struct Managed(Mutex<Arc<BTreeMap<u32, ManagedProcess>>>);
 
@@ -190,13 +194,15 @@ impl<M: AddressSpace> EngineContext<M> {
         }
     }
 
-    /// How long nobody need look after memory: until as much as can grow might bring it near a limit.
+    /// How long nobody need look after memory: until as much as can grow might bring it near a
+    /// limit.
     pub fn quiet(&self) -> std::time::Duration {
         let quiet = self.budget.poll_interval();
         if self.groups.in_use() { quiet.min(self.groups.poll_interval()) } else { quiet }
     }
 
-    /// Every how many rounds who is still need be measured: each time where groups are, which have limits of their own.
+    /// Every how many rounds who is still need be measured: each time where groups are, which have
+    /// limits of their own.
     pub fn patience(&self) -> u32 {
         if self.groups.in_use() { 1 } else { self.budget.patience() }
     }
@@ -230,7 +236,8 @@ impl<M: AddressSpace> EngineContext<M> {
     }
 }
 
-/// Messages that a mailbox has room for from the start: more than all reads and trays that can be under way.
+/// Messages that a mailbox has room for from the start: more than all reads and trays that can be
+/// under way.
 const ROOM: usize = 1024;
 
 /// Where an owner gets its messages.

@@ -1,4 +1,5 @@
-//! Counters of one run, by the kernel's names where the kernel has one. The comment says exactly when each grows.
+//! Counters of one run, by the kernel's names where the kernel has one. The comment says exactly
+//! when each grows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -80,9 +81,11 @@ counters! {
     staged_ra,
     /// A fault on a page believed resident with nothing under way: answered with zeros.
     stray_faults,
-    /// A page was found where the program had said that it drops it (MADV_FREE), and is known again.
+    /// A page was found where the program had said that it drops it (MADV_FREE), and is known
+    /// again.
     left_pages,
-    /// The kernel took a page that the program had freed (MADV_FREE) out of its staging slot: it is zeros from then on.
+    /// The kernel took a page that the program had freed (MADV_FREE) out of its staging slot: it is
+    /// zeros from then on.
     freed_in_staging,
     /// A write to a page that a fork may have left shared waited for leave to copy it.
     copy_faults,
@@ -98,11 +101,13 @@ counters! {
     swap_ra,
     /// A page was brought back when its process's turn began, before anybody touched it.
     prepaged,
-    /// A page was brought back because its device was being emptied and nobody else had room for it.
+    /// A page was brought back because its device was being emptied and nobody else had room for
+    /// it.
     brought_in,
     /// A fault found its page read ahead: the buffer in which it lay was installed.
     swap_ra_hit,
-    /// A buffer of pages that were read ahead was dropped, because no fault came for it in a second.
+    /// A buffer of pages that were read ahead was dropped, because no fault came for it in a
+    /// second.
     swap_ra_miss,
     /// A page was ordered for eviction.
     pgscan,
@@ -144,13 +149,15 @@ counters! {
     throttled_us,
     /// A fault waited for room for too long and was let through above the limit.
     over_limit,
-    /// Memory began to grow unseen near a limit: engine and agents run before others until it does not any more.
+    /// Memory began to grow unseen near a limit: engine and agents run before others until it does
+    /// not any more.
     hurries,
     /// A fault was put aside because its process waits for its turn.
     held_faults,
     /// Of these: served at once, because its thread was in a system call or could not be looked at.
     held_in_calls,
-    /// Of these: served after the longest time that a fault is held, though its process had no turn yet.
+    /// Of these: served after the longest time that a fault is held, though its process had no turn
+    /// yet.
     held_to_the_end,
     /// A process was asked for what it shares with relatives by fork (smaps_rollup).
     shares_asked,
@@ -168,7 +175,8 @@ counters! {
     gate_deferred,
     /// A mapping was registered.
     registrations,
-    /// Parts of what was registered proved not to be: the program had mapped something else there meanwhile (see `settle.rs`).
+    /// Parts of what was registered proved not to be: the program had mapped something else there
+    /// meanwhile (see `settle.rs`).
     unfounded_registrations,
     /// A process's agent arrived.
     agents,

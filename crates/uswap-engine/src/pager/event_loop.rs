@@ -1,8 +1,8 @@
 //! The owner: one thread that owns the userfaultfds and the page tables of its spaces.
 //!
-//! It alone reads the events and issues the installing ioctls of a space, so nothing it has decided can be overtaken
-//! by an event that somebody else read. It waits on nobody: what blocks (device reads, reading trays, compressing) is
-//! done by others, who answer into its mailbox.
+//! It alone reads the events and issues the installing ioctls of a space, so nothing it has decided
+//! can be overtaken by an event that somebody else read. It waits on nobody: what blocks (device
+//! reads, reading trays, compressing) is done by others, who answer into its mailbox.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,11 +80,13 @@ pub struct Fault {
 }
 
 const BELL: u64 = 0;
-/// Among more than a few spaces reclaim is shared out so rarely that it takes one part in so many of the time, while memory is not urgently short.
+/// Among more than a few spaces reclaim is shared out so rarely that it takes one part in so many
+/// of the time, while memory is not urgently short.
 const BALANCE_COST: u32 = 5;
 const FEW: usize = 8;
 
-/// What the poller tells of a source of a space: 1, its faults and changes; 2 and 3 are its memory's own.
+/// What the poller tells of a source of a space: 1, its faults and changes; 2 and 3 are its
+/// memory's own.
 pub fn token(space: SpaceId, source: u64) -> u64 {
     u64::from(space) << 2 | source
 }
@@ -200,7 +202,8 @@ impl<M: AddressSpace> Pager<M> {
         false
     }
 
-    /// Takes the space out of the map for the time of `action`, so that owner and space can both be changed.
+    /// Takes the space out of the map for the time of `action`, so that owner and space can both be
+    /// changed.
     pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space<M>)) {
         if let Some(mut space) = self.spaces.remove(&id) {
             action(self, &mut space);
@@ -298,7 +301,8 @@ impl<M: AddressSpace> Pager<M> {
         });
     }
 
-    /// Now and then: spaces whose process is gone without an agent to tell, and lists full of stale entries.
+    /// Now and then: spaces whose process is gone without an agent to tell, and lists full of stale
+    /// entries.
     fn sweep(&mut self) {
         if self.last_sweep.elapsed() < Duration::from_millis(100) {
             return;
@@ -357,7 +361,8 @@ impl<M: AddressSpace> Pager<M> {
         self.balance.last = (begun, begun.elapsed());
     }
 
-    /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were `asked` for so many already.
+    /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were
+    /// `asked` for so many already.
     fn share_out(&mut self, wanted: i64, asked: &HashMap<SpaceId, u64>) {
         let manageable =
             self.spaces.values().filter(|space| space.can_evict()).map(|space| space.can_go() as i64).sum();
@@ -380,7 +385,8 @@ impl<M: AddressSpace> Pager<M> {
         self.set_helpless(!filling(self));
     }
 
-    /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of whom.
+    /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of
+    /// whom.
     pub fn reclaim_from(
         &mut self,
         is_one: impl Fn(&Space<M>) -> bool,
@@ -415,14 +421,16 @@ impl<M: AddressSpace> Pager<M> {
         self.shared.gauges.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same order everywhere.
+    /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same
+    /// order everywhere.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
         let shares = |space: &Space<M>| space.can_evict() && !space.set_aside.shared_parked.is_empty() && is_one(space);
         let sharing = self.spaces.values().filter(|space| shares(space)).count();
         if sharing == 0 {
             return;
         }
-        // Each is copied before it goes, and frees nothing until all relatives have given it up: none lies staged meanwhile.
+        // Each is copied before it goes, and frees nothing until all relatives have given it up:
+        // none lies staged meanwhile.
         let share = wanted.div_ceil(sharing).min(TRAY_PAGES as usize);
         self.for_each_id(|owner, id| {
             if shares(&owner.spaces[&id]) {

@@ -1,19 +1,23 @@
-//! Lowering an owner below all ordinary threads, so that the thread it wakes stays on its processor.
+//! Lowering an owner below all ordinary threads, so that the thread it wakes stays on its
+//! processor.
 //!
-//! A woken thread goes where nobody runs, and beside an owner that is just serving it somebody does: its owner. So it
-//! is sent to another processor, which must be interrupted out of its sleep, and the next fault comes from there. But the
-//! kernel takes a processor that runs nothing but threads of the idle policy (`SCHED_IDLE`, sched(7)) for idle, and lets
-//! an ordinary thread in at once. With the owner of that policy, owner and program take turns on one processor, and
-//! after its first fault the owner no longer sleeps: what remains of a fault are two switches of tasks.
+//! A woken thread goes where nobody runs, and beside an owner that is just serving it somebody
+//! does: its owner. So it is sent to another processor, which must be interrupted out of its sleep,
+//! and the next fault comes from there. But the kernel takes a processor that runs nothing but
+//! threads of the idle policy (`SCHED_IDLE`, sched(7)) for idle, and lets an ordinary thread in at
+//! once. With the owner of that policy, owner and program take turns on one processor, and after
+//! its first fault the owner no longer sleeps: what remains of a fault are two switches of tasks.
 //!
-//! The price is that a lowered owner gets next to nothing of a processor on which others want to run. It needs it when
-//! others wait for it, so it is *raised*, made an ordinary thread again, by whoever posts a message to it, before taking
-//! any lock, and by the governor at each of its turns (a millisecond while memory is short): nobody waits longer than that
-//! for a lock that a lowered owner holds, or for a second thread's fault. An owner that finds itself raised lowers
-//! itself again at the end of its turn.
+//! The price is that a lowered owner gets next to nothing of a processor on which others want to
+//! run. It needs it when others wait for it, so it is *raised*, made an ordinary thread again, by
+//! whoever posts a message to it, before taking any lock, and by the governor at each of its turns
+//! (a millisecond while memory is short): nobody waits longer than that for a lock that a lowered
+//! owner holds, or for a second thread's fault. An owner that finds itself raised lowers itself
+//! again at the end of its turn.
 //!
-//! A raise that comes while the owner is lowering itself may be lost; the next one is not. To be made ordinary again
-//! needs the right to the niceness it had (`can_nice`): without that right an owner is never lowered.
+//! A raise that comes while the owner is lowering itself may be lost; the next one is not. To be
+//! made ordinary again needs the right to the niceness it had (`can_nice`): without that right an
+//! owner is never lowered.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
@@ -21,7 +25,8 @@ use uswap_sys::process;
 
 /// Niceness of threads that others wait for.
 pub const HURRIED: i32 = -10;
-/// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait for the program.
+/// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait
+/// for the program.
 pub const TURN: u64 = 100_000;
 
 /// The rank of one owner's thread.
@@ -36,7 +41,8 @@ pub struct IdlePriority {
 }
 
 impl IdlePriority {
-    /// The calling thread is the owner. `false`: it may not be lowered, since it could not be raised.
+    /// The calling thread is the owner. `false`: it may not be lowered, since it could not be
+    /// raised.
     pub fn adopt(&self) -> bool {
         let permitted = process::may_take_niceness(HURRIED);
         self.niceness.store(process::niceness_of(0).unwrap_or(0), SeqCst);
@@ -80,7 +86,8 @@ impl IdlePriority {
         lowered
     }
 
-    /// Governor: the niceness that the owner has from now on while it is not lowered. Says which thread it is, if it can be told.
+    /// Governor: the niceness that the owner has from now on while it is not lowered. Says which
+    /// thread it is, if it can be told.
     pub fn take_niceness(&self, niceness: i32) -> Option<u32> {
         let thread = Some(self.thread.load(SeqCst)).filter(|thread| *thread != 0)?;
         self.niceness.store(niceness, SeqCst);

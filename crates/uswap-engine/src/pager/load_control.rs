@@ -1,14 +1,17 @@
-//! Load control in the engine: what the policy (`load_control.rs` of the core) sees, and how a process is held.
+//! Load control in the engine: what the policy (`load_control.rs` of the core) sees, and how a
+//! process is held.
 //!
-//! The controller's thread looks at all processes each few milliseconds while load control is on, and 20 times a second
-//! otherwise, at counters that the owners keep and at the processor time of the processes. What it decides are flags, one for
-//! each space. The owner of a space whose flag is set puts its faults aside and evicts its pages before those of others.
+//! The controller's thread looks at all processes each few milliseconds while load control is on,
+//! and 20 times a second otherwise, at counters that the owners keep and at the processor time of
+//! the processes. What it decides are flags, one for each space. The owner of a space whose flag is
+//! set puts its faults aside and evicts its pages before those of others.
 //!
-//! A fault that is put aside is served when the process is let in, when it turns out not to be held rightly, or when it
-//! was held for [`MAX_HOLD`]. Only faults in user mode are held: a system call that waits for a page may hold locks of the kernel that
-//! others need. `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The owner never reads
-//! it, since reading it waits until the thread has gone to sleep: the controller (`controller.rs`) does, and tells the owner whom to
-//! serve at once.
+//! A fault that is put aside is served when the process is let in, when it turns out not to be held
+//! rightly, or when it was held for [`MAX_HOLD`]. Only faults in user mode are held: a system call
+//! that waits for a page may hold locks of the kernel that others need.
+//! `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The owner
+//! never reads it, since reading it waits until the thread has gone to sleep: the controller
+//! (`controller.rs`) does, and tells the owner whom to serve at once.
 
 pub mod hold;
 
@@ -79,7 +82,8 @@ pub struct HeldFault {
     until: Instant,
 }
 
-/// What an owner tells of a space, and the controller decides about it. Each counter has one writer.
+/// What an owner tells of a space, and the controller decides about it. Each counter has one
+/// writer.
 #[derive(Debug, Default)]
 pub struct LoadRecord {
     owner: usize,
@@ -103,7 +107,8 @@ pub struct LoadRecord {
     /// Its place in line, and the estimate of its working set.
     place: AtomicU64,
     demand: AtomicU64,
-    /// Milliseconds that it had faults put aside: since when it has without a break, and before that.
+    /// Milliseconds that it had faults put aside: since when it has without a break, and before
+    /// that.
     waiting: AtomicU64,
     waited_before: AtomicU64,
 }
@@ -158,7 +163,8 @@ impl LoadRecord {
         (self.owner, self.space)
     }
 
-    /// The controller has decided, so long after the last time. Whether the space is held that was not, or is not that was.
+    /// The controller has decided, so long after the last time. Whether the space is held that was
+    /// not, or is not that was.
     pub fn decide(&self, held: bool, place: u64, demand: u64, passed: Duration) -> bool {
         self.count_wait(passed);
         self.place.store(place, Relaxed);
@@ -289,8 +295,9 @@ impl LoadControlState {
         others.map(|(_, pages)| pages.load(Relaxed)).sum()
     }
 
-    /// What the controller has decided of all: whether owners tell of their spaces at each turn, whether anybody is held, how many
-    /// turns there were, and how many pages are left beside those who are in.
+    /// What the controller has decided of all: whether owners tell of their spaces at each turn,
+    /// whether anybody is held, how many turns there were, and how many pages are left beside those
+    /// who are in.
     pub fn announce(&self, watching: bool, holding: bool, turns: u64, spare: i64) {
         self.watching.store(watching, Relaxed);
         self.holding.store(holding, Relaxed);

@@ -1,9 +1,10 @@
 //! Recording what is touched: the faults and soft faults of a run, as a trace for the lab.
 //!
-//! Touches of pages that are mapped are seen by nobody, so the trace is what a memory of the run's budget lets through. It can be
-//! replayed for sizes above that; a run in little memory records nearly everything. While recording, no page is brought
-//! before it is touched, so that each touch shows. Owners put touches into a list in the order in which they serve them; a
-//! thread writes full lists. If it falls behind, lists are dropped and counted, since an owner waits for nobody.
+//! Touches of pages that are mapped are seen by nobody, so the trace is what a memory of the run's
+//! budget lets through. It can be replayed for sizes above that; a run in little memory records
+//! nearly everything. While recording, no page is brought before it is touched, so that each touch
+//! shows. Owners put touches into a list in the order in which they serve them; a thread writes
+//! full lists. If it falls behind, lists are dropped and counted, since an owner waits for nobody.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -86,7 +87,8 @@ impl Recorder {
 }
 
 impl Tape {
-    /// Writes until the end mark. Returns how many touches were written, or the sentence that says why not.
+    /// Writes until the end mark. Returns how many touches were written, or the sentence that says
+    /// why not.
     pub fn run(self) -> Result<u64, String> {
         let mut written = 0;
         loop {

@@ -24,8 +24,8 @@ use uswap_sys::procfs;
 pub struct Remote {
     /// Its process, once known (a fork child is known by its memory first).
     pub pid: Option<u32>,
-    /// The thread or process by whose id its memory is read: the agent's, which ends with the image (a process whose
-    /// first thread has ended cannot be read by its own id).
+    /// The thread or process by whose id its memory is read: the agent's, which ends with the image
+    /// (a process whose first thread has ended cannot be read by its own id).
     pub reader: u32,
     /// The event userfaultfd.
     pub events: Arc<Userfaultfd>,
@@ -33,7 +33,8 @@ pub struct Remote {
     pub staging: Option<Userfaultfd>,
     /// The agent, while it lives.
     pub agent: Option<AgentLink>,
-    /// What the nonce page of this image holds, once its agent has said hello. It stays when the agent is gone.
+    /// What the nonce page of this image holds, once its agent has said hello. It stays when the
+    /// agent is gone.
     pub nonce: Option<[u64; 2]>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
@@ -87,7 +88,8 @@ impl Remote {
         }
     }
 
-    /// The memory of a fork child of `parent`, behind its own userfaultfd. `owner`: the number of whom it belongs to.
+    /// The memory of a fork child of `parent`, behind its own userfaultfd. `owner`: the number of
+    /// whom it belongs to.
     pub fn forked(parent: &Self, events: Userfaultfd, owner: usize) -> Self {
         let random = uswap_sys::process::random_word().unwrap_or(0);
         Self {
@@ -100,7 +102,8 @@ impl Remote {
         }
     }
 
-    /// Registers a mapping, if `protects` so that its pages can be protected. Whether it is registered.
+    /// Registers a mapping, if `protects` so that its pages can be protected. Whether it is
+    /// registered.
     pub fn register(&self, start: u64, end: u64, protects: bool) -> bool {
         let length = end - start;
         let registered =
@@ -108,15 +111,17 @@ impl Remote {
         registered.is_ok()
     }
 
-    /// Puts the identity page into a fork child's area. It may be there already, even its parent's, if that was still
-    /// there at the fork: it only says where to look for the space first (see `find_child`).
+    /// Puts the identity page into a fork child's area. It may be there already, even its parent's,
+    /// if that was still there at the fork: it only says where to look for the space first (see
+    /// `find_child`).
     pub fn install_identity(&self) -> Install {
         let mut page = [0u8; PAGE as usize];
         page[..8].copy_from_slice(&self.identity.to_ne_bytes());
         self.events.copy(self.identity_page(), &page)
     }
 
-    /// Learns which process this is, and by which of its threads it can be read; `false` when it is gone already.
+    /// Learns which process this is, and by which of its threads it can be read; `false` when it is
+    /// gone already.
     pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
         let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
@@ -139,7 +144,8 @@ impl Remote {
         window.push(event, notes.count(), || known(registered, notes, self.attached.is_some()));
     }
 
-    /// The changes that were read, in the order in which they happened, and how many were not read in it.
+    /// The changes that were read, in the order in which they happened, and how many were not read
+    /// in it.
     pub fn changes_in_order(&mut self, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
         self.changes.window.take(&self.events, &known(registered, &self.changes.notes, self.attached.is_some()))
     }
@@ -185,7 +191,8 @@ impl Remote {
     }
 }
 
-/// What is known before the changes in a window. A program without hooks leaves no notes of what its children do not get.
+/// What is known before the changes in a window. A program without hooks leaves no notes of what
+/// its children do not get.
 fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> KnownMappings<'a> {
     KnownMappings { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
 }

@@ -1,4 +1,5 @@
-//! Another process's memory as the pager sees it: [`AddressSpace`] by a userfaultfd, an agent and /proc.
+//! Another process's memory as the pager sees it: [`AddressSpace`] by a userfaultfd, an agent and
+//! /proc.
 
 use std::io;
 use std::sync::Arc;
@@ -435,7 +436,8 @@ impl AddressSpace for Remote {
         self.nonce.is_some()
     }
 
-    /// A fork child whose agent has not come yet has no nonce: it is read by way of the memory that was bound.
+    /// A fork child whose agent has not come yet has no nonce: it is read by way of the memory that
+    /// was bound.
     fn read_staged(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool {
         let Some(nonce) = self.nonce else {
             let read = |memory: &Memory| places.len() == 1 && memory.read(places[0], bytes).is_ok();
@@ -462,7 +464,8 @@ pub struct RemoteReader {
 }
 
 impl StagedReader for RemoteReader {
-    /// Nonce and pages are read in one call, so that all come from the same image, and the nonce is compared.
+    /// Nonce and pages are read in one call, so that all come from the same image, and the nonce is
+    /// compared.
     fn read(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool {
         let mut found = [0u8; 16];
         let mut ranges = [RemoteRange { start: self.nonce_page, length: 16 }; TRAY_PAGES as usize + 1];

@@ -1,15 +1,19 @@
-//! Letting go of a program that was attached to: all that was evicted comes back, then nothing of ours is left in it.
+//! Letting go of a program that was attached to: all that was evicted comes back, then nothing of
+//! ours is left in it.
 //!
 //! Three phases, begun by the main thread when every owner has done its part of the one before:
 //!
-//! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each owner has evicted pages come back as if
-//!    they were touched. Faults are served as ever. If memory runs short now all goes on as it was before.
-//! 2. *Letting go.* No page of any space is away, and none can go. A space whose events are all read is unregistered, and is
-//!    forgotten. A fork that is under way then leaves a child whose pages are all its own: the kernel takes the registration
-//!    away from it when the userfaultfd is closed. Agents have been told that nothing of the program hangs on them.
+//! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each owner has
+//!    evicted pages come back as if they were touched. Faults are served as ever. If memory runs
+//!    short now all goes on as it was before.
+//! 2. *Letting go.* No page of any space is away, and none can go. A space whose events are all
+//!    read is unregistered, and is forgotten. A fork that is under way then leaves a child whose
+//!    pages are all its own: the kernel takes the registration away from it when the userfaultfd is
+//!    closed. Agents have been told that nothing of the program hangs on them.
 //! 3. *Leaving.* The attacher has each agent unmap what was mapped for it, and end.
 //!
-//! Whatever fails in the last two leaves mappings behind and no more: an agent whose socket ends goes by itself.
+//! Whatever fails in the last two leaves mappings behind and no more: an agent whose socket ends
+//! goes by itself.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
@@ -138,7 +142,8 @@ impl DetachState {
 /// Begins. Returns how many pages are to come back.
 ///
 /// # Errors
-/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed then.
+/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed
+/// then.
 pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     if !shared.of_memory.tree.is_attached() {
         return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
@@ -278,8 +283,8 @@ impl Pager {
         }
     }
 
-    /// Has evicted pages come back, some at a time. Returns how many are not where the program would find them, or may be on
-    /// their way out.
+    /// Has evicted pages come back, some at a time. Returns how many are not where the program
+    /// would find them, or may be on their way out.
     fn bring_back(&mut self, space: &mut Space) -> u64 {
         self.absorb(space);
         let is_away = |state: PageState| matches!(state, PageState::Staged(_) | PageState::Stored(_));
@@ -303,7 +308,8 @@ impl Pager {
         left
     }
 
-    /// Whether nothing of the space is under way: its events are read and applied, nobody waits, and no order is out.
+    /// Whether nothing of the space is under way: its events are read and applied, nobody waits,
+    /// and no order is out.
     fn is_clear(&mut self, space: &mut Space) -> bool {
         self.serve(space);
         let waits = !space.waiting.waiters.is_empty()

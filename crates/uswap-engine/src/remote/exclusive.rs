@@ -9,7 +9,8 @@ use uswap_sys::procfs::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 /// How long it is believed that a page is or is not shared.
 const FRESH: Duration = Duration::from_millis(2);
 
-/// Which pages of a block are mapped nowhere else, as read a moment ago: pages are asked for in order.
+/// Which pages of a block are mapped nowhere else, as read a moment ago: pages are asked for in
+/// order.
 #[derive(Debug, Default)]
 pub struct Exclusive {
     block: Option<(u64, Instant)>,

@@ -1,10 +1,11 @@
 //! Descriptors of the engine, and what is done when they run out.
 //!
-//! Each managed process costs some, and not all are asked for: the event of a fork brings one, and as long as it cannot be read
-//! the parent waits. So some are held in reserve ([`Spares`]). When they can no longer be kept, beside room for what is opened
-//! and closed at once (/proc), agents are turned away; each fork child is still taken in, for a spare one. When none is left its
-//! parent waits, for a moment: others may end. And when the tree must be killed all are given up, since who is to be killed has
-//! to be looked for.
+//! Each managed process costs some, and not all are asked for: the event of a fork brings one, and
+//! as long as it cannot be read the parent waits. So some are held in reserve ([`Spares`]). When
+//! they can no longer be kept, beside room for what is opened and closed at once (/proc), agents
+//! are turned away; each fork child is still taken in, for a spare one. When none is left its
+//! parent waits, for a moment: others may end. And when the tree must be killed all are given up,
+//! since who is to be killed has to be looked for.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,9 +21,11 @@ use crate::remote::EngineContext;
 use crate::remote::Pager;
 use crate::remote::Space;
 
-/// The engine alone holds 60, its reserve included, on two processors and with one device: room for a handful of processes.
+/// The engine alone holds 60, its reserve included, on two processors and with one device: room for
+/// a handful of processes.
 pub const MIN: u64 = 128;
-/// Each managed process: socket, leash, two userfaultfds, a pidfd, and its statm, pagemap, maps and mem as far as they are used.
+/// Each managed process: socket, leash, two userfaultfds, a pidfd, and its statm, pagemap, maps and
+/// mem as far as they are used.
 pub const OF_A_PROCESS: u64 = 8;
 
 /// Fork children for whom there is no other descriptor.
@@ -81,8 +84,8 @@ impl Descriptors {
         })
     }
 
-    /// Whether another process can be managed. Not asked of the kernel as long as the newest descriptor, which has the lowest
-    /// number that was free, is far from the limit.
+    /// Whether another process can be managed. Not asked of the kernel as long as the newest
+    /// descriptor, which has the lowest number that was free, is far from the limit.
     pub fn has_room_for(&self, newest: impl AsFd) -> bool {
         let far = (newest.as_fd().as_raw_fd() as u64) < self.limit / 2;
         far && !self.are_short() || self.refill()
@@ -120,12 +123,14 @@ impl Descriptors {
 }
 
 impl Pager {
-    /// Whether events are to be read at all: not by those whose tree is being killed, for whom a fork child is one more.
+    /// Whether events are to be read at all: not by those whose tree is being killed, for whom a
+    /// fork child is one more.
     pub fn may_read_events(&self) -> bool {
         !self.shared.of_memory.descriptors.spares.are_given_up()
     }
 
-    /// The event of a fork took a descriptor: as long as they are short that is a spare one, so that others find theirs.
+    /// The event of a fork took a descriptor: as long as they are short that is a spare one, so
+    /// that others find theirs.
     pub fn fork_was_read(&self) {
         if self.shared.of_memory.descriptors.are_short() {
             self.shared.of_memory.descriptors.give_up_one();

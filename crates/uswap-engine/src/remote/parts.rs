@@ -48,7 +48,8 @@ pub struct AgentState {
     pub refused: Instant,
     /// The gate is closed and the agent still inside.
     pub gate_pending: bool,
-    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it goes on.
+    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it
+    /// goes on.
     pub stopped: bool,
     /// When its agent was sent away, because the program has ended or executes another one.
     pub dismissed: Option<Instant>,

@@ -1,9 +1,10 @@
 //! Which processes a run is about, and their end.
 //!
-//! A run's are the descendants of its engine, which is a subreaper: nobody gets away. Those of a program that was attached to
-//! are the program and what it forks from then on, and with `--tree` also what it had forked before. It is no child of ours:
-//! whoever of them is orphaned goes to a reaper that we do not know. So they are remembered, each with its time of birth
-//! (process ids come again), and their children are looked for as long as they live.
+//! A run's are the descendants of its engine, which is a subreaper: nobody gets away. Those of a
+//! program that was attached to are the program and what it forks from then on, and with `--tree`
+//! also what it had forked before. It is no child of ours: whoever of them is orphaned goes to a
+//! reaper that we do not know. So they are remembered, each with its time of birth (process ids
+//! come again), and their children are looked for as long as they live.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -112,10 +113,11 @@ impl Tree {
         }
     }
 
-    /// Kills all of them, and reaps those that are children of this process, again and again until none is left:
-    /// a process can fork while it is being looked at. Returns what was still there after ten seconds, in words. Where looking
-    /// fails for want of a descriptor, those of a run are found as our children, who come one after the other: whoever is
-    /// orphaned below us becomes one. Then only the kernel's word counts that there is none any more.
+    /// Kills all of them, and reaps those that are children of this process, again and again until
+    /// none is left: a process can fork while it is being looked at. Returns what was still there
+    /// after ten seconds, in words. Where looking fails for want of a descriptor, those of a run
+    /// are found as our children, who come one after the other: whoever is orphaned below us
+    /// becomes one. Then only the kernel's word counts that there is none any more.
     pub fn kill(&self) -> Option<String> {
         let begun = Instant::now();
         loop {

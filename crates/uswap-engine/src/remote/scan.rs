@@ -1,9 +1,9 @@
 //! Scanning a space's mappings: which of them become managed, and which pages are there already.
 //!
-//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where there is no room), the
-//! main stack, thread stacks, and the agent's own. A thread stack is recognised by its guard (a small mapping without access
-//! directly below) or because a thread's control block lies in it; the agent excludes control blocks that lie elsewhere page
-//! by page.
+//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where
+//! there is no room), the main stack, thread stacks, and the agent's own. A thread stack is
+//! recognised by its guard (a small mapping without access directly below) or because a thread's
+//! control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
 
 use std::time::Instant;
 
@@ -18,10 +18,11 @@ use crate::remote::Space;
 
 /// Mappings smaller than this are left alone.
 const MIN_MAPPING: u64 = 256 << 10;
-/// The same where there is no room left: a program can have most of its memory in small ones (the shadow of ThreadSanitizer is
-/// mapped anew piece by piece).
+/// The same where there is no room left: a program can have most of its memory in small ones (the
+/// shadow of ThreadSanitizer is mapped anew piece by piece).
 const MIN_WHEN_SHORT: u64 = 64 << 10;
-/// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of another directly.
+/// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of
+/// another directly.
 const ARENA: u64 = 64 << 20;
 const MAX_GUARD: u64 = 1 << 20;
 const MAX_STACK: u64 = 1 << 30;
@@ -44,8 +45,9 @@ pub struct Scans {
     pub are_needed: bool,
     /// When the last one was.
     pub last: Instant,
-    /// Parts of what was registered that turned out not to be (`settle.rs`). What lies there may be a piece that was cut off a
-    /// managed mapping, to be managed however small it is: mremap(2) of the whole is refused until then.
+    /// Parts of what was registered that turned out not to be (`settle.rs`). What lies there may be
+    /// a piece that was cut off a managed mapping, to be managed however small it is: mremap(2) of
+    /// the whole is refused until then.
     pub cut_off: Vec<(u64, u64)>,
 }
 
@@ -62,7 +64,8 @@ impl Scans {
 }
 
 impl Pager {
-    /// Looks at all mappings, registers what is to be managed, and learns which of its pages are present.
+    /// Looks at all mappings, registers what is to be managed, and learns which of its pages are
+    /// present.
     pub fn scan(&mut self, space: &mut Space) {
         let leaving = self.shared.of_memory.leaving.is_under_way();
         if leaving || space.memory.pid.is_none() || space.memory.agent.is_none() || !self.activate(space) {
@@ -143,15 +146,16 @@ impl Pager {
                 || !is_stack(space, maps, mapping))
     }
 
-    /// Registers what of the mapping is not registered yet, and adds it to what is `new`. Whether anything was.
+    /// Registers what of the mapping is not registered yet, and adds it to what is `new`. Whether
+    /// anything was.
     fn manage(&mut self, space: &mut Space, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool {
         let missing = space.unregistered_parts(mapping.start, mapping.end);
         if missing.is_empty() {
             return false;
         }
         for (start, end) in &missing {
-            // Nothing can be evicted where nothing was registered (a fault there would have taught us otherwise): what
-            // the words say is from an earlier life.
+            // Nothing can be evicted where nothing was registered (a fault there would have taught
+            // us otherwise): what the words say is from an earlier life.
             if self.shared.faults.audit {
                 self.audit_unknown(space, *start, *end);
             }
@@ -171,12 +175,13 @@ impl Pager {
         true
     }
 
-    /// The mapping can have been replaced by a larger one after it was read, and was cut in two by registering what it
-    /// had been: mremap would refuse it (EFAULT). Whatever continues it is registered too, which makes it one again.
+    /// The mapping can have been replaced by a larger one after it was read, and was cut in two by
+    /// registering what it had been: mremap would refuse it (EFAULT). Whatever continues it is
+    /// registered too, which makes it one again.
     ///
-    /// The neighbour can lie in what was a hole when an earlier scan registered a range around it (`settle.rs`): it is
-    /// believed to be registered then, and is not. Such a range is not settled, so nothing was evicted from it, and it may
-    /// be registered once more.
+    /// The neighbour can lie in what was a hole when an earlier scan registered a range around it
+    /// (`settle.rs`): it is believed to be registered then, and is not. Such a range is not
+    /// settled, so nothing was evicted from it, and it may be registered once more.
     fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) {
         if self.shared.faults.leave_cut {
             return;
@@ -195,8 +200,9 @@ impl Pager {
         }
     }
 
-    /// Pages that are present in ranges just registered join the lists, the oldest first as far as addresses tell: a heap grows upwards,
-    /// what is mapped lies below what was mapped before it (and may be one mapping with it).
+    /// Pages that are present in ranges just registered join the lists, the oldest first as far as
+    /// addresses tell: a heap grows upwards, what is mapped lies below what was mapped before it
+    /// (and may be one mapping with it).
     fn take_by_age(&mut self, space: &mut Space, new: &[NewRange]) {
         for range in new.iter().filter(|range| range.heap) {
             self.take_present(space, range.start, range.end);
@@ -233,8 +239,9 @@ impl Pager {
     }
 }
 
-/// A program of which it is not known where the kernel clears the words of threads that end may have them in its static data
-/// (musl does, and a child that it forked does not tell): that stays where it is.
+/// A program of which it is not known where the kernel clears the words of threads that end may
+/// have them in its static data (musl does, and a child that it forked does not tell): that stays
+/// where it is.
 fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
     let wordless = space.memory.attached.is_some_and(|attached| attached.wordless);
     if !wordless || mapping.name == "[heap]" {
@@ -249,7 +256,8 @@ fn is_named(mapping: &Mapping) -> bool {
     mapping.name.starts_with("[anon:")
 }
 
-/// Whether the mapping looks like a thread's stack. (The agent's own guard can lie directly below anything.)
+/// Whether the mapping looks like a thread's stack. (The agent's own guard can lie directly below
+/// anything.)
 fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
     if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MAX_STACK {
         return false;
@@ -281,8 +289,8 @@ impl Space {
         parts
     }
 
-    /// The blocks of a range in which there is a page, by their first bytes. The kernel passes over what was never touched at
-    /// once, however large it is.
+    /// The blocks of a range in which there is a page, by their first bytes. The kernel passes over
+    /// what was never touched at once, however large it is.
     fn blocks_with_pages(&self, start: u64, end: u64) -> Vec<u64> {
         let mut blocks = Vec::new();
         let mut runs = [PresentRun::default(); 256];
@@ -309,9 +317,10 @@ impl Space {
         }
     }
 
-    /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells no event for
-    /// that). Registration goes by mapping, so all of it is ours, and what its page words say is true. That holds for the
-    /// mapping that lies there now only if no event is pending; else only for the page.
+    /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells
+    /// no event for that). Registration goes by mapping, so all of it is ours, and what its page
+    /// words say is true. That holds for the mapping that lies there now only if no event is
+    /// pending; else only for the page.
     pub fn learn_registered(&mut self, address: u64) {
         let mapping = self.memory.proc.maps.as_ref().and_then(|maps| maps.covering_or_next(address).ok().flatten());
         let found = mapping.filter(|mapping| mapping.start <= address);
@@ -320,8 +329,8 @@ impl Space {
         self.add_registered(start, end);
     }
 
-    /// A page was installed: it is registered, and so it is in every child to come, since no fork was under way. Nothing is
-    /// said of its neighbours.
+    /// A page was installed: it is registered, and so it is in every child to come, since no fork
+    /// was under way. Nothing is said of its neighbours.
     pub fn learn_page(&mut self, address: u64) {
         if !self.is_registered(address) {
             self.add_registered(address, address + PAGE);

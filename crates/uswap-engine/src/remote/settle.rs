@@ -1,14 +1,16 @@
-//! Memory just registered is *settled* when two things are proven: every fork child to come has it registered too, and all of
-//! it is registered indeed. Nothing is evicted from it before.
+//! Memory just registered is *settled* when two things are proven: every fork child to come has it
+//! registered too, and all of it is registered indeed. Nothing is evicted from it before.
 //!
-//! A scan reads where a mapping lies, and registers that range. In between the program can have unmapped the mapping, of
-//! which no event tells, and mapped something smaller in its place. The kernel registers what it finds in the range and
-//! passes over holes, so that what the program maps into such a hole later is not registered, though it lies in a
-//! range that was. A page evicted from there comes back as zeros: no fault tells that it is wanted.
+//! A scan reads where a mapping lies, and registers that range. In between the program can have
+//! unmapped the mapping, of which no event tells, and mapped something smaller in its place. The
+//! kernel registers what it finds in the range and passes over holes, so that what the program maps
+//! into such a hole later is not registered, though it lies in a range that was. A page evicted
+//! from there comes back as zeros: no fault tells that it is wanted.
 //!
-//! So the kernel is asked about one page of each mapping that lies in the range. The answers hold for whole mappings, and for
-//! the same moment, if no event is pending after the last one: the owner reads none in between, so nothing registered
-//! was unmapped or moved since it was registered.
+//! So the kernel is asked about one page of each mapping that lies in the range. The answers hold
+//! for whole mappings, and for the same moment, if no event is pending after the last one: the
+//! owner reads none in between, so nothing registered was unmapped or moved since it was
+//! registered.
 
 use std::time::Duration;
 
@@ -51,7 +53,8 @@ impl Pager {
 }
 
 impl Space {
-    /// The parts of what is fresh that are not registered; `None` if an event is pending or the address space is gone.
+    /// The parts of what is fresh that are not registered; `None` if an event is pending or the
+    /// address space is gone.
     fn unfounded(&self) -> Option<Vec<PageRange>> {
         let maps = self.memory.proc.maps.as_ref()?;
         let next = |at| maps.extent_covering_or_next(at).ok();
@@ -61,8 +64,9 @@ impl Space {
     }
 }
 
-/// The parts of the ranges that are not registered. `next` tells of the mapping that covers an address or is the next above, and
-/// `is_registered` of a mapping's page; what they do not know, nobody does.
+/// The parts of the ranges that are not registered. `next` tells of the mapping that covers an
+/// address or is the next above, and `is_registered` of a mapping's page; what they do not know,
+/// nobody does.
 fn unfounded(
     ranges: &[PageRange],
     next: impl Fn(u64) -> Option<Option<PageRange>>,

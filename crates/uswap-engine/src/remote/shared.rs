@@ -30,8 +30,8 @@ pub struct RemoteShared {
     pub matches: Sender<MatchJob>,
     /// Connections of agents that could not come to the door, with their processes.
     pub fetched: Mutex<Vec<Fetched>>,
-    /// Held while a thread is traced: the news of it belong to the attacher. So do those of threads that are to stop and
-    /// have not yet, whose number this is.
+    /// Held while a thread is traced: the news of it belong to the attacher. So do those of threads
+    /// that are to stop and have not yet, whose number this is.
     pub tracing: Mutex<usize>,
     /// Why processes cannot be attached to.
     pub refused: Mutex<BTreeMap<u32, UnmanagedReason>>,
@@ -62,16 +62,20 @@ pub struct Fetched {
     pub socket: MessageSocket,
     /// Its process.
     pub pid: u32,
-    /// It was brought to a program that had none. (A fork child of one that is managed goes by what is known of its parent.)
+    /// It was brought to a program that had none. (A fork child of one that is managed goes by what
+    /// is known of its parent.)
     pub attached: Option<Attached>,
 }
 
-/// What is known of a program that the agent was brought to. It has no hooks: advice that it gives sends no note.
+/// What is known of a program that the agent was brought to. It has no hooks: advice that it gives
+/// sends no note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// It is not known which words the kernel clears when threads end: they may lie in its static data.
+    /// It is not known which words the kernel clears when threads end: they may lie in its static
+    /// data.
     pub wordless: bool,
-    /// The kernel clears one known word for all its threads, which the agent leaves alone: stacks need no care.
+    /// The kernel clears one known word for all its threads, which the agent leaves alone: stacks
+    /// need no care.
     pub free_stacks: bool,
 }
 

@@ -1,5 +1,6 @@
-//! The keeper: what the user started. It shares its descriptors with the engine, so that no userfaultfd is closed by
-//! an engine that dies: programs that fault then wait, instead of reading zeros, until the keeper has killed them.
+//! The keeper: what the user started. It shares its descriptors with the engine, so that no
+//! userfaultfd is closed by an engine that dies: programs that fault then wait, instead of reading
+//! zeros, until the keeper has killed them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,8 +22,8 @@ use crate::run::supervisor;
 /// For keeper and engine; the programs keep theirs.
 const OOM_SCORE_ADJ: i32 = -900;
 
-/// Room in the table of descriptors (8 bytes each): of a thousand processes. Beyond that the engine stands still for a
-/// moment when the table grows.
+/// Room in the table of descriptors (8 bytes each): of a thousand processes. Beyond that the engine
+/// stands still for a moment when the table grows.
 const DESCRIPTORS: u64 = 8192;
 
 const SIGHUP: i32 = 1;
@@ -80,8 +81,9 @@ fn image_file(config: &RunConfig) -> Option<ImageFile> {
     if config.target.is_some() || is_refused { None } else { ImageFile::create() }
 }
 
-/// Makes this process one of the last that the kernel's OOM killer would choose, where that is permitted: without
-/// keeper or engine the whole tree is lost. Called after the fork of what must not inherit it.
+/// Makes this process one of the last that the kernel's OOM killer would choose, where that is
+/// permitted: without keeper or engine the whole tree is lost. Called after the fork of what must
+/// not inherit it.
 pub fn protect() {
     // Without the permission it is as likely a victim as the programs.
     let _ = process::lower_oom_score_adj(OOM_SCORE_ADJ);
@@ -162,7 +164,8 @@ impl Keeper<'_> {
         self.tree.kill()
     }
 
-    /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in our process group.
+    /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in
+    /// our process group.
     fn pass_on(&self, taken: Taken) {
         match taken.signal {
             SIGCHLD => {}

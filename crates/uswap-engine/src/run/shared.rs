@@ -11,7 +11,8 @@ use crate::run::measure::unmanaged::Unmanaged;
 pub struct RunShared {
     /// What was ordered while the tree runs.
     pub orders: Orders,
-    /// Memory may have to be managed soon: the threads that look after it are to begin (`threads.rs`).
+    /// Memory may have to be managed soon: the threads that look after it are to begin
+    /// (`threads.rs`).
     pub is_expecting: AtomicBool,
     /// Bytes of shared memory that one process had when the user was told of it; 0 until then.
     pub shared_memory: AtomicU64,

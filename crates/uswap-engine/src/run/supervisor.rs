@@ -1,4 +1,5 @@
-//! The engine's process: starts the command, runs the threads, and watches over everything from its main thread.
+//! The engine's process: starts the command, runs the threads, and watches over everything from its
+//! main thread.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -69,16 +70,17 @@ impl Exhaustion {
         Self { since: Instant::now(), refusals: budget.refusals.load(SeqCst) }
     }
 
-    /// Whether it has lasted, and the store has refused pages since: what it said before may be long past. If it is not even
-    /// asked, nothing goes on either.
+    /// Whether it has lasted, and the store has refused pages since: what it said before may be
+    /// long past. If it is not even asked, nothing goes on either.
     fn is_hopeless(&self, budget: &Budget) -> bool {
         let refused = budget.refusals.load(SeqCst) > self.refusals;
         self.since.elapsed() > if refused { EXHAUSTION } else { 4 * EXHAUSTION }
     }
 }
 
-/// Runs the whole engine; returns the exit status of its process (the user's status goes through `control`).
-/// `image`: a file for the agent's image; `files_before`: the limit of open files that the command is to have.
+/// Runs the whole engine; returns the exit status of its process (the user's status goes through
+/// `control`). `image`: a file for the agent's image; `files_before`: the limit of open files that
+/// the command is to have.
 pub fn run(
     config: &RunConfig,
     control: &ControlPage,
@@ -187,8 +189,8 @@ fn start(
     let command_fd = process::pidfd(command).map_err(say("command"))?;
     poller.add(&command_fd, COMMAND).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
-    // The command loads while our threads start; its agent waits at the socket for a moment. From now on it can be sent
-    // signals.
+    // The command loads while our threads start; its agent waits at the socket for a moment. From
+    // now on it can be sent signals.
     if config.target.is_none() {
         control.command.store(command, SeqCst);
         go.write_all(b"g").map_err(say("command"))?;
@@ -248,7 +250,8 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
         _ => CString::new(format!("{name}={ours}")),
     };
     all.extend(before_others("LD_PRELOAD", agent));
-    // AddressSanitizer refuses to start where another library is loaded before its own; ours replaces nothing of its.
+    // AddressSanitizer refuses to start where another library is loaded before its own; ours
+    // replaces nothing of its.
     all.extend(before_others("ASAN_OPTIONS", "verify_asan_link_order=0"));
     all.extend(CString::new(format!("USWAP_NAME={}", config.name)));
     all
@@ -366,8 +369,8 @@ fn open_devices(config: &RunConfig) -> Result<RunDevices, String> {
     config.swap.iter().map(open).collect()
 }
 
-/// An unnamed, sparse file in $TMPDIR or /var/tmp, which may grow to half of what is free on its disk. Who has set TMPDIR and
-/// gets another place is told.
+/// An unnamed, sparse file in $TMPDIR or /var/tmp, which may grow to half of what is free on its
+/// disk. Who has set TMPDIR and gets another place is told.
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     let mut refused = Vec::new();
     for directory in process::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {

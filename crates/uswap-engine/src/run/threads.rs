@@ -6,9 +6,10 @@
 //!                    matcher (fork children)
 //! when first asked   shares (reads what relatives share), attacher
 //! ```
-//! A process costs a tenth of a millisecond for each thread that is made, and most programs never come near their budget. So
-//! those of the second row begin when half of what makes memory managed is in use ([`RunShared::is_expecting`](crate::run::shared::RunShared::is_expecting)), and then the
-//! engine's memory is locked. Nothing depends on when: what they are to do waits for them.
+//! A process costs a tenth of a millisecond for each thread that is made, and most programs never
+//! come near their budget. So those of the second row begin when half of what makes memory managed
+//! is in use ([`RunShared::is_expecting`](crate::run::shared::RunShared::is_expecting)), and then
+//! the engine's memory is locked. Nothing depends on when: what they are to do waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Receiver;
@@ -52,8 +53,8 @@ impl Later {
     /// EAGAIN: no more threads are allowed.
     pub fn start(self) -> std::io::Result<()> {
         let Self { shared, stopping, controller, matches } = self;
-        // Before there are more threads, whose stacks it concerns too. Where it is not permitted the kernel may swap the engine out;
-        // `doctor` says so.
+        // Before there are more threads, whose stacks it concerns too. Where it is not permitted
+        // the kernel may swap the engine out; `doctor` says so.
         let _ = uswap_sys::process::lock_memory();
         let slow = is_slow(&shared);
         for number in 0..if slow { MAX_WORKERS } else { WORKERS } {
@@ -126,7 +127,8 @@ fn is_slow(shared: &EngineContext) -> bool {
     shared.store.device_numbers().into_iter().any(|device| reader::threads::is_far(shared, device))
 }
 
-/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the room of the devices.
+/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the
+/// room of the devices.
 fn write_back(shared: &EngineContext, stop: &AtomicBool, looks_after_room: bool) {
     let mut scratch = WritebackScratch::new();
     shared.faults.serve_without_growth();
@@ -142,7 +144,8 @@ fn write_back(shared: &EngineContext, stop: &AtomicBool, looks_after_room: bool)
             let report = shared.store.writeback(&mut scratch);
             shared.budget.set_pool(shared.store.pool_bytes());
             if !report.progressed() {
-                // The others have all there is in their batches: until one is written there is nothing to do.
+                // The others have all there is in their batches: until one is written there is
+                // nothing to do.
                 std::thread::sleep(Duration::from_millis(1));
             }
         } else if !needs_repack {

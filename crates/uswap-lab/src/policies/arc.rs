@@ -1,6 +1,7 @@
-//! ARC (Megiddo and Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4). T1 has the pages that
-//! were touched once, T2 those touched more often, both by their last touch; B1 and B2 remember the names of what left
-//! either. A return of a name moves `target`, the size that T1 is to have: up for B1, down for B2.
+//! ARC (Megiddo and Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure
+//! 4). T1 has the pages that were touched once, T2 those touched more often, both by their last
+//! touch; B1 and B2 remember the names of what left either. A return of a name moves `target`, the
+//! size that T1 is to have: up for B1, down for B2.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};

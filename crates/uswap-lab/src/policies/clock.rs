@@ -1,5 +1,6 @@
-//! CLOCK (Corbató, A paging experiment with the Multics system, 1968): pages in a ring, evicted in the order
-//! in which they came. It passes over a page that was touched since the hand was there last, once.
+//! CLOCK (Corbató, A paging experiment with the Multics system, 1968): pages in a ring, evicted in
+//! the order in which they came. It passes over a page that was touched since the hand was there
+//! last, once.
 //!
 //! A page arrives with its bit clear: the touch that brings it in does not count.
 

@@ -1,15 +1,19 @@
-//! Linux's two lists for anonymous memory, with refault distance (`mm/vmscan.c`, `mm/workingset.c`; Weiner 2013).
+//! Linux's two lists for anonymous memory, with refault distance (`mm/vmscan.c`, `mm/workingset.c`;
+//! Weiner 2013).
 //!
-//! A page arrives on the inactive list with its accessed bit set, since the fault maps it young. Reclaim looks at the tail
-//! of the inactive list (`folio_check_references`): a page with its accessed bit clear goes; one with the bit set is marked
-//! *referenced* and sent round once more, and if it carried the mark already it becomes active. When the inactive list is
-//! low, the tail of the active list is deactivated, touched or not; the mark stays, so that one touch suffices the next
-//! time.
+//! A page arrives on the inactive list with its accessed bit set, since the fault maps it young.
+//! Reclaim looks at the tail of the inactive list (`folio_check_references`): a page with its
+//! accessed bit clear goes; one with the bit set is marked *referenced* and sent round once more,
+//! and if it carried the mark already it becomes active. When the inactive list is low, the tail of
+//! the active list is deactivated, touched or not; the mark stays, so that one touch suffices the
+//! next time.
 //!
-//! An eviction leaves the reading of a clock that counts evictions and activations. A page that comes back after no more
-//! ticks than there are active pages becomes active at once: the anonymous half of the rule, there being no files here.
+//! An eviction leaves the reading of a clock that counts evictions and activations. A page that
+//! comes back after no more ticks than there are active pages becomes active at once: the anonymous
+//! half of the rule, there being no files here.
 //!
-//! Left out: batches of 32 pages, several processors' vectors of pages on their way to the lists, priorities.
+//! Left out: batches of 32 pages, several processors' vectors of pages on their way to the lists,
+//! priorities.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};

@@ -1,11 +1,13 @@
-//! LIRS (Jiang and Zhang, LIRS: an efficient low inter-reference recency set replacement policy, SIGMETRICS 2002). Pages are
-//! ranked by their *reuse distance*: the pages touched between their last two touches. Those with low ones (LIR) have
-//! ninety-nine hundredths of the memory, the others (HIR) pass through the rest, a queue.
+//! LIRS (Jiang and Zhang, LIRS: an efficient low inter-reference recency set replacement policy,
+//! SIGMETRICS 2002). Pages are ranked by their *reuse distance*: the pages touched between their
+//! last two touches. Those with low ones (LIR) have ninety-nine hundredths of the memory, the
+//! others (HIR) pass through the rest, a queue.
 //!
-//! The stack has pages by their last touch, down to the LIR page that was not touched for longest: a HIR page that is touched while it
-//! is on the stack, in memory or not, has a lower reuse distance than that LIR page's recency and takes its place. HIR pages below the last LIR page say
-//! nothing more and are taken off (*pruning*). The paper does not bound the HIR pages on the stack that are out of memory, and
-//! neither does this: there are no more than distinct pages.
+//! The stack has pages by their last touch, down to the LIR page that was not touched for longest:
+//! a HIR page that is touched while it is on the stack, in memory or not, has a lower reuse
+//! distance than that LIR page's recency and takes its place. HIR pages below the last LIR page say
+//! nothing more and are taken off (*pruning*). The paper does not bound the HIR pages on the stack
+//! that are out of memory, and neither does this: there are no more than distinct pages.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};

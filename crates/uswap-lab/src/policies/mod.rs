@@ -1,5 +1,5 @@
-//! The policies by name: a policy of the lab is a file of this folder and a line here. Those of the engine are here,
-//! too, by the registry of `uswap-core`.
+//! The policies by name: a policy of the lab is a file of this folder and a line here. Those of the
+//! engine are here, too, by the registry of `uswap-core`.
 
 #[cfg(test)]
 #[path = "tests/properties.rs"]
@@ -19,10 +19,10 @@ pub use uswap::Uswap;
 /// What the engine's own policy is called in help texts.
 const ENGINE: &str = "the engine's own code, which sees faults and soft faults only";
 
-/// `Name = file::Type SEES "name", "what it is";` for each policy, made into its module, its name, its help and its
-/// simulator. SEES is `accesses` for a [`Policy`], which has `new(distinct, capacity)`, and `faults` for a
-/// [`FaultPolicy`](crate::pager::FaultPolicy), which has `new(distinct)`; `future` is for what knows the trace
-/// beforehand.
+/// `Name = file::Type SEES "name", "what it is";` for each policy, made into its module, its name,
+/// its help and its simulator. SEES is `accesses` for a [`Policy`], which has
+/// `new(distinct, capacity)`, and `faults` for a [`FaultPolicy`](crate::pager::FaultPolicy), which
+/// has `new(distinct)`; `future` is for what knows the trace beforehand.
 macro_rules! policies {
     ($($(#[$only:meta])* $kind:ident = $file:ident::$policy:ident $sees:ident $name:literal, $about:literal;)+) => {
         $($(#[$only])* mod $file;)+
@@ -100,7 +100,8 @@ policies! {
 pub struct Knowledge {
     /// Pages are numbered from zero up to this.
     pub distinct: usize,
-    /// For each access the index of the next one of the same page, or [`NEVER`]; empty if `opt` was not asked for.
+    /// For each access the index of the next one of the same page, or [`NEVER`]; empty if `opt` was
+    /// not asked for.
     pub next_uses: Arc<Vec<u32>>,
 }
 

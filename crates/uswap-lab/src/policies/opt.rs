@@ -1,8 +1,10 @@
-//! OPT: the page that is used again last goes (Belady, A study of replacement algorithms, 1966). No policy that brings in
-//! what it misses can miss less; it is the floor of every comparison and cannot be built.
+//! OPT: the page that is used again last goes (Belady, A study of replacement algorithms, 1966). No
+//! policy that brings in what it misses can miss less; it is the floor of every comparison and
+//! cannot be built.
 //!
-//! Held pages lie in a heap by their next use. A page that is touched gets a new entry; its old one names a moment that
-//! has passed and sinks to the bottom, where it is dropped when such entries make up half of the heap.
+//! Held pages lie in a heap by their next use. A page that is touched gets a new entry; its old one
+//! names a moment that has passed and sinks to the bottom, where it is dropped when such entries
+//! make up half of the heap.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -25,13 +27,14 @@ pub struct Opt {
 }
 
 impl Opt {
-    /// A memory of `capacity` pages for a trace of `distinct` ones. `next_uses[i]` is the index of the next access of the
-    /// page that access `i` touches, or [`NEVER`].
+    /// A memory of `capacity` pages for a trace of `distinct` ones. `next_uses[i]` is the index of
+    /// the next access of the page that access `i` touches, or [`NEVER`].
     pub fn new(distinct: usize, capacity: usize, next_uses: Arc<Vec<u32>>) -> Self {
         Self { next_uses, time: 0, heap: BinaryHeap::new(), uses: vec![None; distinct], held: 0, capacity }
     }
 
-    /// The first of the heap is the entry of a held page: all that do not count any more name moments that have passed.
+    /// The first of the heap is the entry of a held page: all that do not count any more name
+    /// moments that have passed.
     fn evict(&mut self) {
         if let Some((_, page)) = self.heap.pop() {
             self.uses[page as usize] = None;

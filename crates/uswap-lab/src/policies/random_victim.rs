@@ -1,4 +1,5 @@
-//! A policy that only tests know: any page goes. It shows what a new policy takes, and holds what must hold of all.
+//! A policy that only tests know: any page goes. It shows what a new policy takes, and holds what
+//! must hold of all.
 
 use crate::policy::{AccessOutcome, Policy};
 

@@ -1,7 +1,8 @@
-//! S3-FIFO (Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, algorithm 1). A page arrives on a small FIFO,
-//! a tenth of the memory. Touched twice there it goes on to the main FIFO, else it leaves and its name is remembered for
-//! as long as the main queue has pages; a page that returns meanwhile arrives on the main queue. There each touch, three at
-//! most, buys a round.
+//! S3-FIFO (Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, algorithm 1).
+//! A page arrives on a small FIFO, a tenth of the memory. Touched twice there it goes on to the
+//! main FIFO, else it leaves and its name is remembered for as long as the main queue has pages; a
+//! page that returns meanwhile arrives on the main queue. There each touch, three at most, buys a
+//! round.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};

@@ -1,10 +1,11 @@
 //! Two lists with staged pages: segmented FIFO as in VAX/VMS (Turner and Levy, Segmented FIFO page
 //! replacement, SIGMETRICS 1981), with the refault distance of `mm/workingset.c`.
 //!
-//! This is what the engine did before its working sets (0.1.0), kept to compare with: a page goes from the head of the
-//! inactive list to the staged ones, a thirty-second of the memory; touched there it becomes active; the oldest staged page is
-//! evicted when room is wanted; one that returns within a distance no larger than the resident set becomes active. The
-//! page words are those of `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
+//! This is what the engine did before its working sets (0.1.0), kept to compare with: a page goes
+//! from the head of the inactive list to the staged ones, a thirty-second of the memory; touched
+//! there it becomes active; the oldest staged page is evicted when room is wanted; one that returns
+//! within a distance no larger than the resident set becomes active. The page words are those of
+//! `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
 
 use uswap_core::page::word::{PageState, PageWord};
 

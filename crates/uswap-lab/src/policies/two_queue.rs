@@ -1,7 +1,8 @@
-//! 2Q, the full version (Johnson and Shasha, 2Q: a low overhead high performance buffer management replacement algorithm,
-//! VLDB 1994). A page arrives on A1in, a FIFO whose hits count for nothing; of what leaves it the name is remembered in
-//! A1out; a page that returns while it is remembered goes to Am, an LRU list. Sizes as the authors suggest: A1in a quarter of the
-//! memory, A1out as many names as half of the memory has pages.
+//! 2Q, the full version (Johnson and Shasha, 2Q: a low overhead high performance buffer management
+//! replacement algorithm, VLDB 1994). A page arrives on A1in, a FIFO whose hits count for nothing;
+//! of what leaves it the name is remembered in A1out; a page that returns while it is remembered
+//! goes to Am, an LRU list. Sizes as the authors suggest: A1in a quarter of the memory, A1out as
+//! many names as half of the memory has pages.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};

@@ -1,7 +1,7 @@
-//! The engine's policies: those of `uswap-core`, the code that runs, driven by the same trait and as the engine drives
-//! them (`evict.rs`, `install.rs`). Left out: trays of 64 pages and the floor under the staged pages that follows from
-//! them, watermarks, readahead. With [`AccessBits`] instead of soft faults it is what the engine's own would be on a
-//! kernel that notes accesses.
+//! The engine's policies: those of `uswap-core`, the code that runs, driven by the same trait and
+//! as the engine drives them (`evict.rs`, `install.rs`). Left out: trays of 64 pages and the floor
+//! under the staged pages that follows from them, watermarks, readahead. With [`AccessBits`]
+//! instead of soft faults it is what the engine's own would be on a kernel that notes accesses.
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::table::PageTable;

@@ -28,7 +28,8 @@ fn stretch(distinct: u32) -> impl Strategy<Value = Vec<u32>> {
     ]
 }
 
-/// Traces of pages below `distinct`, at most `longest` accesses: random ones, rounds, repeats, small hot sets.
+/// Traces of pages below `distinct`, at most `longest` accesses: random ones, rounds, repeats,
+/// small hot sets.
 pub fn trace(distinct: u32, longest: usize) -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(stretch(distinct), 1..12).prop_map(move |stretches| {
         let mut pages = stretches.concat();

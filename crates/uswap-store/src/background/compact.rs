@@ -1,10 +1,11 @@
 //! Emptying thin slabs of the pool by moving their objects into the holes of fuller ones.
 //!
-//! Objects leave the pool in LRU order, not in the order of their slabs, so slabs thin out and hold memory that stores
-//! nothing. Each object in the pool begins with its id: the one who moves it finds the entry to change.
+//! Objects leave the pool in LRU order, not in the order of their slabs, so slabs thin out and hold
+//! memory that stores nothing. Each object in the pool begins with its id: the one who moves it
+//! finds the entry to change.
 //!
-//! What was chosen may be freed, written or moved by another before its turn comes. An object is moved under the lock of its
-//! shard, and only if its entry still names the place that was chosen.
+//! What was chosen may be freed, written or moved by another before its turn comes. An object is
+//! moved under the lock of its shard, and only if its entry still names the place that was chosen.
 
 use uswap_core::Handle;
 use uswap_core::util::growth::{Growth, during};
@@ -18,9 +19,11 @@ use crate::store::Store;
 
 /// More than one byte in so many of the pool is a hole: worth a compaction when there is time.
 const THIN: u64 = 64;
-/// The same where it should not wait: what a crowd of processes frees is not all taken by what it stores next.
+/// The same where it should not wait: what a crowd of processes frees is not all taken by what it
+/// stores next.
 const QUITE_THIN: u64 = 32;
-/// The same when room is needed at once, and a batch written to a device makes more of it than moving many objects for a page.
+/// The same when room is needed at once, and a batch written to a device makes more of it than
+/// moving many objects for a page.
 const VERY_THIN: u64 = 8;
 
 /// The id that an object in the pool begins with.

@@ -1,15 +1,18 @@
 //! Draining: everything leaves a device while programs run (`swapoff`).
 //!
-//! The device takes no more pages: none is written to it, and no page that is evicted again is taken for its copy there. Each
-//! object on it, packed or not, is put into the pool if it is compressed and there is
-//! room, else on another device ([`crate::moving`]); copies that are only cached are given up. What neither has room for is
-//! not read here but left to those whose pages they are: brought back into memory its objects lose their last reference.
-//! Once the device has been closed a reader that looked an object up before looks again and finds the new place.
+//! The device takes no more pages: none is written to it, and no page that is evicted again is
+//! taken for its copy there. Each object on it, packed or not, is put into the pool if it is
+//! compressed and there is room, else on another device ([`crate::moving`]); copies that are only
+//! cached are given up. What neither has room for is not read here but left to those whose pages
+//! they are: brought back into memory its objects lose their last reference. Once the device has
+//! been closed a reader that looked an object up before looks again and finds the new place.
 //!
-//! **Whether it fits** is looked at beforehand ([`DrainRoom`]). A page that does not compress cannot go to the pool, a compressed
-//! one takes a whole page in memory, and one that several processes have takes a page for each.
+//! **Whether it fits** is looked at beforehand ([`DrainRoom`]). A page that does not compress
+//! cannot go to the pool, a compressed one takes a whole page in memory, and one that several
+//! processes have takes a page for each.
 //!
-//! What cannot be read stays where it is: the device can then not be closed, and its other pages are safe.
+//! What cannot be read stays where it is: the device can then not be closed, and its other pages
+//! are safe.
 
 use uswap_core::PAGE_SIZE;
 use uswap_device::{Device, News};
@@ -68,7 +71,8 @@ impl Holdings {
         self.whole + self.compressed()
     }
 
-    /// Whether all of it can go: to the pool what it takes, then to other devices, and the rest as it comes to memory.
+    /// Whether all of it can go: to the pool what it takes, then to other devices, and the rest as
+    /// it comes to memory.
     fn fits(&self, room: &DrainRoom) -> bool {
         let left = self.slots().saturating_sub(room.pool + room.devices);
         left == 0 || (self.pages * left).div_ceil(self.slots()) <= room.memory
@@ -105,7 +109,8 @@ impl Drain {
 }
 
 impl Store {
-    /// Adds a device; those of higher priority are used first. `None` when there were too many in the life of the store.
+    /// Adds a device; those of higher priority are used first. `None` when there were too many in
+    /// the life of the store.
     pub fn add_device(&self, device: Box<dyn Device>, priority: i32) -> Option<u8> {
         let added = self.devices.add(device, priority);
         self.unstall();
@@ -117,8 +122,8 @@ impl Store {
         self.devices.news(tell);
     }
 
-    /// Begins to drain the device of this name: it takes no more pages. So many pages could come back into `memory`, pool
-    /// and programs together.
+    /// Begins to drain the device of this name: it takes no more pages. So many pages could come
+    /// back into `memory`, pool and programs together.
     ///
     /// # Errors
     /// [`DrainRefusal`]; then nothing is changed.

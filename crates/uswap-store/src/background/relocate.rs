@@ -1,11 +1,13 @@
-//! Moving stored pages away from where they lie on a device: for a swapoff ([`crate::background::drain`]) and to free thin slots
-//! ([`crate::background::repack`]).
+//! Moving stored pages away from where they lie on a device: for a swapoff
+//! ([`crate::background::drain`]) and to free thin slots ([`crate::background::repack`]).
 //!
-//! Each page is read, verified, and written elsewhere or put into the pool. Then its entry is changed, if it still names
-//! the place and the checksum that were read. Should the object have been freed meanwhile and another one with the same
-//! content have come to the same place, the new copy is right for that one too, since it was verified against it.
-//! A reader that looked the object up before reads the old place. Its bytes stay as long as the slot is in no other hands;
-//! afterwards the reader finds them wrong, looks again, and finds the new place ([`Store::load_blocking`]).
+//! Each page is read, verified, and written elsewhere or put into the pool. Then its entry is
+//! changed, if it still names the place and the checksum that were read. Should the object have
+//! been freed meanwhile and another one with the same content have come to the same place, the new
+//! copy is right for that one too, since it was verified against it. A reader that looked the
+//! object up before reads the old place. Its bytes stay as long as the slot is in no other hands;
+//! afterwards the reader finds them wrong, looks again, and finds the new place
+//! ([`Store::load_blocking`]).
 //!
 //! What cannot be read stays where it is.
 
@@ -97,8 +99,8 @@ impl Mover {
 }
 
 impl Store {
-    /// Puts the next objects on the device that are `wanted` into `mover`, after at most `looks` entries. Copies that are only cached are given up on the
-    /// way.
+    /// Puts the next objects on the device that are `wanted` into `mover`, after at most `looks`
+    /// entries. Copies that are only cached are given up on the way.
     pub(crate) fn find_next(
         &self,
         device: u8,
@@ -131,8 +133,8 @@ impl Store {
         Next { given_up, round_done: next.is_none() && mover.shard == 0 }
     }
 
-    /// Moves the pages of `mover`, which lie on `device`: with `to_pool` into the pool what it takes, the rest to devices.
-    /// May wait for devices.
+    /// Moves the pages of `mover`, which lie on `device`: with `to_pool` into the pool what it
+    /// takes, the rest to devices. May wait for devices.
     pub(crate) fn move_pages(&self, device: u8, mover: &mut Mover, to_pool: bool) -> Moved {
         debug_assert!(mover.pages.len() <= BATCH);
         let mut report = Moved::default();
@@ -199,8 +201,8 @@ impl Store {
         report.refused += (mover.batched.len() - mover.extents.len()) as u32;
     }
 
-    /// The page lies in `new` too. Its entry changes over if it still names the old place; else the object was freed
-    /// meanwhile, or its copy given up.
+    /// The page lies in `new` too. Its entry changes over if it still names the old place; else the
+    /// object was freed meanwhile, or its copy given up.
     fn settle_moved(&self, page: &LeavingObject, new: ObjectPlace) {
         let (shard, index) = self.split(page.id);
         let mut guard = self.shards[shard].lock();

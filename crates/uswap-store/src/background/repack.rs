@@ -1,17 +1,21 @@
 //! Freeing thin slots: what still lives in them moves together into other ones.
 //!
-//! Objects that share a slot die at different times, and a slot is free only when the last one has gone. With packs that
-//! are refilled by nobody this could, at worst, leave one small object in each slot. So when slots are short (less than a
-//! quarter of them is left, or the disk is full) and less than half of the room of all slots with packs is alive, the table
-//! of objects is gone through step by step, and what touches a slot that is less than half alive is written anew, in packs.
-//! Copies that are only cached are given up instead. Each object moved frees more room than it takes: a slot that is left
-//! was less than half alive, one that is written is full, or, on devices that read whole pages only, more than half full in the mean.
+//! Objects that share a slot die at different times, and a slot is free only when the last one has
+//! gone. With packs that are refilled by nobody this could, at worst, leave one small object in
+//! each slot. So when slots are short (less than a quarter of them is left, or the disk is full)
+//! and less than half of the room of all slots with packs is alive, the table of objects is gone
+//! through step by step, and what touches a slot that is less than half alive is written anew, in
+//! packs. Copies that are only cached are given up instead. Each object moved frees more room than
+//! it takes: a slot that is left was less than half alive, one that is written is full, or, on
+//! devices that read whole pages only, more than half full in the mean.
 //!
-//! When the last slots are in sight, less is enough ([`crate::background::squeeze`]): an eighth of the room must be lost, and slots that are
-//! not more alive than the mean are thin. A round that frees no slot counts as one that moved nothing then.
+//! When the last slots are in sight, less is enough ([`crate::background::squeeze`]): an eighth of
+//! the room must be lost, and slots that are not more alive than the mean are thin. A round that
+//! frees no slot counts as one that moved nothing then.
 //!
-//! The condition holds for averages, so as long as it holds there is something to move. A step is bounded in objects and in
-//! entries looked at; who calls waits a while after a round that freed nothing (what could not be read stays).
+//! The condition holds for averages, so as long as it holds there is something to move. A step is
+//! bounded in objects and in entries looked at; who calls waits a while after a round that freed
+//! nothing (what could not be read stays).
 
 use crate::background::relocate::Mover;
 use crate::background::squeeze::Taker;
@@ -62,8 +66,8 @@ impl Repacker {
 }
 
 impl Store {
-    /// Whether slots are short and thin ones hold room: then [`repack`](Self::repack) should be called until this is false
-    /// or a round has freed nothing.
+    /// Whether slots are short and thin ones hold room: then [`repack`](Self::repack) should be
+    /// called until this is false or a round has freed nothing.
     pub fn needs_repack(&self) -> bool {
         self.device_to_repack().is_some()
     }

@@ -1,14 +1,19 @@
-//! Squeezing: before a page is refused because all devices are full, room is made out of slots with packs.
+//! Squeezing: before a page is refused because all devices are full, room is made out of slots with
+//! packs.
 //!
-//! Repacking ([`crate::background::repack`]) begins while there is time and looks at slots that are less than half alive. A device can be full
-//! though all its slots are two thirds alive: a third of it is lost. So who finds no room squeezes: objects in slots that are not
-//! more alive than the mean are written anew, until there is room for a batch, an eighth of the packs' room or less is
-//! lost, or a bound is reached. The same is done ahead of time, by whoever repacks, when less than a sixteenth of the slots is left.
+//! Repacking ([`crate::background::repack`]) begins while there is time and looks at slots that are
+//! less than half alive. A device can be full though all its slots are two thirds alive: a third of
+//! it is lost. So who finds no room squeezes: objects in slots that are not more alive than the
+//! mean are written anew, until there is room for a batch, an eighth of the packs' room or less is
+//! lost, or a bound is reached. The same is done ahead of time, by whoever repacks, when less than
+//! a sixteenth of the slots is left.
 //!
-//! **The reserve.** What moves needs a place before it gives up its own. So the last slots of a device that holds packs are
-//! handed out to who repacks only ([`Taker::Repacker`]); of a device without packs everybody has the last slot.
+//! **The reserve.** What moves needs a place before it gives up its own. So the last slots of a
+//! device that holds packs are handed out to who repacks only ([`Taker::Repacker`]); of a device
+//! without packs everybody has the last slot.
 //!
-//! One thread squeezes at a time: it takes the working memory, and who finds none does not wait. No lock is held meanwhile.
+//! One thread squeezes at a time: it takes the working memory, and who finds none does not wait. No
+//! lock is held meanwhile.
 
 use crate::background::repack::Repacker;
 use crate::path::put::IO_PAGES;
@@ -29,7 +34,8 @@ pub(crate) enum Taker {
 }
 
 impl Store {
-    /// Makes room on devices; `false`: there is none to be made, or somebody else is at it. May wait for devices.
+    /// Makes room on devices; `false`: there is none to be made, or somebody else is at it. May
+    /// wait for devices.
     pub(crate) fn squeeze(&self) -> bool {
         if self.squeezes_not() {
             return false;

@@ -1,14 +1,16 @@
 //! Writeback: from the tail of the pool's LRU to a device, in batches of contiguous slots.
 //!
-//! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %. A step does the
-//! cheapest thing that makes room: give up cached copies, else empty thin slabs by moving what is in them while holes take
-//! more than an eighth of the pool, else write one batch. Pages are written as they are compressed, packed one behind the other
-//! ([`crate::outgoing`]) in the order in which they were stored: what was evicted together lies together, and one read brings
-//! several.
+//! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %.
+//! A step does the cheapest thing that makes room: give up cached copies, else empty thin slabs by
+//! moving what is in them while holes take more than an eighth of the pool, else write one batch.
+//! Pages are written as they are compressed, packed one behind the other ([`crate::outgoing`]) in
+//! the order in which they were stored: what was evicted together lies together, and one read
+//! brings several.
 //!
-//! During the write an object stays in the pool and readable, marked `writing` so that nobody else frees or moves its
-//! copy. Who releases the last reference meanwhile leaves the entry with `refs == 0`; the writer then frees both
-//! copies. A loaded object gets a second chance: it is passed by once before it is written.
+//! During the write an object stays in the pool and readable, marked `writing` so that nobody else
+//! frees or moves its copy. Who releases the last reference meanwhile leaves the entry with
+//! `refs == 0`; the writer then frees both copies. A loaded object gets a second chance: it is
+//! passed by once before it is written.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -67,7 +69,8 @@ struct Victim {
     handle: Handle,
 }
 
-/// The working memory of a writeback thread (512 KiB and lists; as much again and a half once something is repacked).
+/// The working memory of a writeback thread (512 KiB and lists; as much again and a half once
+/// something is repacked).
 pub struct WritebackScratch {
     batch: WriteBatch,
     victims: Vec<Victim>,
@@ -102,7 +105,8 @@ impl WritebackScratch {
 }
 
 impl Store {
-    /// Whether [`writeback`](Self::writeback) should be called, again and again until this is false.
+    /// Whether [`writeback`](Self::writeback) should be called, again and again until this is
+    /// false.
     pub fn needs_writeback(&self) -> bool {
         let percent = if self.writing_back.load(Relaxed) { LOW_PERCENT } else { HIGH_PERCENT };
         self.above(percent) && !self.stalled.load(Relaxed)
@@ -113,8 +117,8 @@ impl Store {
         self.pool_bytes() * 100 > limit * percent
     }
 
-    /// One step of making room in the pool, down to 90 % of its limit. May wait for a device write. Several threads
-    /// may do it at once.
+    /// One step of making room in the pool, down to 90 % of its limit. May wait for a device write.
+    /// Several threads may do it at once.
     pub fn writeback(&self, scratch: &mut WritebackScratch) -> WritebackReport {
         let mut report = WritebackReport::default();
         let before = self.pool_bytes();
@@ -137,19 +141,20 @@ impl Store {
         report
     }
 
-    /// Gives the room of freed slots back to the devices, some clusters per call; returns the slots discarded.
+    /// Gives the room of freed slots back to the devices, some clusters per call; returns the slots
+    /// discarded.
     pub fn trim(&self) -> u32 {
         self.devices.trim()
     }
 
-    /// Gives memory of the table of objects back to the system that a peak has left empty; returns the pieces. To be called now and
-    /// then.
+    /// Gives memory of the table of objects back to the system that a peak has left empty; returns
+    /// the pieces. To be called now and then.
     pub fn trim_table(&self) -> u32 {
         self.shards.iter().map(|shard| shard.lock().trim()).sum()
     }
 
-    /// Devices that ran out of room before they ran out of slots are tried again. To be called now and then: nothing
-    /// tells when a full disk has room again.
+    /// Devices that ran out of room before they ran out of slots are tried again. To be called now
+    /// and then: nothing tells when a full disk has room again.
     pub fn retry_room(&self) {
         self.devices.thaw();
         self.unstall();
@@ -176,8 +181,8 @@ impl Store {
         self.settle(scratch);
     }
 
-    /// Collects a batch from the tails of the shards and copies it. A second round is for when everything had been loaded
-    /// since the last look.
+    /// Collects a batch from the tails of the shards and copies it. A second round is for when
+    /// everything had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
         let shards = self.shards_in_turn(SHARDS);
         for round in 0..2 {
@@ -211,7 +216,8 @@ impl Store {
         }
     }
 
-    /// After the write: objects that were written move to their places, the others go back into the LRU.
+    /// After the write: objects that were written move to their places, the others go back into the
+    /// LRU.
     fn settle(&self, scratch: &mut WritebackScratch) {
         scratch.handles.clear();
         for (i, victim) in scratch.victims.iter().enumerate() {

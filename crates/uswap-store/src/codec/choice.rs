@@ -1,4 +1,5 @@
-//! Compressors as users name them: names and levels, errors and help, all of them from the registry.
+//! Compressors as users name them: names and levels, errors and help, all of them from the
+//! registry.
 
 use std::fmt;
 use std::str::FromStr;

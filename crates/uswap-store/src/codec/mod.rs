@@ -1,11 +1,13 @@
-//! Compressors behind one trait, without an allocation for each page. A compressor is a file with a [`Codec`] and a line
-//! of the registry below; names, errors, help, tests and the figures of the benchmarks follow from the registry.
+//! Compressors behind one trait, without an allocation for each page. A compressor is a file with a
+//! [`Codec`] and a line of the registry below; names, errors, help, tests and the figures of the
+//! benchmarks follow from the registry.
 //!
 //! ```text
 //! object in the pool:     | id: u32 | codec: u8 | compressed bytes ... |
 //! object on a device:               | codec: u8 | compressed bytes ... |      4096 bytes: a page as it is, no codec
 //! ```
-//! The codec byte says who expands an object, so the compressor may change while objects of the one before are stored.
+//! The codec byte says who expands an object, so the compressor may change while objects of the one
+//! before are stored.
 //!
 //! A compressing thread owns its contexts ([`Compressor`]).
 
@@ -15,8 +17,8 @@ use uswap_core::{PAGE_SIZE, PageBuf};
 
 pub use choice::Compression;
 
-/// Compressed pages longer than this, codec byte included, save too little to be worth the pool's memory and a
-/// decompression.
+/// Compressed pages longer than this, codec byte included, save too little to be worth the pool's
+/// memory and a decompression.
 pub(crate) const MAX_COMPRESSED: usize = PAGE_SIZE * 3 / 4;
 
 /// Bytes before the compressed ones in the pool: the object's id, so that a moved object is found.
@@ -25,8 +27,9 @@ pub(crate) const TAG: usize = 4;
 /// Room for the worst case of all.
 const OUTPUT: usize = TAG + 1 + max_output(REGISTRY);
 
-/// A compressor. A value of it is the memory of one compressing thread, made before the thread's first page: no page
-/// allocates. What a C library allocates once for a thread may wait for the first page.
+/// A compressor. A value of it is the memory of one compressing thread, made before the thread's
+/// first page: no page allocates. What a C library allocates once for a thread may wait for the
+/// first page.
 trait Codec: Default {
     /// What its objects begin with; no other codec has the same.
     const ID: u8;
@@ -49,7 +52,8 @@ trait Codec: Default {
         Ok(())
     }
 
-    /// Compresses into `out`, which has room for the worst case; returns the length, `None` when it failed.
+    /// Compresses into `out`, which has room for the worst case; returns the length, `None` when it
+    /// failed.
     fn compress(&mut self, page: &PageBuf, level: u8, out: &mut [u8]) -> Option<usize>;
 
     /// Fills `out` with the page; false when `bytes` are none. Bytes from a device may be anything.
@@ -93,7 +97,8 @@ impl Info {
 }
 
 impl Compression {
-    /// The codec's byte, then the level. Only the store that runs keeps it: an object has the codec's byte alone.
+    /// The codec's byte, then the level. Only the store that runs keeps it: an object has the
+    /// codec's byte alone.
     pub(crate) fn to_bits(self) -> u16 {
         u16::from_be_bytes([self.id, self.level])
     }
@@ -104,7 +109,8 @@ impl Compression {
         Self { id, level }
     }
 
-    /// Makes what any thread needs in order to expand pages of this compressor. To be done before the first is stored.
+    /// Makes what any thread needs in order to expand pages of this compressor. To be done before
+    /// the first is stored.
     ///
     /// # Errors
     /// For the user: no memory.
@@ -192,7 +198,8 @@ const fn ids_differ(registry: &[Info]) -> bool {
 
 const _: () = assert!(ids_differ(REGISTRY), "two codecs have the same id");
 
-/// The registry: the modules of the codecs, what is known of them, a thread's memory for them, and who is called.
+/// The registry: the modules of the codecs, what is known of them, a thread's memory for them, and
+/// who is called.
 macro_rules! codecs {
     ($($(#[$only:meta])? $file:ident::$codec:ident,)+) => {
         $($(#[$only])? mod $file;)+

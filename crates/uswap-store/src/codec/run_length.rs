@@ -1,4 +1,5 @@
-//! A toy for the tests: runs of one byte. A compressor takes one file, this one, and one line of the registry.
+//! A toy for the tests: runs of one byte. A compressor takes one file, this one, and one line of
+//! the registry.
 //!
 //! ```text
 //! | 0x00..=0x7f: n | n + 1 bytes as they are ... |      | 0x80..=0xff: n | the byte of a run of n - 126 |

@@ -1,4 +1,5 @@
-//! What holds for every compressor of the registry. The toy (`run_length.rs`), of which nothing else knows, is one.
+//! What holds for every compressor of the registry. The toy (`run_length.rs`), of which nothing
+//! else knows, is one.
 
 use uswap_core::PageHasher;
 use uswap_device::RamDevice;
@@ -61,7 +62,8 @@ fn garbage_is_refused_not_trusted() {
     }
 }
 
-/// What is cut, lengthened or flipped is no page, or another one, which its hash tells; it is never out of bounds.
+/// What is cut, lengthened or flipped is no page, or another one, which its hash tells; it is never
+/// out of bounds.
 #[test]
 fn damaged_objects_are_no_panic() {
     let (mut codec, mut back) = (Compressor::new(), [0; PAGE_SIZE]);
@@ -153,7 +155,8 @@ fn store(compression: Compression) -> Store {
     .expect("address space")
 }
 
-/// Each one alone: pages are stored, written back, and come back right from the pool and from the device.
+/// Each one alone: pages are stored, written back, and come back right from the pool and from the
+/// device.
 #[test]
 fn a_store_works_with_each_compressor() {
     for by in Compression::each() {

@@ -1,9 +1,10 @@
 //! Zstandard. Its contexts come from the C library.
 //!
-//! The context of a compressing thread is made when the thread meets its first page for zstd, and serves every level;
-//! where there is no memory for it the page counts as one whose compression failed, and goes to a device as it is.
-//! Expanding needs a context too (94 KiB): each thread makes one when it meets its first such page, and where it cannot
-//! it waits for the one that was made when zstd was chosen.
+//! The context of a compressing thread is made when the thread meets its first page for zstd, and
+//! serves every level; where there is no memory for it the page counts as one whose compression
+//! failed, and goes to a device as it is. Expanding needs a context too (94 KiB): each thread makes
+//! one when it meets its first such page, and where it cannot it waits for the one that was made
+//! when zstd was chosen.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;

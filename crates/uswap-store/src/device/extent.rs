@@ -5,10 +5,11 @@
 //! | length, bytes ........ | length, bytes ... | length, bytes .... .... | length, bytes ... | unused |
 //! 0                        18                  31                  64 = 0
 //! ```
-//! A page that is not compressed fills its slot, from unit 0 on. A compressed object is the number of its bytes (2 bytes,
-//! little endian) and the bytes, filled up to a whole unit. It may go on in the next slot of the same device, so that an
-//! object costs no more than its bytes and half a unit; never further, because it is shorter than a slot. On devices that
-//! read whole pages only it does not go on, but begins in the next slot.
+//! A page that is not compressed fills its slot, from unit 0 on. A compressed object is the number
+//! of its bytes (2 bytes, little endian) and the bytes, filled up to a whole unit. It may go on in
+//! the next slot of the same device, so that an object costs no more than its bytes and half a
+//! unit; never further, because it is shorter than a slot. On devices that read whole pages only it
+//! does not go on, but begins in the next slot.
 
 use std::ops::Range;
 
@@ -72,7 +73,8 @@ pub(crate) fn pack(bytes: &[u8], to: &mut [u8]) -> usize {
     units
 }
 
-/// The bytes of the object in `units` as read from a device: a whole page, or a compressed object. `None`: damaged.
+/// The bytes of the object in `units` as read from a device: a whole page, or a compressed object.
+/// `None`: damaged.
 pub(crate) fn unpack(units: &[u8]) -> Option<&[u8]> {
     if units.len() == PAGE_SIZE {
         return Some(units);

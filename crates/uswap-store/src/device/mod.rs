@@ -1,8 +1,9 @@
-//! The swap devices of a store: slots, the order in which they are used, error latches, coming and going.
+//! The swap devices of a store: slots, the order in which they are used, error latches, coming and
+//! going.
 //!
-//! Pages go to the device of the highest priority that takes them; those of equal priority take turns, batch by batch,
-//! so that neighbours stay together. A device keeps its number for the life of the store, since objects name it; one
-//! that has gone leaves its place empty.
+//! Pages go to the device of the highest priority that takes them; those of equal priority take
+//! turns, batch by batch, so that neighbours stay together. A device keeps its number for the life
+//! of the store, since objects name it; one that has gone leaves its place empty.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -104,8 +105,8 @@ impl SwapDevice {
         self.device.read().is_some()
     }
 
-    /// Reads one object; its units are in `io` then. `again`: what came was wrong, and is read from another copy if there is
-    /// one.
+    /// Reads one object; its units are in `io` then. `again`: what came was wrong, and is read from
+    /// another copy if there is one.
     ///
     /// # Panics
     /// When `io` is shorter than two pages.
@@ -121,9 +122,10 @@ impl SwapDevice {
         Ok(&io[start..start + extent.units as usize * UNIT])
     }
 
-    /// Reads the first ones of several objects, sorted by where they lie, as many as `io` and `plan` have room for: one at
-    /// least, if that is two pages. What lies in the same or in neighbouring sectors is read by one request. `plan` says
-    /// then of each where in `io` its units are, `None` if they could not be read: of a device that has gone.
+    /// Reads the first ones of several objects, sorted by where they lie, as many as `io` and
+    /// `plan` have room for: one at least, if that is two pages. What lies in the same or in
+    /// neighbouring sectors is read by one request. `plan` says then of each where in `io` its
+    /// units are, `None` if they could not be read: of a device that has gone.
     pub fn read_many(&self, extents: impl Iterator<Item = Extent>, plan: &mut ReadPlan, io: &mut [u8]) {
         let device = self.device();
         plan.make(extents, device.as_ref().map_or(PAGE_SIZE, |device| self.sector_of(&**device)), io.len());
@@ -164,7 +166,8 @@ impl SwapDevice {
         if self.rules.whole_pages.load(Relaxed) { PAGE_SIZE } else { device.sector() }
     }
 
-    /// Whether objects are to lie within slots: it reads whole pages, and what lies in two slots would cost two.
+    /// Whether objects are to lie within slots: it reads whole pages, and what lies in two slots
+    /// would cost two.
     fn wants_within(&self) -> bool {
         self.sector() == Some(PAGE_SIZE) && !self.rules.crossing.load(Relaxed)
     }
@@ -211,7 +214,8 @@ impl SwapDevice {
         !extent.is_page()
     }
 
-    /// Whether moving the object helps to free a slot; `squeezed`: not more alive than the mean is thin enough.
+    /// Whether moving the object helps to free a slot; `squeezed`: not more alive than the mean is
+    /// thin enough.
     pub fn is_in_thin_slot(&self, extent: &Extent, squeezed: bool) -> bool {
         let packs = &self.packs;
         !extent.is_page() && if squeezed { packs.is_in_mean_slot(extent) } else { packs.is_in_thin_slot(extent) }
@@ -221,7 +225,8 @@ impl SwapDevice {
         !self.latched.load(Relaxed) && !self.draining.load(SeqCst)
     }
 
-    /// Begins or ends draining. When it has begun no more slots are handed out, and none lie in caches.
+    /// Begins or ends draining. When it has begun no more slots are handed out, and none lie in
+    /// caches.
     pub fn set_draining(&self, draining: bool) {
         self.draining.store(draining, SeqCst);
         if draining { self.slots.stop() } else { self.slots.resume() }
@@ -253,8 +258,8 @@ impl SwapDevice {
         empty
     }
 
-    /// Writes pages from the start of `bytes` into slots of this device until all are written or one write failed;
-    /// the slots are appended to `slots`.
+    /// Writes pages from the start of `bytes` into slots of this device until all are written or
+    /// one write failed; the slots are appended to `slots`.
     fn write_pages(&self, bytes: &[u8], slots: &mut Vec<u32>, runs: &mut Vec<SlotRun>) {
         self.take_slots((bytes.len() / PAGE_SIZE) as u32, runs, Taker::Anybody);
         let mut rest = bytes;
@@ -272,8 +277,9 @@ impl SwapDevice {
         }
     }
 
-    /// Writes the objects of a batch from the one at `first` on into slots of this device until all are written, the slots
-    /// had are full, or one write failed. Appends where each lies to `extents`.
+    /// Writes the objects of a batch from the one at `first` on into slots of this device until all
+    /// are written, the slots had are full, or one write failed. Appends where each lies to
+    /// `extents`.
     fn write_objects(
         &self,
         index: u8,
@@ -497,15 +503,16 @@ impl SwapDevices {
         }
     }
 
-    /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and appends where each
-    /// went to `spots`: a prefix of the pages, all of them when there was room.
+    /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and
+    /// appends where each went to `spots`: a prefix of the pages, all of them when there was room.
     pub fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let mut written = 0;
         let mut turns = std::mem::take(&mut lists.turns);
         self.turns(&mut turns);
         for &index in &turns {
             let bay = self.bay(index);
-            // The second try is for a device that just found out that it has no new room: freed slots own theirs.
+            // The second try is for a device that just found out that it has no new room: freed
+            // slots own theirs.
             for _ in 0..2 {
                 if written == bytes.len() || !bay.usable() {
                     break;
@@ -519,8 +526,9 @@ impl SwapDevices {
         lists.turns = turns;
     }
 
-    /// Writes the objects of a batch in order to the first devices that take them, and appends where each went to
-    /// `extents`, from the one on that it ends before: a prefix of the objects, all of them when there was room.
+    /// Writes the objects of a batch in order to the first devices that take them, and appends
+    /// where each went to `extents`, from the one on that it ends before: a prefix of the objects,
+    /// all of them when there was room.
     pub fn write_objects(
         &self,
         batch: &mut WriteBatch,
@@ -532,7 +540,8 @@ impl SwapDevices {
         self.turns(&mut turns);
         for &index in &turns {
             let bay = self.bay(index);
-            // The second idle try is for a device that just found out that it has no new room: freed slots own theirs.
+            // The second idle try is for a device that just found out that it has no new room:
+            // freed slots own theirs.
             let mut idle = 0;
             while idle < 2 && extents.len() < batch.len() && bay.usable() {
                 let before = extents.len();

@@ -1,12 +1,14 @@
 //! How much of each slot of a device is alive, where several objects share it.
 //!
-//! Writeback writes compressed objects packed together ([`Extent`]); one object may touch two slots. For each slot a byte
-//! counts the units that living objects have in it. Whoever frees an object subtracts its units; when none is left the
-//! slot is free. Pages that fill a slot are not counted here: they own it.
+//! Writeback writes compressed objects packed together ([`Extent`]); one object may touch two
+//! slots. For each slot a byte counts the units that living objects have in it. Whoever frees an
+//! object subtracts its units; when none is left the slot is free. Pages that fill a slot are not
+//! counted here: they own it.
 //!
-//! A slot's byte belongs to who took the slot until the objects in it are named by entries, and from then on falls only.
-//! It reaches zero once, so exactly one thread frees the slot ([`Living`]): no lock is needed. The bytes lie in tables of a cluster
-//! each (512 bytes), made when the first pack is written there.
+//! A slot's byte belongs to who took the slot until the objects in it are named by entries, and
+//! from then on falls only. It reaches zero once, so exactly one thread frees the slot
+//! ([`Living`]): no lock is needed. The bytes lie in tables of a cluster each (512 bytes), made
+//! when the first pack is written there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

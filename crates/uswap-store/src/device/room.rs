@@ -1,4 +1,5 @@
-//! Which slots of a device are for whom, and when those with packs are to be made fewer ([`crate::background::repack`], [`crate::background::squeeze`]).
+//! Which slots of a device are for whom, and when those with packs are to be made fewer
+//! ([`crate::background::repack`], [`crate::background::squeeze`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,15 +14,17 @@ const RESERVE: u32 = 128;
 const MAX_LOST: u64 = 1 << 18;
 
 impl SwapDevice {
-    /// Whether slots are short and those with packs could do with half as many. Begins when less than a quarter of the
-    /// slots is left, or when so much is lost that the disk should not bear it.
+    /// Whether slots are short and those with packs could do with half as many. Begins when less
+    /// than a quarter of the slots is left, or when so much is lost that the disk should not bear
+    /// it.
     pub fn needs_repack(&self) -> bool {
         let packed = self.packs.figures();
         let is_short = self.slots.is_frozen() || self.slots_free() < self.slots.total() / 4;
         (is_short || packed.lost_slots() > MAX_LOST) && self.usable() && packed.is_thin()
     }
 
-    /// Whether slots can be had from those with packs, though not by half, and there is a place for what moves.
+    /// Whether slots can be had from those with packs, though not by half, and there is a place for
+    /// what moves.
     pub fn is_squeezable(&self) -> bool {
         self.usable() && self.packs.figures().is_loose() && self.slots.has_room()
     }
@@ -54,7 +57,8 @@ impl SwapDevice {
         self.usable() && self.slots.has_room() && self.room_of(Taker::Anybody) != Some(0)
     }
 
-    /// Takes slots. What others took at the same moment may have been the last before the reserve: then all are given back.
+    /// Takes slots. What others took at the same moment may have been the last before the reserve:
+    /// then all are given back.
     pub(super) fn take_slots(&self, count: u32, runs: &mut Vec<SlotRun>, taker: Taker) {
         runs.clear();
         let count = self.room_of(taker).map_or(count, |room| count.min(room));

@@ -1,14 +1,16 @@
-//! Objects on their way to a device: collected one after the other, then laid out into the runs of slots that were had.
+//! Objects on their way to a device: collected one after the other, then laid out into the runs of
+//! slots that were had.
 //!
-//! Objects of a batch follow one another without gaps as long as the slots do ([`crate::device::extent`]). At the end of a run a
-//! piece that does not fit any more begins the next run. A whole page begins a slot, and its neighbours in the batch leave
-//! the gap before it unused; whoever mixes the two puts the pages first or last.
+//! Objects of a batch follow one another without gaps as long as the slots do
+//! ([`crate::device::extent`]). At the end of a run a piece that does not fit any more begins the
+//! next run. A whole page begins a slot, and its neighbours in the batch leave the gap before it
+//! unused; whoever mixes the two puts the pages first or last.
 //!
-//! On a device that reads whole pages only, a compressed object that would go on in the next slot begins there, so that it
-//! costs a read of one page ([`WriteBatch::within`]).
+//! On a device that reads whole pages only, a compressed object that would go on in the next slot
+//! begins there, so that it costs a read of one page ([`WriteBatch::within`]).
 //!
-//! With packing off each object lies at the start of a slot of its own, which is how it was before packing and what packing
-//! is measured against.
+//! With packing off each object lies at the start of a slot of its own, which is how it was before
+//! packing and what packing is measured against.
 
 use uswap_core::PAGE_SIZE;
 use uswap_sys::AlignedBuf;

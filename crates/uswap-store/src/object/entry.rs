@@ -4,11 +4,12 @@
 //! check  64 bits of the page's hash; of a page that is one word repeated: that word, from which the page is made anew
 //! word   0..3 kind    3..7 references    7..11 of them cached    11..32 detail    32..64 slot or handle
 //! ```
-//! `detail` is the device (8 bits), the offset in the slot and the number of units less one (6 bits each), or two flags of the
-//! pool. No object knows its neighbours in a list: in which order copies go is a matter of chunks of objects (`table.rs`).
+//! `detail` is the device (8 bits), the offset in the slot and the number of units less one (6 bits
+//! each), or two flags of the pool. No object knows its neighbours in a list: in which order copies
+//! go is a matter of chunks of objects (`table.rs`).
 //!
-//! The counts of references are the use counts of the slots: the swap map. Counts that do not fit into 4 bits lie
-//! in a table beside ([`EntryCounts`], `table.rs`), and [`OVERFLOW`] says so.
+//! The counts of references are the use counts of the slots: the swap map. Counts that do not fit
+//! into 4 bits lie in a table beside ([`EntryCounts`], `table.rs`), and [`OVERFLOW`] says so.
 
 use uswap_core::Handle;
 

@@ -1,7 +1,8 @@
 //! The entries of a shard's objects, and the order in which their copies may go.
 //!
-//! Entries lie in chunks of 64 that never move, so that growing never copies under the lock. An entry with a copy is a
-//! member of at most one list, chosen by its state alone (`TableEntry::home`):
+//! Entries lie in chunks of 64 that never move, so that growing never copies under the lock. An
+//! entry with a copy is a member of at most one list, chosen by its state alone
+//! (`TableEntry::home`):
 //!
 //! | copy | all references cached | list |
 //! |---|---|---|
@@ -10,17 +11,19 @@
 //! | device | yes | `DeviceCached`: may be given up |
 //! | any other, or being written back | | none |
 //!
-//! **Order by chunks.** Links for each object would cost as much as its place. Objects that are stored one after the other
-//! lie in one chunk, from its beginning on, so the order of chunks is the order of objects but for 64 neighbours. A chunk has a bit for each
-//! member of a list, and hangs in a list as long as it has members there. Writeback goes through the chunk at the
-//! tail, passes by what was loaded since the last time, takes the rest, and moves the chunk to the head (the CLOCK of
-//! Corbato 1968, with chunks for its hand). A new object that fills a hole among older ones would go with them: it
-//! counts as loaded once.
+//! **Order by chunks.** Links for each object would cost as much as its place. Objects that are
+//! stored one after the other lie in one chunk, from its beginning on, so the order of chunks is
+//! the order of objects but for 64 neighbours. A chunk has a bit for each member of a list, and
+//! hangs in a list as long as it has members there. Writeback goes through the chunk at the tail,
+//! passes by what was loaded since the last time, takes the rest, and moves the chunk to the head
+//! (the CLOCK of Corbato 1968, with chunks for its hand). A new object that fills a hole among
+//! older ones would go with them: it counts as loaded once.
 //!
-//! Holes are filled before a chunk is begun: first those of the chunk that is being filled, then those of the chunk that
-//! has had one for the longest time. Chunks in which nothing is left are holes like others, until [`Shard::trim`] gives
-//! them back to the system; their numbers are used again when a chunk is begun, the lowest first. Counts of references that do not fit into an entry lie in a map beside (`crowded`), which is
-//! empty but for pages that many forks share.
+//! Holes are filled before a chunk is begun: first those of the chunk that is being filled, then
+//! those of the chunk that has had one for the longest time. Chunks in which nothing is left are
+//! holes like others, until [`Shard::trim`] gives them back to the system; their numbers are used
+//! again when a chunk is begun, the lowest first. Counts of references that do not fit into an
+//! entry lie in a map beside (`crowded`), which is empty but for pages that many forks share.
 
 use std::collections::HashMap;
 
@@ -48,10 +51,12 @@ pub(crate) enum EntryList {
     None,
 }
 
-/// What is known of one object. `refs` counts all references, `cached` those of them that are cached.
+/// What is known of one object. `refs` counts all references, `cached` those of them that are
+/// cached.
 #[derive(Clone, Copy)]
 pub(crate) struct TableEntry {
-    /// The checksum of the page ([`uswap_core::PageHash::check`]); of a repeated word it means nothing.
+    /// The checksum of the page ([`uswap_core::PageHash::check`]); of a repeated word it means
+    /// nothing.
     pub check: u64,
     pub refs: u64,
     pub cached: u64,
@@ -188,8 +193,8 @@ impl Shard {
         Some(number as u32)
     }
 
-    /// Gives chunks in which nothing is left back to the system, but for one to each eight that are in use: those are
-    /// wanted again as objects come and go. Returns how many went.
+    /// Gives chunks in which nothing is left back to the system, but for one to each eight that are
+    /// in use: those are wanted again as objects come and go. Returns how many went.
     pub fn trim(&mut self) -> u32 {
         let is_empty = |chunk: &Option<Box<EntryChunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
         let empty = self.chunks.iter().filter(|chunk| is_empty(chunk)).count();
@@ -259,8 +264,9 @@ impl Shard {
         }
     }
 
-    /// Objects whose copy lies on `device` where `wanted` says, among the entries from `from` on: at most `most` of them,
-    /// from at most `looks` entries. Returns where to go on, `None` at the end.
+    /// Objects whose copy lies on `device` where `wanted` says, among the entries from `from` on:
+    /// at most `most` of them, from at most `looks` entries. Returns where to go on, `None` at the
+    /// end.
     pub fn on_device(
         &self,
         device: u8,
@@ -297,8 +303,9 @@ impl Shard {
         }
     }
 
-    /// Adds to the counts of references and of cached ones. When no reference is left the entry becomes vacant and
-    /// the copy is returned to be freed, except during a write: then the writer finds `refs == 0` and does it.
+    /// Adds to the counts of references and of cached ones. When no reference is left the entry
+    /// becomes vacant and the copy is returned to be freed, except during a write: then the writer
+    /// finds `refs == 0` and does it.
     #[must_use]
     pub fn add_refs(&mut self, index: u32, refs: i64, cached: i64) -> Option<ObjectPlace> {
         let entry = self.entry(index);
@@ -336,7 +343,8 @@ impl Shard {
         (number != NONE).then(|| number * CHUNK as u32 + self.chunk(number).members[list as usize].trailing_zeros())
     }
 
-    /// The next object for writeback: not loaded since it was last looked at. `None` also after `looks` that were.
+    /// The next object for writeback: not loaded since it was last looked at. `None` also after
+    /// `looks` that were.
     pub fn next_victim(&mut self, looks: usize) -> Option<u32> {
         let lru = EntryList::Lru as usize;
         let mut looked = 0;
@@ -461,7 +469,8 @@ mod tests {
         Some(index)
     }
 
-    /// What was stored first goes first, what was loaded meanwhile after all that was there when it was passed by.
+    /// What was stored first goes first, what was loaded meanwhile after all that was there when it
+    /// was passed by.
     #[test]
     fn writeback_passes_by_what_was_loaded_and_comes_back_to_it() {
         let mut shard = Shard::new();
@@ -484,7 +493,8 @@ mod tests {
         assert_eq!(shard.next_victim(2), Some(ids[0]));
     }
 
-    /// Holes are filled before the table grows, and what comes to lie among older objects does not go with them.
+    /// Holes are filled before the table grows, and what comes to lie among older objects does not
+    /// go with them.
     #[test]
     fn holes_among_older_objects_are_filled_first() {
         let mut shard = Shard::new();
@@ -518,7 +528,8 @@ mod tests {
         assert_eq!(shard.insert(1, pool(2), 2048), Some(all[9]));
     }
 
-    /// What a peak took goes back, but for the chunk that is being filled; the numbers are used again.
+    /// What a peak took goes back, but for the chunk that is being filled; the numbers are used
+    /// again.
     #[test]
     fn chunks_in_which_nothing_is_left_go_back() {
         let mut shard = Shard::new();
@@ -577,7 +588,8 @@ mod tests {
         assert_eq!(shard.vacate(id), writing);
     }
 
-    /// More references than an entry can count: by turns in the entry and beside, with no trace in the end.
+    /// More references than an entry can count: by turns in the entry and beside, with no trace in
+    /// the end.
     #[test]
     fn counts_overflow_into_the_map_and_come_back() {
         let mut shard = Shard::new();

@@ -1,7 +1,9 @@
-//! Loading pages: from memory at once, from devices by one read or a batch of reads, every page verified.
+//! Loading pages: from memory at once, from devices by one read or a batch of reads, every page
+//! verified.
 //!
-//! A page that is wrong is first looked up again: it may have been moved while it was read, and its old place have been
-//! given to others ([`crate::moving`]). Only one that still is where it was read counts as damaged.
+//! A page that is wrong is first looked up again: it may have been moved while it was read, and its
+//! old place have been given to others ([`crate::moving`]). Only one that still is where it was
+//! read counts as damaged.
 //!
 //! Nothing here allocates: what pages need on their way in is made before ([`LoadScratch`]).
 
@@ -41,8 +43,8 @@ impl Spot {
         self.end - self.start == PAGE_SIZE as u64
     }
 
-    /// Whether a read of `before` brings the beginning of this one for next to nothing: it lies behind it, in the same slot or right
-    /// where it ends.
+    /// Whether a read of `before` brings the beginning of this one for next to nothing: it lies
+    /// behind it, in the same slot or right where it ends.
     pub fn is_read_with(&self, before: &Self) -> bool {
         let reach = before.start..=before.end.next_multiple_of(PAGE_SIZE as u64);
         self.device == before.device && reach.contains(&self.start)
@@ -90,7 +92,8 @@ impl Store {
     /// Loads without ever waiting for a device.
     ///
     /// # Errors
-    /// [`LoadError::Gone`] when the copy was given up; [`LoadError::Checksum`] when the pool's bytes are damaged.
+    /// [`LoadError::Gone`] when the copy was given up; [`LoadError::Checksum`] when the pool's
+    /// bytes are damaged.
     pub fn load(&self, id: ObjectId, out: &mut PageBuf) -> Result<Load, LoadError> {
         self.load_memory(id, out).map(|wanted| if wanted.is_none() { Load::Ready } else { Load::OnDevice })
     }
@@ -123,9 +126,9 @@ impl Store {
         self.shards[shard].lock().entry(index).place == ObjectPlace::Device(*extent)
     }
 
-    /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time, one that was moved
-    /// meanwhile as often as that happens, within bounds. The caller has a reference; with a cached one only, the page may
-    /// be `Gone` while it is read.
+    /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time,
+    /// one that was moved meanwhile as often as that happens, within bounds. The caller has a
+    /// reference; with a cached one only, the page may be `Gone` while it is read.
     ///
     /// # Errors
     /// [`LoadError`]; `out` is then undefined.
@@ -172,8 +175,8 @@ impl Store {
         }
     }
 
-    /// Loads several pages, reading from each device in batches. `results` receives one result per id, in order;
-    /// pages whose result is an error are undefined.
+    /// Loads several pages, reading from each device in batches. `results` receives one result per
+    /// id, in order; pages whose result is an error are undefined.
     ///
     /// # Panics
     /// When `ids` and `outs` differ in length.
@@ -223,8 +226,9 @@ impl Store {
         }
     }
 
-    /// Reads some pages of one device, sorted by where they lie: the first ones, one at least, as the plan in `scratch` says
-    /// then. Says which are good; the others of them are to be tried alone.
+    /// Reads some pages of one device, sorted by where they lie: the first ones, one at least, as
+    /// the plan in `scratch` says then. Says which are good; the others of them are to be tried
+    /// alone.
     fn read_batch(
         &self,
         wanted: &[Wanted],

@@ -1,8 +1,9 @@
-//! Loading pages to where they shall be: what a reader of the engine does, without a copy and without allocating.
+//! Loading pages to where they shall be: what a reader of the engine does, without a copy and
+//! without allocating.
 //!
-//! A page that lies on a device as it is (one slot, not compressed) is read straight to its place; neighbours in neighbouring
-//! slots come by one request, and all requests to a device are handed over at once, so that one round trip serves them.
-//! Compressed pages take the way of `load.rs`.
+//! A page that lies on a device as it is (one slot, not compressed) is read straight to its place;
+//! neighbours in neighbouring slots come by one request, and all requests to a device are handed
+//! over at once, so that one round trip serves them. Compressed pages take the way of `load.rs`.
 
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_device::{DeviceClass, ReadRequest};
@@ -49,8 +50,8 @@ impl Store {
         self.bay(device).is_networked()
     }
 
-    /// Loads pages, the n-th into the n-th page of `bytes` (page aligned), waiting for devices. The bytes of a page whose
-    /// result is an error are undefined. The caller has references.
+    /// Loads pages, the n-th into the n-th page of `bytes` (page aligned), waiting for devices. The
+    /// bytes of a page whose result is an error are undefined. The caller has references.
     ///
     /// # Panics
     /// When `bytes` is shorter than the pages.
@@ -146,7 +147,8 @@ impl Store {
         }
     }
 
-    /// Verifies a page that was read to its place. One that is wrong may have been moved meanwhile: it is looked up again.
+    /// Verifies a page that was read to its place. One that is wrong may have been moved meanwhile:
+    /// it is looked up again.
     pub(crate) fn is_right(&self, wanted: &Wanted, page: &PageBuf) -> bool {
         add(&self.counters.pswpin, 1);
         self.hasher.hash(page).check() == wanted.check

@@ -1,5 +1,6 @@
-//! Storing pages: into memory if they compress and there is room, else straight to a device. What compresses and finds no
-//! room in the pool goes there compressed and packed, as writeback would write it; what does not compress fills a slot.
+//! Storing pages: into memory if they compress and there is room, else straight to a device. What
+//! compresses and finds no room in the pool goes there compressed and packed, as writeback would
+//! write it; what does not compress fills a slot.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -20,8 +21,8 @@ use crate::store::Store;
 
 /// Pages that the I/O buffer of a worker holds.
 pub(crate) const IO_PAGES: usize = 128;
-/// Pages that a worker puts into one shard before it goes on to the next: neighbours stay together, so that writeback
-/// gives them neighbouring slots.
+/// Pages that a worker puts into one shard before it goes on to the next: neighbours stay together,
+/// so that writeback gives them neighbouring slots.
 const SHARD_STAY: u32 = 64;
 /// Cached copies given up at once, and how often, when a page finds no room.
 const GIVE_UP: u32 = 32;
@@ -29,9 +30,11 @@ const GIVE_UP_ROUNDS: usize = 4;
 
 /// What keeps a page out of the memory tier.
 enum Leaves {
-    /// It does not compress, or the compressor failed, or it is one word repeated and was `refused` an entry.
+    /// It does not compress, or the compressor failed, or it is one word repeated and was `refused`
+    /// an entry.
     Whole { refused: bool },
-    /// There is no room. It is compressed, and waits in [`Scratch::outgoing`] to be written in a pack.
+    /// There is no room. It is compressed, and waits in [`Scratch::outgoing`] to be written in a
+    /// pack.
     Compressed,
 }
 
@@ -45,14 +48,16 @@ struct Outbound {
     refused: bool,
 }
 
-/// The working memory of one thread that puts and loads (about a MiB, most of it touched only when used).
+/// The working memory of one thread that puts and loads (about a MiB, most of it touched only when
+/// used).
 pub struct Scratch {
     codec: Compressor,
     pub(crate) io: AlignedBuf,
     /// Pages staged in `io` to be written as they are.
     staged: Vec<Outbound>,
     spots: Vec<DeviceSpot>,
-    /// Compressed pages on their way to a device, and of each its position in the batch and its hash.
+    /// Compressed pages on their way to a device, and of each its position in the batch and its
+    /// hash.
     outgoing: WriteBatch,
     spilled: Vec<Outbound>,
     extents: Vec<Extent>,
@@ -120,8 +125,8 @@ impl Scratch {
 }
 
 impl Store {
-    /// Stores a page whose hash is known, as a new object with one authoritative reference. May wait for a device
-    /// write when the page does not compress or the pool is full.
+    /// Stores a page whose hash is known, as a new object with one authoritative reference. May
+    /// wait for a device write when the page does not compress or the pool is full.
     ///
     /// # Errors
     /// [`PutError::Full`]: the page is stored nowhere.
@@ -138,8 +143,8 @@ impl Store {
         result
     }
 
-    /// Stores several pages; `out` receives one result per page, in order. Those that go to a device are written
-    /// together to contiguous slots.
+    /// Stores several pages; `out` receives one result per page, in order. Those that go to a
+    /// device are written together to contiguous slots.
     pub fn put_batch(
         &self,
         pages: &[(&PageBuf, PageHash)],
@@ -229,7 +234,8 @@ impl Store {
         Some(self.join(shard, index))
     }
 
-    /// An entry for an object with one authoritative reference. A page that was refused one before is counted already.
+    /// An entry for an object with one authoritative reference. A page that was refused one before
+    /// is counted already.
     fn enter(&self, shard: &mut Shard, hash: PageHash, place: ObjectPlace, refused: bool) -> Option<u32> {
         let fails = self.faults.entry.hits();
         let index = if fails { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
@@ -237,7 +243,8 @@ impl Store {
         index
     }
 
-    /// `bytes` begins with room for the tag. The error says whether it was refused an entry, which is counted then.
+    /// `bytes` begins with room for the tag. The error says whether it was refused an entry, which
+    /// is counted then.
     fn put_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Result<ObjectId, bool> {
         match self.insert_in_pool(shard, hash, bytes, false) {
             Ok(id) => return Ok(id),
@@ -318,8 +325,8 @@ impl Store {
         scratch.staged.clear();
     }
 
-    /// Writes the compressed pages that found no room in the pool to devices, calls `done` for each that got there, and
-    /// forgets all.
+    /// Writes the compressed pages that found no room in the pool to devices, calls `done` for each
+    /// that got there, and forgets all.
     fn write_spilled(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         scratch.extents.clear();
         self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
@@ -346,8 +353,9 @@ impl Store {
         scratch.spilled.clear();
     }
 
-    /// Writes a prefix of the objects of a batch, from the one on that `extents` ends before, to devices and appends where they lie;
-    /// cached copies there are given up before objects are left.
+    /// Writes a prefix of the objects of a batch, from the one on that `extents` ends before, to
+    /// devices and appends where they lie; cached copies there are given up before objects are
+    /// left.
     pub(crate) fn write_objects(
         &self,
         batch: &mut WriteBatch,
@@ -367,8 +375,8 @@ impl Store {
         }
     }
 
-    /// Writes a prefix of the pages of `bytes` to devices and appends where they lie to `spots`; cached copies there are given up
-    /// before pages are left.
+    /// Writes a prefix of the pages of `bytes` to devices and appends where they lie to `spots`;
+    /// cached copies there are given up before pages are left.
     pub(crate) fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let before = spots.len();
         self.devices.write_pages(bytes, spots, lists);

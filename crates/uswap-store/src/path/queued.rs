@@ -1,9 +1,11 @@
-//! Loading pages by one request that nobody waits for: where the bytes lie, and what became of them.
+//! Loading pages by one request that nobody waits for: where the bytes lie, and what became of
+//! them.
 //!
-//! Only what one request brings is read so: pages that are not compressed and lie in neighbouring slots, which come straight to
-//! their places, or compressed ones that lie side by side, which come to the end of the buffer and are expanded to its
-//! beginning. Between request and answer an object may move; so it is looked up again, and whatever is not as expected is
-//! left to [`Store::load_pages`], which tries again and judges.
+//! Only what one request brings is read so: pages that are not compressed and lie in neighbouring
+//! slots, which come straight to their places, or compressed ones that lie side by side, which come
+//! to the end of the buffer and are expanded to its beginning. Between request and answer an object
+//! may move; so it is looked up again, and whatever is not as expected is left to
+//! [`Store::load_pages`], which tries again and judges.
 
 use uswap_core::PAGE_SIZE;
 use uswap_device::ReadQueue;
@@ -38,7 +40,8 @@ impl Store {
         self.bay(device).read_queue()
     }
 
-    /// The request that brings these pages into a buffer of `room` bytes. `None`: no single one does.
+    /// The request that brings these pages into a buffer of `room` bytes. `None`: no single one
+    /// does.
     pub fn plan_queued(&self, pages: &[PageLoad], room: usize) -> Option<QueuedLoad> {
         let first = self.wanted_of(pages.first()?.id)?.extent;
         let (mut end, mut last) = (first.bytes().start, first.bytes().start);
@@ -60,8 +63,9 @@ impl Store {
         Some(QueuedLoad { device: first.device, slot, skip, length, at, whole: first.is_page() })
     }
 
-    /// Takes what the request brought: each page lies at its place in `bytes` then, verified, or its result is an error
-    /// that says no more than that [`load_pages`](Self::load_pages) shall look. `true`: all are there.
+    /// Takes what the request brought: each page lies at its place in `bytes` then, verified, or
+    /// its result is an error that says no more than that [`load_pages`](Self::load_pages) shall
+    /// look. `true`: all are there.
     pub fn accept_queued(&self, load: &QueuedLoad, pages: &mut [PageLoad], bytes: &mut [u8]) -> bool {
         self.bay(load.device).note_read(load.length);
         let (outs, read) = bytes.split_at_mut(if load.whole { load.length } else { load.at });

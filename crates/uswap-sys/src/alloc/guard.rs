@@ -8,8 +8,8 @@ use uswap_core::util::growth;
 /// The allocator of the binary. To be made its global one.
 pub struct GuardedAllocator;
 
-// SAFETY: every call goes to the system's allocator as it came; the question before it touches no memory of the caller's
-// and does not unwind (it returns or aborts).
+// SAFETY: every call goes to the system's allocator as it came; the question before it touches no
+// memory of the caller's and does not unwind (it returns or aborts).
 unsafe impl GlobalAlloc for GuardedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ask(layout.size());

@@ -3,7 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A desk at which one buffer at a time can lie. Its owner waits meanwhile; another thread may fill it.
+/// A desk at which one buffer at a time can lie. Its owner waits meanwhile; another thread may fill
+/// it.
 #[derive(Default)]
 pub struct Desk(Mutex<Option<Lent>>);
 
@@ -12,7 +13,8 @@ struct Lent {
     length: usize,
 }
 
-// SAFETY: the bytes belong to the lender, who does not touch them; they are reached under the desk's lock only.
+// SAFETY: the bytes belong to the lender, who does not touch them; they are reached under the
+// desk's lock only.
 unsafe impl Send for Lent {}
 
 /// Takes the buffer back, also when the lender panics.
@@ -42,12 +44,13 @@ impl Desk {
         work()
     }
 
-    /// Works on the buffer that lies there; `None` when none does. The lender cannot take it back meanwhile.
+    /// Works on the buffer that lies there; `None` when none does. The lender cannot take it back
+    /// meanwhile.
     pub fn fill<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let mut guard = self.lock();
         let lent = guard.as_mut()?;
-        // SAFETY: `lend` holds the only reference to these bytes and does not use it before it has taken the lock that
-        // we hold and removed the pointer; so they are alive and nobody else's.
+        // SAFETY: `lend` holds the only reference to these bytes and does not use it before it has
+        // taken the lock that we hold and removed the pointer; so they are alive and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts_mut(lent.start.as_ptr(), lent.length) };
         Some(work(bytes))
     }

@@ -1,4 +1,5 @@
-//! Memory of this process: reservations, tables of zeros, shared memory, lent buffers, the guarded allocator.
+//! Memory of this process: reservations, tables of zeros, shared memory, lent buffers, the guarded
+//! allocator.
 
 pub(crate) mod guard;
 pub mod heap;

@@ -1,4 +1,5 @@
-//! A reserved range of anonymous memory: costs address space until touched, and can be given back piece by piece.
+//! A reserved range of anonymous memory: costs address space until touched, and can be given back
+//! piece by piece.
 
 use std::io;
 use std::ops::Range;
@@ -7,7 +8,8 @@ use std::ptr::NonNull;
 /// MADV_DONTNEED that drops locked pages too (Linux 5.18).
 const MADV_DONTNEED_LOCKED: libc::c_int = 24;
 
-/// Private anonymous memory of fixed place and size. What was never written, or was released, reads as zero.
+/// Private anonymous memory of fixed place and size. What was never written, or was released, reads
+/// as zero.
 ///
 /// Huge pages are turned off for it, so that what is touched is what is paid for.
 pub struct Reservation {
@@ -29,20 +31,21 @@ impl Reservation {
         let length = length.max(1).next_multiple_of(4096);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing
+        // memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is the mapping just made. The advice changes no content; kernels without huge pages
-        // refuse it, which is as good.
+        // SAFETY: the range is the mapping just made. The advice changes no content; kernels
+        // without huge pages refuse it, which is as good.
         unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
         let start = NonNull::new(start.cast()).expect("mmap does not return null");
         Ok(Self { start, length })
     }
 
-    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be shorter), in one call. They are cut off
-    /// as they are taken.
+    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be
+    /// shorter), in one call. They are cut off as they are taken.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -58,8 +61,8 @@ impl Reservation {
     fn cut(&mut self, length: usize) -> Option<Self> {
         let length = length.min(self.length);
         let first = Self { start: self.start, length };
-        // SAFETY: `length` bytes of the mapping begin at `start`. From here on each of its bytes belongs to one of the two, and
-        // munmap takes any whole pages of a mapping.
+        // SAFETY: `length` bytes of the mapping begin at `start`. From here on each of its bytes
+        // belongs to one of the two, and munmap takes any whole pages of a mapping.
         self.start = unsafe { self.start.add(length) };
         self.length -= length;
         (length > 0).then_some(first)
@@ -72,7 +75,8 @@ impl Reservation {
 
     /// The whole range.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `length` readable bytes are mapped at `start` for the life of self, or none are; untouched ones read as zero.
+        // SAFETY: `length` readable bytes are mapped at `start` for the life of self, or none are;
+        // untouched ones read as zero.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
@@ -89,8 +93,8 @@ impl Reservation {
     pub fn release(&mut self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.length, "{range:?} is outside");
         assert!(range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096), "{range:?} is not whole pages");
-        // SAFETY: the range lies inside the mapping (asserted above), nobody borrows it (exclusive self), and
-        // private anonymous memory that is dropped reads as zero, which is a valid u8.
+        // SAFETY: the range lies inside the mapping (asserted above), nobody borrows it (exclusive
+        // self), and private anonymous memory that is dropped reads as zero, which is a valid u8.
         let rc =
             unsafe { libc::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), MADV_DONTNEED_LOCKED) };
         debug_assert_eq!(rc, 0, "madvise: {}", io::Error::last_os_error());
@@ -149,7 +153,8 @@ mod tests {
         assert_eq!((memory.bytes()[4096], memory.bytes()[2 * 4096]), (0, 9));
     }
 
-    /// The engine locks all its memory: what is released must go all the same, and what is not touched must not come.
+    /// The engine locks all its memory: what is released must go all the same, and what is not
+    /// touched must not come.
     #[test]
     fn locked_memory_is_released_too() {
         let pages = 64;

@@ -29,8 +29,8 @@ pub fn memfd_with(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> 
 
 /// A value made of atomics that lies in memory shared with another process.
 ///
-/// `T` must be valid for every bit pattern and change only through atomics, which [`SharedValue::new`] has its
-/// callers promise by [`SharedLayout`].
+/// `T` must be valid for every bit pattern and change only through atomics, which
+/// [`SharedValue::new`] has its callers promise by [`SharedLayout`].
 #[derive(Debug)]
 pub struct SharedValue<T: SharedLayout> {
     value: &'static T,
@@ -100,8 +100,8 @@ pub struct ControlPage {
     pub status: std::sync::atomic::AtomicU32,
     /// 1 while the command is stopped.
     pub stopped: std::sync::atomic::AtomicU32,
-    /// Signal by which the user asked the run to end after its command had ended already, or to let go of the program that
-    /// was attached to.
+    /// Signal by which the user asked the run to end after its command had ended already, or to let
+    /// go of the program that was attached to.
     pub end_requested: std::sync::atomic::AtomicU32,
     /// 1 while a program that was attached to may have memory with the engine.
     pub holds: std::sync::atomic::AtomicU32,

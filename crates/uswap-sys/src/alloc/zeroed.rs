@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicU32;
 /// `count` words, all zero. The pages of the table are not touched.
 pub fn atomic_words(count: usize) -> Box<[AtomicU32]> {
     let words = vec![0u32; count].into_boxed_slice();
-    // SAFETY: an AtomicU32 has size, alignment and valid values of a u32 (its documentation), and the box is handed over whole.
+    // SAFETY: an AtomicU32 has size, alignment and valid values of a u32 (its documentation), and
+    // the box is handed over whole.
     unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU32]) }
 }
 

@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use crate::alloc::reservation::Reservation;
 
-/// A byte buffer of fixed length that starts on a page boundary. It costs memory only where it was touched.
+/// A byte buffer of fixed length that starts on a page boundary. It costs memory only where it was
+/// touched.
 pub struct AlignedBuf {
     memory: Reservation,
     length: usize,

@@ -76,7 +76,8 @@ impl Poller {
         check_int(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
     }
 
-    /// Watches no more. Needed before closing: with a shared fd table another process may keep the file open.
+    /// Watches no more. Needed before closing: with a shared fd table another process may keep the
+    /// file open.
     pub fn remove(&self, fd: impl AsFd) {
         let none = std::ptr::null_mut();
         // SAFETY: both fds live.

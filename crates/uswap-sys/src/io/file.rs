@@ -20,7 +20,8 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<
 pub fn can_be_executed(file: &std::fs::File) -> bool {
     const LENGTH: usize = 4096;
     let (access, descriptor) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
-    // SAFETY: a fresh mapping where the kernel likes it, which nobody looks at and which is taken away again.
+    // SAFETY: a fresh mapping where the kernel likes it, which nobody looks at and which is taken
+    // away again.
     unsafe {
         let address = libc::mmap(std::ptr::null_mut(), LENGTH, access, libc::MAP_PRIVATE, descriptor, 0);
         address != libc::MAP_FAILED && libc::munmap(address, LENGTH) == 0
@@ -43,14 +44,15 @@ pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC)
 }
 
-/// What buffers, offsets and lengths of direct transfers of `file` must be multiples of, in bytes; `None` when the kernel
-/// (before 6.1) or the file system does not tell.
+/// What buffers, offsets and lengths of direct transfers of `file` must be multiples of, in bytes;
+/// `None` when the kernel (before 6.1) or the file system does not tell.
 ///
 /// # Errors
 /// What statx(2) says.
 pub fn direct_alignment(file: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut answer = MaybeUninit::<libc::statx>::zeroed();
-    // SAFETY: the path is an empty C string, `answer` has room for the structure that the call fills, the descriptor is open.
+    // SAFETY: the path is an empty C string, `answer` has room for the structure that the call
+    // fills, the descriptor is open.
     let rc = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, answer.as_mut_ptr())
     };

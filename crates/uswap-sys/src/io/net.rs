@@ -1,4 +1,5 @@
-//! What the standard library does not say about sockets: waiting for either direction, and options of TCP.
+//! What the standard library does not say about sockets: waiting for either direction, and options
+//! of TCP.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +7,8 @@ use std::time::Duration;
 
 use crate::check_int;
 
-/// What a socket is ready for. An error or the end of the connection counts as both: the next call tells it.
+/// What a socket is ready for. An error or the end of the connection counts as both: the next call
+/// tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketReady {
     /// A read does not wait.
@@ -15,8 +17,8 @@ pub struct SocketReady {
     pub write: bool,
 }
 
-/// Waits until the socket is ready for what is asked, at most `patience` (rounded up to milliseconds); nothing is ready then.
-/// A signal ends the wait early.
+/// Waits until the socket is ready for what is asked, at most `patience` (rounded up to
+/// milliseconds); nothing is ready then. A signal ends the wait early.
 ///
 /// # Errors
 /// Those of poll(2).
@@ -36,8 +38,8 @@ pub fn wait_ready(socket: impl AsFd, ask: SocketReady, patience: Duration) -> io
     })
 }
 
-/// Asks the kernel to notice a dead peer of a TCP connection: after ten idle seconds it is asked every five (tcp(7)), and
-/// bytes that are not acknowledged for `patience` end the connection.
+/// Asks the kernel to notice a dead peer of a TCP connection: after ten idle seconds it is asked
+/// every five (tcp(7)), and bytes that are not acknowledged for `patience` end the connection.
 ///
 /// # Errors
 /// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
@@ -50,7 +52,8 @@ pub fn notice_dead_peers(socket: impl AsFd, patience: Duration) -> io::Result<()
     set(&socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)
 }
 
-/// Acknowledges what came on a TCP connection now, not up to 40 ms later (TCP_QUICKACK, tcp(7); it does not last).
+/// Acknowledges what came on a TCP connection now, not up to 40 ms later (TCP_QUICKACK, tcp(7); it
+/// does not last).
 ///
 /// # Errors
 /// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
@@ -93,7 +96,8 @@ mod tests {
         assert!(asked(&theirs, reading).read);
     }
 
-    /// What a socket is ready for that is ready for something, also when signals for other tests come here.
+    /// What a socket is ready for that is ready for something, also when signals for other tests
+    /// come here.
     fn asked(socket: &UnixStream, ask: SocketReady) -> SocketReady {
         let waits = || wait_ready(socket, ask, Duration::from_secs(1)).expect("poll");
         (0..1000).map(|_| waits()).find(|ready| *ready != SocketReady::default()).expect("it is ready")

@@ -1,8 +1,9 @@
-//! Reads through io_uring that are under way while their thread does other things, with a safe face.
+//! Reads through io_uring that are under way while their thread does other things, with a safe
+//! face.
 //!
-//! A read takes its memory along: [`ReadRing::begin`] takes a [`Reservation`] and [`ReadRing::finished`] gives it back, so
-//! that nobody can look at memory into which the kernel still writes. What is under way when a ring is dropped is never
-//! given back.
+//! A read takes its memory along: [`ReadRing::begin`] takes a [`Reservation`] and
+//! [`ReadRing::finished`] gives it back, so that nobody can look at memory into which the kernel
+//! still writes. What is under way when a ring is dropped is never given back.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -22,7 +23,8 @@ pub struct FinishedRead {
     pub result: i32,
 }
 
-/// An io_uring instance for reads of one thread. It can be polled: it becomes readable when a read is over.
+/// An io_uring instance for reads of one thread. It can be polled: it becomes readable when a read
+/// is over.
 pub struct ReadRing {
     ring: IoUring,
     /// The memory of the reads under way, by their numbers.
@@ -42,8 +44,8 @@ impl ReadRing {
         Ok(Self { ring, places, waiting: false })
     }
 
-    /// Begins to read `length` bytes of `file` from `offset` on into `memory`, from its byte `at` on. Returns a number for
-    /// the read.
+    /// Begins to read `length` bytes of `file` from `offset` on into `memory`, from its byte `at`
+    /// on. Returns a number for the read.
     ///
     /// # Errors
     /// The memory, when as many reads are under way as there is room for.
@@ -62,10 +64,11 @@ impl ReadRing {
         let room = &mut memory.bytes_mut()[at..at + length];
         let read = opcode::Read::new(types::Fd(file.as_raw_fd()), room.as_mut_ptr(), length as u32);
         let entry = read.offset(offset).build().user_data(number as u64);
-        // SAFETY: the memory is moved to its place, which moves no byte of the mapping, and leaves it only when the read is
-        // over (`finished`) or never (`drop`). The kernel takes its own reference to the file when the entry is submitted, which
-        // is before this function returns, or the entry refers to a descriptor that may be closed by then: that read fails or
-        // reads what another file holds, into memory that is its own; its caller verifies what it gets.
+        // SAFETY: the memory is moved to its place, which moves no byte of the mapping, and leaves
+        // it only when the read is over (`finished`) or never (`drop`). The kernel takes its own
+        // reference to the file when the entry is submitted, which is before this function returns,
+        // or the entry refers to a descriptor that may be closed by then: that read fails or reads
+        // what another file holds, into memory that is its own; its caller verifies what it gets.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Err(memory);
         }
@@ -74,7 +77,8 @@ impl ReadRing {
         Ok(number as u32)
     }
 
-    /// Hands over what is queued. What the kernel does not take now is tried again by the next call.
+    /// Hands over what is queued. What the kernel does not take now is tried again by the next
+    /// call.
     fn submit(&mut self) {
         self.waiting = self.ring.submit().is_err();
     }

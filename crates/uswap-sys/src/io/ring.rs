@@ -1,8 +1,8 @@
 //! Batched file I/O through io_uring, with a safe face.
 //!
-//! [`IoRing::run`] borrows all buffers of a batch, submits, and returns only when every completion has come: the kernel
-//! never holds a buffer whose borrow has ended. If waiting itself fails for a reason that cannot pass, the process is
-//! aborted, because returning would break that promise.
+//! [`IoRing::run`] borrows all buffers of a batch, submits, and returns only when every completion
+//! has come: the kernel never holds a buffer whose borrow has ended. If waiting itself fails for a
+//! reason that cannot pass, the process is aborted, because returning would break that promise.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -66,8 +66,8 @@ impl IoRing {
         Ok(Self { ring: IoUring::new(depth.max(1))? })
     }
 
-    /// Performs all transfers on `fd` and waits for all of them. Each one's outcome is in its `result`; a short
-    /// transfer is not continued here.
+    /// Performs all transfers on `fd` and waits for all of them. Each one's outcome is in its
+    /// `result`; a short transfer is not continued here.
     pub fn run(&mut self, fd: BorrowedFd<'_>, ops: &mut [RingOp<'_>]) {
         let depth = self.ring.params().sq_entries() as usize;
         for batch in ops.chunks_mut(depth) {
@@ -75,12 +75,14 @@ impl IoRing {
         }
     }
 
-    /// `batch` fits the submission queue, which is empty here and on return, as is the completion queue.
+    /// `batch` fits the submission queue, which is empty here and on return, as is the completion
+    /// queue.
     fn run_batch(&mut self, fd: BorrowedFd<'_>, batch: &mut [RingOp<'_>]) {
         for (index, op) in batch.iter_mut().enumerate() {
             let entry = op.entry(fd, index);
-            // SAFETY: the entry's buffer is borrowed by `op` and its descriptor by `fd`; both borrows last until this
-            // function returns, which is after the completion of every entry (loop below).
+            // SAFETY: the entry's buffer is borrowed by `op` and its descriptor by `fd`; both
+            // borrows last until this function returns, which is after the completion of every
+            // entry (loop below).
             unsafe { self.ring.submission().push(&entry) }.expect("the batch fits the queue");
         }
         let mut pending = batch.len();

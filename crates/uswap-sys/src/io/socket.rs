@@ -12,7 +12,8 @@ const MAX_FDS: usize = 4;
 #[derive(Debug)]
 pub struct MessageSocket(OwnedFd);
 
-/// A listening SOCK_SEQPACKET socket without a name: it is reached through `/proc/PID/fd/N` of its inode.
+/// A listening SOCK_SEQPACKET socket without a name: it is reached through `/proc/PID/fd/N` of its
+/// inode.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -20,8 +21,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds to a name in `directory`, keeps the inode and removes the name at once. Unlike an abstract name the
-    /// inode is reached from other network namespaces too.
+    /// Binds to a name in `directory`, keeps the inode and removes the name at once. Unlike an
+    /// abstract name the inode is reached from other network namespaces too.
     ///
     /// # Errors
     /// Those of bind(2): a directory that cannot be written to, a path that is too long.

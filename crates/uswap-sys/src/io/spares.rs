@@ -53,7 +53,8 @@ impl Spares {
         self.held().clear();
     }
 
-    /// Takes back what is missing, if as many as `headroom` are left for others then; whether that is so.
+    /// Takes back what is missing, if as many as `headroom` are left for others then; whether that
+    /// is so.
     pub fn fill(&self, headroom: usize) -> bool {
         if self.are_given_up() {
             return false;
@@ -89,7 +90,8 @@ fn another() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether a call failed for want of descriptors or of memory for them, so that its failure says nothing else.
+/// Whether a call failed for want of descriptors or of memory for them, so that its failure says
+/// nothing else.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::check_int;
 
-/// Standard input without line editing and echo; Ctrl-C arrives as a key. What was in force comes back on drop.
+/// Standard input without line editing and echo; Ctrl-C arrives as a key. What was in force comes
+/// back on drop.
 pub struct Keys {
     /// Standard input without the library's buffer, which would hide keys from poll.
     input: File,

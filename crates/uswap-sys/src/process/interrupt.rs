@@ -1,4 +1,5 @@
-//! Signals that ask a program to end, remembered in a flag: for a program that has things to put back first.
+//! Signals that ask a program to end, remembered in a flag: for a program that has things to put
+//! back first.
 //!
 //! The signal mask is left alone, so children start with the mask this program was started with.
 
@@ -12,15 +13,15 @@ extern "C" fn remember(signal: libc::c_int) {
     ARRIVED.store(signal, SeqCst);
 }
 
-/// From now on SIGHUP, SIGINT, SIGQUIT and SIGTERM end nothing here and are told by [`arrived`]. A signal that was ignored
-/// when the program was started stays ignored.
+/// From now on SIGHUP, SIGINT, SIGQUIT and SIGTERM end nothing here and are told by [`arrived`]. A
+/// signal that was ignored when the program was started stays ignored.
 ///
 /// # Errors
 /// None on Linux.
 pub fn remember_requests_to_end() -> io::Result<()> {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-        // SAFETY: both structures are valid and zero is a valid value of each field; the handler only stores to an
-        // atomic, which is allowed in a signal handler.
+        // SAFETY: both structures are valid and zero is a valid value of each field; the handler
+        // only stores to an atomic, which is allowed in a signal handler.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             crate::check_int(libc::sigaction(signal, std::ptr::null(), &raw mut before))?;
@@ -44,16 +45,18 @@ pub fn arrived() -> Option<i32> {
     }
 }
 
-/// What this process ignores of SIGHUP, SIGINT and SIGQUIT (as shells have background jobs do, and nohup) the programs that
-/// it starts from now on do not: a signal that is ignored stays so in a new program, and one with a handler is given its
-/// default back. This process goes on as if it ignored them.
+/// What this process ignores of SIGHUP, SIGINT and SIGQUIT (as shells have background jobs do, and
+/// nohup) the programs that it starts from now on do not: a signal that is ignored stays so in a
+/// new program, and one with a handler is given its default back. This process goes on as if it
+/// ignored them.
 ///
 /// # Errors
 /// None on Linux.
 pub fn heed_in_children() -> io::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-        // SAFETY: both structures are valid and zero is a valid value of each field; the handler does nothing.
+        // SAFETY: both structures are valid and zero is a valid value of each field; the handler
+        // does nothing.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             crate::check_int(libc::sigaction(signal, std::ptr::null(), &raw mut action))?;

@@ -1,9 +1,12 @@
-//! Leashes: a process ends when nobody holds the other end any more, whatever its threads are waiting for.
+//! Leashes: a process ends when nobody holds the other end any more, whatever its threads are
+//! waiting for.
 //!
-//! The other end is a pipe's, into which nobody ever writes; each leash is a reading end with an owner and a signal of its own
-//! (F_SETOWN_EX, F_SETSIG). While it is *fastened* (O_ASYNC) the kernel sends SIGKILL to its process once the last writing end
-//! is closed (`pipe_release` in fs/pipe.c). The reading end must be open somewhere for that: in the process itself, in a table
-//! that its exec closes. What it is set to belongs to the open file, so whoever has a copy can fasten and loosen it.
+//! The other end is a pipe's, into which nobody ever writes; each leash is a reading end with an
+//! owner and a signal of its own (F_SETOWN_EX, F_SETSIG). While it is *fastened* (O_ASYNC) the
+//! kernel sends SIGKILL to its process once the last writing end is closed (`pipe_release` in
+//! fs/pipe.c). The reading end must be open somewhere for that: in the process itself, in a table
+//! that its exec closes. What it is set to belongs to the open file, so whoever has a copy can
+//! fasten and loosen it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -85,7 +88,8 @@ impl KillOnClose {
     }
 
     fn set(&self, flags: libc::c_int) {
-        // SAFETY: no pointers. It could fail for want of a few bytes of kernel memory, which are never refused.
+        // SAFETY: no pointers. It could fail for want of a few bytes of kernel memory, which are
+        // never refused.
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETFL, flags) };
     }
 }
@@ -103,7 +107,8 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::{Mutex, MutexGuard};
 
-    /// A process that another test forks at the wrong moment would hold the post as long as it lives.
+    /// A process that another test forks at the wrong moment would hold the post as long as it
+    /// lives.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {

@@ -40,8 +40,8 @@ pub enum ChildChange {
     Continued,
 }
 
-/// Forks a child that shares this process's fd table: a descriptor opened by one is open in both, and stays open while
-/// either lives. Memory is copied as by fork.
+/// Forks a child that shares this process's fd table: a descriptor opened by one is open in both,
+/// and stays open while either lives. Memory is copied as by fork.
 ///
 /// # Errors
 /// EAGAIN, ENOMEM.
@@ -51,12 +51,14 @@ pub enum ChildChange {
 pub fn fork_sharing_fds() -> io::Result<Fork> {
     assert_single_threaded();
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
-    // SAFETY: single-threaded, so the child's copy of memory is consistent; no stack is given, so it goes on here.
+    // SAFETY: single-threaded, so the child's copy of memory is consistent; no stack is given, so
+    // it goes on here.
     let pid = check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
     Ok(if pid == 0 { Fork::Child } else { Fork::Parent(pid as u32) })
 }
 
-/// Gives this process a table of descriptors of its own, with what is open now (tests of what sharing one is for).
+/// Gives this process a table of descriptors of its own, with what is open now (tests of what
+/// sharing one is for).
 ///
 /// # Errors
 /// ENOMEM, EMFILE.
@@ -90,8 +92,8 @@ pub fn leave_session() {
     unsafe { libc::setsid() };
 }
 
-/// Tells whoever waits at the other end that all is well, then speaks to nobody any more: the standard streams lead
-/// nowhere.
+/// Tells whoever waits at the other end that all is well, then speaks to nobody any more: the
+/// standard streams lead nowhere.
 pub fn report_and_fall_silent(ready: &OwnedFd) {
     let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
     // SAFETY: one byte of ours; descriptors that are ours.
@@ -153,7 +155,8 @@ pub fn has_children() -> bool {
     !result.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
 }
 
-/// Processors that this process may use, as it was when it was first asked for: to find out reads files of the cgroup.
+/// Processors that this process may use, as it was when it was first asked for: to find out reads
+/// files of the cgroup.
 pub fn processors() -> usize {
     static PROCESSORS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
@@ -232,8 +235,8 @@ pub fn descriptor_of_thread(tid: u32, fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
 
-/// Processor time that all threads of a process have used, those that have ended too. Source: `CPUCLOCK_SCHED` of a
-/// process, as clock_getcpuclockid(3) makes it.
+/// Processor time that all threads of a process have used, those that have ended too. Source:
+/// `CPUCLOCK_SCHED` of a process, as clock_getcpuclockid(3) makes it.
 ///
 /// # Errors
 /// EINVAL: no such process.
@@ -265,9 +268,10 @@ pub fn raise_open_files() -> Option<ResourceLimit> {
     Some(before)
 }
 
-/// Makes the table of descriptors large enough for `count` of them, or for as many as the limit allows. It is to be called
-/// before the table is shared: to grow a shared one the kernel waits until no processor can read the old one any more
-/// (`expand_files` in fs/file.c, 8 to 17 ms seen), and whoever opens anything meanwhile waits along.
+/// Makes the table of descriptors large enough for `count` of them, or for as many as the limit
+/// allows. It is to be called before the table is shared: to grow a shared one the kernel waits
+/// until no processor can read the old one any more (`expand_files` in fs/file.c, 8 to 17 ms seen),
+/// and whoever opens anything meanwhile waits along.
 pub fn reserve_descriptors(count: u64) {
     let most = limit(libc::RLIMIT_NOFILE).map_or(0, |limit| limit.soft.min(count)) as libc::c_int;
     // SAFETY: no pointers. Standard error is only copied; if there is none nothing happens.
@@ -322,16 +326,17 @@ pub fn set_niceness_of(thread: u32, niceness: i32) -> bool {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, niceness) == 0 }
 }
 
-/// Whether this process may give its threads that niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on this thread, which
-/// has its own again afterwards.
+/// Whether this process may give its threads that niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on
+/// this thread, which has its own again afterwards.
 pub fn may_take_niceness(niceness: i32) -> bool {
     let Some(before) = niceness_of(0) else { return false };
     set_niceness_of(0, niceness) && set_niceness_of(0, before)
 }
 
-/// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those it starts: one that
-/// wakes up with a shorter turn than the one that runs is let in at once. Needs no privilege; kernels before 6.12 do not
-/// know it and say nothing. Source: sched_setattr(2), `sched_runtime` of an ordinary thread.
+/// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those
+/// it starts: one that wakes up with a shorter turn than the one that runs is let in at once. Needs
+/// no privilege; kernels before 6.12 do not know it and say nothing. Source: sched_setattr(2),
+/// `sched_runtime` of an ordinary thread.
 pub fn set_turn(nanoseconds: u64) -> bool {
     scheduling_of(0).is_some_and(|now| set_scheduling(0, &SchedulingAttributes { runtime: nanoseconds, ..now }))
 }
@@ -342,8 +347,8 @@ pub fn run_last() -> bool {
     set_scheduling(0, &SchedulingAttributes { policy: idle, ..SchedulingAttributes::default() })
 }
 
-/// Makes `thread` (0: this one) an ordinary one of that niceness, with turns of `turn` nanoseconds; `false` where that is
-/// not allowed.
+/// Makes `thread` (0: this one) an ordinary one of that niceness, with turns of `turn` nanoseconds;
+/// `false` where that is not allowed.
 pub fn run_ordinarily(thread: u32, niceness: i32, turn: u64) -> bool {
     let ordinary = libc::SCHED_OTHER as u32;
     let attributes =
@@ -395,8 +400,9 @@ struct SchedulingAttributes {
     period: u64,
 }
 
-/// Lets this thread run before all ordinary ones (SCHED_RR, lowest rank, not inherited by children); `false` where that
-/// is not allowed. For threads that work for microseconds at a time only.
+/// Lets this thread run before all ordinary ones (SCHED_RR, lowest rank, not inherited by
+/// children); `false` where that is not allowed. For threads that work for microseconds at a time
+/// only.
 pub fn run_first() -> bool {
     let parameter = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives for the call; 0 is this thread.
@@ -407,8 +413,8 @@ pub fn run_first() -> bool {
 #[derive(Clone, Copy)]
 pub struct Scheduling(SchedulingAttributes);
 
-/// Lets another thread run before all ordinary ones, until it is put back; `None` where it is no ordinary thread or that
-/// is not allowed. Threads that it makes meanwhile are ordinary.
+/// Lets another thread run before all ordinary ones, until it is put back; `None` where it is no
+/// ordinary thread or that is not allowed. Threads that it makes meanwhile are ordinary.
 pub fn hurry_thread(thread: u32) -> Option<Scheduling> {
     const RESET_ON_FORK: u64 = 1;
     let before = scheduling_of(thread).filter(|now| now.policy == libc::SCHED_OTHER as u32)?;
@@ -423,12 +429,12 @@ pub fn put_back(thread: u32, before: &Scheduling) {
     set_scheduling(thread, &before.0);
 }
 
-/// Keeps the pages of this process in RAM, those that come as well, each from its first touch on (MCL_ONFAULT). Memory
-/// that is only reserved stays untouched.
+/// Keeps the pages of this process in RAM, those that come as well, each from its first touch on
+/// (MCL_ONFAULT). Memory that is only reserved stays untouched.
 ///
 /// # Errors
-/// EPERM: RLIMIT_MEMLOCK is not unlimited and CAP_IPC_LOCK is missing. It is not tried then: a limit that is reached
-/// later would make mmap fail.
+/// EPERM: RLIMIT_MEMLOCK is not unlimited and CAP_IPC_LOCK is missing. It is not tried then: a
+/// limit that is reached later would make mmap fail.
 pub fn lock_memory() -> io::Result<()> {
     const CAP_IPC_LOCK: u32 = 14;
     if !has_capability(CAP_IPC_LOCK) && !raise_locked_memory() {
@@ -464,11 +470,12 @@ fn has_capability(number: u32) -> bool {
 /// Where the OOM killer looks at this process.
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
-/// Makes this process a later choice of the kernel's OOM killer than it was (-1000: never, 1000: first); returns what
-/// was in force. Children inherit it.
+/// Makes this process a later choice of the kernel's OOM killer than it was (-1000: never, 1000:
+/// first); returns what was in force. Children inherit it.
 ///
 /// # Errors
-/// EACCES: CAP_SYS_RESOURCE is missing, without which it can fall to what it was set to with that capability, mostly 0.
+/// EACCES: CAP_SYS_RESOURCE is missing, without which it can fall to what it was set to with that
+/// capability, mostly 0.
 pub fn lower_oom_score_adj(to: i32) -> io::Result<i32> {
     let text = std::fs::read_to_string(OOM_SCORE_ADJ)?;
     let before = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;

@@ -1,4 +1,5 @@
-//! Signals: blocked in the keeper and the engine and taken one by one; the command gets them as they were.
+//! Signals: blocked in the keeper and the engine and taken one by one; the command gets them as
+//! they were.
 
 use std::io;
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub struct Taken {
     pub sender: u32,
 }
 
-/// Blocks every signal that can be blocked in this thread (and those it starts); returns what was in force.
+/// Blocks every signal that can be blocked in this thread (and those it starts); returns what was
+/// in force.
 pub fn block_all() -> Mask {
     let mut everything = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -77,7 +79,8 @@ pub fn stop_self() {
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }
 
-/// Signals ignored by default are not our concern; SIGPIPE, which Rust's start ignores, is given its default back.
+/// Signals ignored by default are not our concern; SIGPIPE, which Rust's start ignores, is given
+/// its default back.
 pub fn default_sigpipe() {
     // SAFETY: SIG_DFL is always valid.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -1,8 +1,8 @@
 //! ptrace(2) of one thread of another process: seize, stop, look, set registers, let go.
 //!
-//! A thread that is traced belongs to the thread that seized it: only that one may ask anything of it here. If it ends
-//! meanwhile the traced process is killed (PTRACE_O_EXITKILL), from [`Tracee::follow_clones`] on: it must not go on with
-//! registers that are not its own.
+//! A thread that is traced belongs to the thread that seized it: only that one may ask anything of
+//! it here. If it ends meanwhile the traced process is killed (PTRACE_O_EXITKILL), from
+//! [`Tracee::follow_clones`] on: it must not go on with registers that are not its own.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -46,7 +46,8 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Begins to trace a thread; it goes on running. `leader`: it is the first thread of its process.
+    /// Begins to trace a thread; it goes on running. `leader`: it is the first thread of its
+    /// process.
     ///
     /// # Errors
     /// EPERM: not permitted, or somebody else traces it; ESRCH: there is none.
@@ -86,8 +87,9 @@ impl Tracee {
         }
     }
 
-    /// Waits for its next stop, or its end. The end of a first thread is not told as long as others that we trace have not
-    /// been taken away: so it is looked for, and not waited for in the kernel.
+    /// Waits for its next stop, or its end. The end of a first thread is not told as long as others
+    /// that we trace have not been taken away: so it is looked for, and not waited for in the
+    /// kernel.
     pub fn wait(&self) -> Stop {
         const PROMPT: Duration = Duration::from_millis(1);
         let begun = Instant::now();
@@ -107,8 +109,8 @@ impl Tracee {
         text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
     }
 
-    /// The end of a process is left to whoever is to learn its status; other threads that have ended are taken away,
-    /// or the process could not execute another program.
+    /// The end of a process is left to whoever is to learn its status; other threads that have
+    /// ended are taken away, or the process could not execute another program.
     fn look(&self) -> io::Result<Option<Stop>> {
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::__WALL;
         let info = wait_id(self.tid, flags | libc::WNOWAIT)?;
@@ -150,7 +152,8 @@ impl Tracee {
         request(libc::PTRACE_SYSCALL, self.tid, 0, 0)
     }
 
-    /// From now on stops at system calls are told from SIGTRAP, and threads that it makes are traced too.
+    /// From now on stops at system calls are told from SIGTRAP, and threads that it makes are
+    /// traced too.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -188,7 +191,8 @@ impl Tracee {
         Ok(registers)
     }
 
-    /// A set of registers as a core file's notes hold it, by the type of its note (PTRACE_GETREGSET).
+    /// A set of registers as a core file's notes hold it, by the type of its note
+    /// (PTRACE_GETREGSET).
     ///
     /// # Errors
     /// ESRCH: it is not stopped; EINVAL, ENODEV: the processor has no such registers.
@@ -299,7 +303,8 @@ fn request(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::
 }
 
 fn ask(request: libc::c_uint, tid: u32, address: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: what `data` points to is as large as the request says; the raw call has no result by pointer.
+    // SAFETY: what `data` points to is as large as the request says; the raw call has no result by
+    // pointer.
     check(unsafe { libc::syscall(libc::SYS_ptrace, request, tid, address, data) })
 }
 

@@ -1,4 +1,5 @@
-//! PROCMAP_QUERY (linux 6.11, include/uapi/linux/fs.h): one mapping at a time, without parsing text.
+//! PROCMAP_QUERY (linux 6.11, include/uapi/linux/fs.h): one mapping at a time, without parsing
+//! text.
 
 use std::fs::File;
 use std::io;
@@ -75,8 +76,8 @@ impl Maps {
         self.query(address, COVERING_OR_NEXT | READABLE | WRITABLE)
     }
 
-    /// Where the mapping lies that covers `address` or is the next one above: first byte, and byte behind the last. Nothing is
-    /// allocated for that.
+    /// Where the mapping lies that covers `address` or is the next one above: first byte, and byte
+    /// behind the last. Nothing is allocated for that.
     ///
     /// # Errors
     /// ESRCH: the address space is gone.

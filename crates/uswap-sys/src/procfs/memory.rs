@@ -1,4 +1,5 @@
-//! /proc/PID/mem: the memory that a process had when the file was opened, whatever it executes later.
+//! /proc/PID/mem: the memory that a process had when the file was opened, whatever it executes
+//! later.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +18,8 @@ impl Memory {
         File::open(format!("/proc/{pid}/mem")).map(Self)
     }
 
-    /// Fills `bytes` from `address` on. Never waits for a page: one that is missing in a registered range is an error.
+    /// Fills `bytes` from `address` on. Never waits for a page: one that is missing in a registered
+    /// range is an error.
     ///
     /// # Errors
     /// EIO: nothing is mapped or present there; the address space is gone.
@@ -40,7 +42,8 @@ mod tests {
         assert!(memory.read(4096, &mut bytes).is_err());
     }
 
-    /// A page that is missing in a registered range: nobody serves it, and the read must not wait for that.
+    /// A page that is missing in a registered range: nobody serves it, and the read must not wait
+    /// for that.
     #[test]
     fn a_missing_page_is_an_error_at_once() {
         let Ok(events) = crate::userfaultfd::Userfaultfd::for_this_process() else { return };

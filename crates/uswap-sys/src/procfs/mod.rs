@@ -56,7 +56,8 @@ pub fn shared_memory(pid: u32) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// Anonymous pages less their proportional share: what is counted in relatives as well. A page of two counts half in each.
+/// Anonymous pages less their proportional share: what is counted in relatives as well. A page of
+/// two counts half in each.
 ///
 /// # Errors
 /// The process is gone, or there is no descriptor to look with.
@@ -73,7 +74,8 @@ fn shared_of(text: &str) -> Option<i64> {
     Some((kib("Anonymous:")? - kib("Pss_Anon:")?).max(0) / 4)
 }
 
-/// For each of these flags the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them walks all page tables.
+/// For each of these flags the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them
+/// walks all page tables.
 pub fn ranges_with_flags<const N: usize>(pid: u32, flags: [&str; N]) -> Option<[Vec<(u64, u64)>; N]> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).ok().filter(|text| !text.is_empty())?;
     let mut current = (0, 0);
@@ -100,7 +102,8 @@ pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
-/// What tells the file of the program that a process executes from all others: its device and inode.
+/// What tells the file of the program that a process executes from all others: its device and
+/// inode.
 pub fn executable(pid: u32) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
@@ -111,8 +114,8 @@ pub fn program(pid: u32) -> u64 {
     executable(pid).map_or(0, |(device, inode)| inode.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ device)
 }
 
-/// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its own, the one with
-/// its name.
+/// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its
+/// own, the one with its name.
 pub fn agent_thread(pid: u32, named: u32) -> u32 {
     let is_agent = |tid: u32| name_of_thread(pid, tid).is_some_and(|name| name.as_bytes() == AGENT_NAME.to_bytes());
     if is_agent(named) {
@@ -124,7 +127,8 @@ pub fn agent_thread(pid: u32, named: u32) -> u32 {
 /// Where a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// In no system call: what it waits for it met in user mode, and it holds no lock of the kernel's.
+    /// In no system call: what it waits for it met in user mode, and it holds no lock of the
+    /// kernel's.
     User,
     /// In a system call, or a thread of the kernel's that works for one.
     Call,
@@ -132,9 +136,10 @@ pub enum Mode {
     Running,
 }
 
-/// Whether thread `tid` of process `pid` is in a system call; `None`: it is not one of its threads, or may not be looked at.
-/// Waits until a thread that is about to sleep has gone to sleep. Source: `proc_pid_syscall` in fs/proc/base.c: -1, stack and
-/// instruction for a thread that is in no call; the latter two are 0 for workers of io_uring.
+/// Whether thread `tid` of process `pid` is in a system call; `None`: it is not one of its threads,
+/// or may not be looked at. Waits until a thread that is about to sleep has gone to sleep. Source:
+/// `proc_pid_syscall` in fs/proc/base.c: -1, stack and instruction for a thread that is in no call;
+/// the latter two are 0 for workers of io_uring.
 pub fn mode(pid: u32, tid: u32) -> Option<Mode> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     let mut words = text.split_whitespace();
@@ -154,7 +159,8 @@ pub fn is_runnable(pid: u32, agent: u32) -> bool {
     threads(pid).iter().filter(|tid| **tid != agent).any(runs)
 }
 
-/// How long all processors together were idle since the machine began (proc_stat(5), in hundredths of a second).
+/// How long all processors together were idle since the machine began (proc_stat(5), in hundredths
+/// of a second).
 pub fn idle_time() -> Option<std::time::Duration> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let fields = text.lines().next()?.split_whitespace().skip(4).take(2);
@@ -187,19 +193,21 @@ pub fn process_of(pidfd: &impl std::os::fd::AsRawFd) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// What tells the program that a process executes from one that it executes later: where code and stack begin (fields 26
-/// to 28 of proc_pid_stat(5)).
+/// What tells the program that a process executes from one that it executes later: where code and
+/// stack begin (fields 26 to 28 of proc_pid_stat(5)).
 pub fn image_signature(pid: u32) -> Option<[u64; 3]> {
     stat_words(pid, 26).filter(|words| words[2] != 0)
 }
 
-/// Where the program's static data begins, and where its heap does (fields 45 to 47 of proc_pid_stat(5)).
+/// Where the program's static data begins, and where its heap does (fields 45 to 47 of
+/// proc_pid_stat(5)).
 pub fn static_data(pid: u32) -> Option<(u64, u64)> {
     stat_words(pid, 45).map(|[start, _, heap]| (start, heap)).filter(|(start, heap)| *start != 0 && start <= heap)
 }
 
-/// When a process began, in clock ticks since the machine did (field 22 of proc_pid_stat(5)): a process id that comes again
-/// comes with another one. `None`: it has ended, also if nobody has asked for its status yet.
+/// When a process began, in clock ticks since the machine did (field 22 of proc_pid_stat(5)): a
+/// process id that comes again comes with another one. `None`: it has ended, also if nobody has
+/// asked for its status yet.
 pub fn start_time(pid: u32) -> Option<u64> {
     born(pid).ok().flatten()
 }
@@ -245,7 +253,8 @@ pub fn is_stopped(tid: u32) -> bool {
     text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// Whether a thread has ended, or is about to (proc_pid_stat(5): its state, or PF_EXITING among its flags).
+/// Whether a thread has ended, or is about to (proc_pid_stat(5): its state, or PF_EXITING among its
+/// flags).
 pub fn has_ended(tid: u32) -> bool {
     const EXITING: u64 = 4;
     let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
@@ -299,7 +308,8 @@ pub fn children_seen(pid: u32) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The children of the thread that opened it, a main thread: to it the orphans of its process go too.
+/// The children of the thread that opened it, a main thread: to it the orphans of its process go
+/// too.
 #[derive(Debug)]
 pub struct OwnChildren(File);
 
@@ -345,8 +355,8 @@ pub fn descendants(pid: u32) -> ProcessSeen {
     found
 }
 
-/// Relatives of a process, nearest first: parents up to (and without) `top`, then the leaders of its process group and of
-/// its session (fields 4 to 6 of proc_pid_stat(5)).
+/// Relatives of a process, nearest first: parents up to (and without) `top`, then the leaders of
+/// its process group and of its session (fields 4 to 6 of proc_pid_stat(5)).
 pub fn kin(pid: u32, top: u32) -> Vec<u32> {
     const MAX: usize = 64;
     let read = |pid: u32| -> Option<[u32; 3]> {
@@ -369,7 +379,8 @@ pub fn locked_pages(pid: u32) -> Option<i64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()? / 4)
 }
 
-/// Where a thread runs, asked again and again (with the file kept open half of what it costs otherwise).
+/// Where a thread runs, asked again and again (with the file kept open half of what it costs
+/// otherwise).
 #[derive(Debug)]
 pub struct WhereThread {
     thread: u32,
@@ -377,7 +388,8 @@ pub struct WhereThread {
 }
 
 impl WhereThread {
-    /// Opens the stat of a thread of process `pid`; it stays with that thread. `None`: it is not one of its threads.
+    /// Opens the stat of a thread of process `pid`; it stays with that thread. `None`: it is not
+    /// one of its threads.
     pub fn open(pid: u32, thread: u32) -> Option<Self> {
         let stat = File::open(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
         Some(Self { thread, stat })

@@ -43,7 +43,8 @@ struct Scan {
     return_mask: u64,
 }
 
-/// The open pagemap of one process image. It stays with that image's address space: after an exec it reads nothing.
+/// The open pagemap of one process image. It stays with that image's address space: after an exec
+/// it reads nothing.
 #[derive(Debug)]
 pub struct Pagemap(File);
 
@@ -56,8 +57,8 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Fills `runs` with the present pages of the range, in order. Returns how many, and where the walk ended (`end`
-    /// unless the vector was full).
+    /// Fills `runs` with the present pages of the range, in order. Returns how many, and where the
+    /// walk ended (`end` unless the vector was full).
     ///
     /// # Errors
     /// ESRCH: the address space is gone.
@@ -82,7 +83,8 @@ impl Pagemap {
         Ok((n as usize, scan.walk_end))
     }
 
-    /// Reads what the kernel says of the 512 pages from `start` on: one word a page (proc_pid_pagemap(5)).
+    /// Reads what the kernel says of the 512 pages from `start` on: one word a page
+    /// (proc_pid_pagemap(5)).
     ///
     /// # Errors
     /// The address space is gone.

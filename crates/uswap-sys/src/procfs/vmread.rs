@@ -15,15 +15,16 @@ pub struct RemoteRange {
 /// Most ranges in one call (IOV_MAX).
 pub const MAX_RANGES: usize = 1024;
 
-/// Reads `ranges` of process `pid` one after the other into `buffer`, whose length is the sum of theirs. All are read
-/// from the same address space. Returns the bytes read: fewer than asked when a page could not be read.
+/// Reads `ranges` of process `pid` one after the other into `buffer`, whose length is the sum of
+/// theirs. All are read from the same address space. Returns the bytes read: fewer than asked when
+/// a page could not be read.
 ///
 /// # Errors
 /// ESRCH: no such process; EPERM: not ours to read; EFAULT: the first page could not be read.
 pub fn read(pid: u32, ranges: &[RemoteRange], buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: the local vector is the caller's buffer; RemoteRange has the layout of an iovec; the remote side is checked
-    // by the kernel.
+    // SAFETY: the local vector is the caller's buffer; RemoteRange has the layout of an iovec; the
+    // remote side is checked by the kernel.
     let n = unsafe {
         libc::process_vm_readv(
             pid as libc::pid_t,
@@ -44,8 +45,8 @@ pub fn read(pid: u32, ranges: &[RemoteRange], buffer: &mut [u8]) -> io::Result<u
 pub fn read_after(pid: u32, ranges: &[RemoteRange], first: &mut [u8], then: &mut [u8]) -> io::Result<usize> {
     let part = |buffer: &mut [u8]| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let local = [part(first), part(then)];
-    // SAFETY: the local vectors are the caller's buffers; RemoteRange has the layout of an iovec; the remote side is checked
-    // by the kernel.
+    // SAFETY: the local vectors are the caller's buffers; RemoteRange has the layout of an iovec;
+    // the remote side is checked by the kernel.
     let n = unsafe {
         libc::process_vm_readv(
             pid as libc::pid_t,

@@ -1,8 +1,9 @@
 //! What pages hold, and how a wrong one is told.
 //!
-//! The first and the last word of a page hold who it is and how often it was written, the second one the next page of a
-//! chain; all others are a function of the page's number and the kind. So a page that comes back as another page, as
-//! zeros, or as an older version of itself is found by looking at two words, and a torn one by looking at all.
+//! The first and the last word of a page hold who it is and how often it was written, the second
+//! one the next page of a chain; all others are a function of the page's number and the kind. So a
+//! page that comes back as another page, as zeros, or as an older version of itself is found by
+//! looking at two words, and a torn one by looking at all.
 
 use clap::ValueEnum;
 

@@ -1,4 +1,5 @@
-//! Processes that fill memory in order, all at once, then read it back: the swap-out throughput test of 2017.
+//! Processes that fill memory in order, all at once, then read it back: the swap-out throughput
+//! test of 2017.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +27,8 @@ pub struct FillArguments {
 /// Runs the workload; what it tells is one line of JSON.
 ///
 /// # Errors
-/// A page that did not hold what was written to it, or a process that could not be started or failed.
+/// A page that did not hold what was written to it, or a process that could not be started or
+/// failed.
 pub fn run(arguments: &FillArguments) -> Result<Value, String> {
     match arguments.child {
         Some(number) => fill(arguments, number),

@@ -1,5 +1,6 @@
-//! Workloads of `uswap-bench` that need a program of their own. Each checks what it reads, prints one line of JSON and
-//! exits with 0; what it finds wrong it tells on standard error and exits with 1. Wrong usage is 2.
+//! Workloads of `uswap-bench` that need a program of their own. Each checks what it reads, prints
+//! one line of JSON and exits with 0; what it finds wrong it tells on standard error and exits
+//! with 1. Wrong usage is 2.
 //!
 //! It is an ordinary program that knows nothing of who pages its memory.
 

@@ -1,8 +1,9 @@
 //! The page-visiting workload: fill, visit by a pattern, check all.
 //!
-//! Each thread owns a share of the pages, so no two threads write a page. A visit looks at three words of a page and
-//! perhaps writes two; it is timed on its own. The visits end after a number of operations or after a time, whichever
-//! comes first, so a slow pager cannot make the workload endless: what counts is the time an operation took.
+//! Each thread owns a share of the pages, so no two threads write a page. A visit looks at three
+//! words of a page and perhaps writes two; it is timed on its own. The visits end after a number of
+//! operations or after a time, whichever comes first, so a slow pager cannot make the workload
+//! endless: what counts is the time an operation took.
 
 use std::time::{Duration, Instant};
 
@@ -99,8 +100,8 @@ pub fn run(arguments: &MemoryArguments) -> Result<Value, String> {
     Ok(tell(arguments, pages, &shares, &all, &slow))
 }
 
-/// The part of `room` that begins where a page of the machine does: what an allocator gives begins some bytes behind, and
-/// each page of ours would lie in two of the machine's.
+/// The part of `room` that begins where a page of the machine does: what an allocator gives begins
+/// some bytes behind, and each page of ours would lie in two of the machine's.
 fn whole_pages(room: &mut [u64], pages: usize) -> &mut [u64] {
     let skip = room.as_ptr().align_offset(WORDS * 8);
     &mut room[skip..skip + pages * WORDS]
@@ -209,7 +210,8 @@ fn tell(arguments: &MemoryArguments, pages: usize, shares: &[MemoryShare], all: 
         // A thread whose share came to lie in memory as a whole makes nearly all of the visits.
         "operations_of_threads": shares.iter().map(|s| s.operations).collect::<Vec<_>>(),
         "planned": planned,
-        // What the planned work takes or would take: the same quantity whether or not the time ran out.
+        // What the planned work takes or would take: the same quantity whether or not the time ran
+        // out.
         "seconds": longest(|s| s.fill) + visits * planned as f64 / operations.max(1) as f64,
         "pages": pages,
         "pages_checked": shares.iter().map(|s| s.checked).sum::<usize>(),

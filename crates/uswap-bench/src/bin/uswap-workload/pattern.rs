@@ -19,7 +19,8 @@ pub enum TouchPattern {
     /// Zipf with exponent 1.2: a small hot set
     #[value(name = "zipf-1.2")]
     ZipfHot,
-    /// Each page holds the number of the next: no visit can begin before the one before it has ended
+    /// Each page holds the number of the next: no visit can begin before the one before it has
+    /// ended
     Chase,
 }
 

@@ -1,5 +1,5 @@
-//! The page-fault test (`pft`, 2013): threads touch fresh memory as fast as they can. What it costs while memory is not
-//! short is what a pager adds to every first touch.
+//! The page-fault test (`pft`, 2013): threads touch fresh memory as fast as they can. What it costs
+//! while memory is not short is what a pager adds to every first touch.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! A client of a Redis server: fills it with keys, then sends GET and SET of keys by a zipf distribution, in small
-//! batches, and checks every value that comes back.
+//! A client of a Redis server: fills it with keys, then sends GET and SET of keys by a zipf
+//! distribution, in small batches, and checks every value that comes back.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

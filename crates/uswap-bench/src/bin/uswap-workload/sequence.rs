@@ -29,8 +29,8 @@ impl SequenceRandom {
     }
 }
 
-/// Numbers from 1 to n, k with a probability in proportion to k^-s, by rejection-inversion (Hörmann and Derflinger 1996):
-/// no table, constant time.
+/// Numbers from 1 to n, k with a probability in proportion to k^-s, by rejection-inversion (Hörmann
+/// and Derflinger 1996): no table, constant time.
 #[derive(Debug)]
 pub struct ZipfSequence {
     n: f64,
@@ -71,7 +71,8 @@ impl ZipfSequence {
     }
 }
 
-/// Spreads ranks over the numbers below `n`, each to one: the most frequent pages do not lie together.
+/// Spreads ranks over the numbers below `n`, each to one: the most frequent pages do not lie
+/// together.
 pub fn scatter(rank: u64, n: u64) -> u64 {
     let mask = n.next_power_of_two() - 1;
     let mut place = rank;

@@ -1,4 +1,5 @@
-//! Processes that each go over their own memory again and again, all at once: what load control is for.
+//! Processes that each go over their own memory again and again, all at once: what load control is
+//! for.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -20,7 +21,8 @@ pub struct TurnsArguments {
     rounds: usize,
 }
 
-/// Runs the workload; what it tells is one line of JSON. Each process is the workload `memory`, which checks what it reads.
+/// Runs the workload; what it tells is one line of JSON. Each process is the workload `memory`,
+/// which checks what it reads.
 ///
 /// # Errors
 /// A process that could not be started or failed.

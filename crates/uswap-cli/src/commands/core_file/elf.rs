@@ -1,4 +1,5 @@
-//! How a core file is laid out (elf(5), x86-64): header, program headers, notes, and the segments of memory, each at a multiple of a page.
+//! How a core file is laid out (elf(5), x86-64): header, program headers, notes, and the segments
+//! of memory, each at a multiple of a page.
 
 use super::mappings::CoreMapping;
 

@@ -1,5 +1,5 @@
-//! The core file while it is written: under another name beside its own, which it gets once it is whole. Pages of zeros
-//! are holes.
+//! The core file while it is written: under another name beside its own, which it gets once it is
+//! whole. Pages of zeros are holes.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

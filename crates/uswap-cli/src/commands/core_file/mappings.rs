@@ -1,4 +1,5 @@
-//! The mappings of a process, and what of them belongs into a core file (core(5): the process's own `coredump_filter`).
+//! The mappings of a process, and what of them belongs into a core file (core(5): the process's own
+//! `coredump_filter`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -1,8 +1,9 @@
 //! The memory of a stopped process, as the program would read it, copied into the file.
 //!
-//! **No page is lost.** Evictions go on meanwhile, so the order counts: first what is there is read, then the run is asked
-//! about what was missing. A page that is evicted in between is given by the answer; one that is on its way is named, and
-//! looked for again; one that the answer does not name was missing and is evicted nowhere: it reads as zeros.
+//! **No page is lost.** Evictions go on meanwhile, so the order counts: first what is there is
+//! read, then the run is asked about what was missing. A page that is evicted in between is given
+//! by the answer; one that is on its way is named, and looked for again; one that the answer does
+//! not name was missing and is evicted nowhere: it reads as zeros.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -56,7 +57,8 @@ pub struct Copier<'a> {
 struct MemoryPiece {
     start: u64,
     end: u64,
-    /// What is to be added to an address to have its place in the file (it can be less than nothing).
+    /// What is to be added to an address to have its place in the file (it can be less than
+    /// nothing).
     shift: u64,
     /// A userfaultfd is told of missing pages.
     is_registered: bool,
@@ -131,7 +133,8 @@ impl<'a> Copier<'a> {
         Ok(PAGE)
     }
 
-    /// Copies what is there and what is evicted at the beginning of a piece. Returns how far it came.
+    /// Copies what is there and what is evicted at the beginning of a piece. Returns how far it
+    /// came.
     fn copy_own(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let mut runs = [PresentRun::default(); 64];
         let scanned = self.pagemap.present(piece.start, piece.end, &mut runs);

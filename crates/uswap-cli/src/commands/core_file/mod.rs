@@ -1,8 +1,10 @@
-//! `uswap core`: a core file of a managed process, with its evicted pages. The program goes on afterwards.
+//! `uswap core`: a core file of a managed process, with its evicted pages. The program goes on
+//! afterwards.
 //!
-//! The threads of the program are stopped, as a debugger stops them, until its memory is written; the agent's thread goes
-//! on, since pages that are on their way need it. What the process has is read from /proc, what is evicted is asked of
-//! the run (`page_query.rs` of the engine), which changes nothing there.
+//! The threads of the program are stopped, as a debugger stops them, until its memory is written;
+//! the agent's thread goes on, since pages that are on their way need it. What the process has is
+//! read from /proc, what is evicted is asked of the run (`page_query.rs` of the engine), which
+//! changes nothing there.
 
 mod elf;
 mod file;

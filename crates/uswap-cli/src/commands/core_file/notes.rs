@@ -1,5 +1,5 @@
-//! The notes of a core file (linux `fs/binfmt_elf.c`): who the process is, its auxiliary vector, its files, and the
-//! registers of each thread.
+//! The notes of a core file (linux `fs/binfmt_elf.c`): who the process is, its auxiliary vector,
+//! its files, and the registers of each thread.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -45,7 +45,8 @@ pub fn of(pid: u32, stopped: &StoppedThreads, mappings: &[CoreMapping]) -> Resul
     Ok(notes)
 }
 
-/// A note: the lengths of its name and its bytes, its type, and both, each filled up to a multiple of four.
+/// A note: the lengths of its name and its bytes, its type, and both, each filled up to a multiple
+/// of four.
 fn add(notes: &mut Vec<u8>, name: &[u8], kind: u32, bytes: &[u8]) {
     let head = [name.len() as u32 + 1, bytes.len() as u32, kind];
     notes.extend(head.into_iter().flat_map(u32::to_le_bytes));
@@ -135,7 +136,8 @@ fn text<const ROOM: usize>(from: &[u8]) -> [u8; ROOM] {
     room
 }
 
-/// Which files are mapped where: a count, the size of a page, then start, end and page in the file of each, then their names.
+/// Which files are mapped where: a count, the size of a page, then start, end and page in the file
+/// of each, then their names.
 fn files(mappings: &[CoreMapping]) -> Vec<u8> {
     let found: Vec<_> = mappings.iter().filter_map(|mapping| Some((mapping, mapping.file.as_ref()?))).collect();
     let mut bytes: Vec<u8> = [found.len() as u64, PAGE].into_iter().flat_map(u64::to_le_bytes).collect();

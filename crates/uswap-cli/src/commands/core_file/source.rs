@@ -1,4 +1,5 @@
-//! The run as a source of evicted pages: questions and answers on a connection of the control socket.
+//! The run as a source of evicted pages: questions and answers on a connection of the control
+//! socket.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,12 +1,13 @@
-//! The threads of a process, stopped as a debugger stops them, all but the agent's. They go on when this is dropped, or
-//! when we end.
+//! The threads of a process, stopped as a debugger stops them, all but the agent's. They go on when
+//! this is dropped, or when we end.
 
 use std::time::{Duration, Instant};
 
 use uswap_engine::page_answer::{AGENT_NAME, CALL_NAME};
 use uswap_sys::process::trace::{Stop, Tracee};
 
-/// How long threads may take to stop: one that waits in the kernel for a page is woken for it, one that waits for a disk is not.
+/// How long threads may take to stop: one that waits in the kernel for a page is woken for it, one
+/// that waits for a disk is not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A thread that is stopped.

@@ -1,12 +1,13 @@
 //! The budget: how much memory the tree and the engine use, and when to take some back.
 //!
-//! Truth comes from the governor, which reads what the kernel counts for each process. Between two readings the
-//! owners add what they install and subtract what they drop, and the pool's size is read directly; so the estimate
-//! is never older than the last page that moved.
+//! Truth comes from the governor, which reads what the kernel counts for each process. Between two
+//! readings the owners add what they install and subtract what they drop, and the pool's size is
+//! read directly; so the estimate is never older than the last page that moved.
 //!
-//! Memory that is not registered yet grows unseen between two readings. How much of that came to pass of late is the
-//! *slack*: all marks are lowered by it, so that what is seen too late still fits. It starts at the most that the
-//! threads of the machine could touch, follows what is measured, and fades within a second when nothing grows unseen.
+//! Memory that is not registered yet grows unseen between two readings. How much of that came to
+//! pass of late is the *slack*: all marks are lowered by it, so that what is seen too late still
+//! fits. It starts at the most that the threads of the machine could touch, follows what is
+//! measured, and fades within a second when nothing grows unseen.
 //!
 //! ```text
 //! 0 ......... activation ............ low ... high ...... hard . limit
@@ -22,8 +23,8 @@ use std::time::Duration;
 
 /// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
 const GROWTH_PAGES: i64 = 480;
-/// The most that it may be on a faster machine: decides when to look again, which costs little, not how much room is
-/// left unused.
+/// The most that it may be on a faster machine: decides when to look again, which costs little, not
+/// how much room is left unused.
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
 /// Memory is urgent when there is room for less than this, in pages.
 pub const URGENT: i64 = 64;
@@ -36,8 +37,8 @@ const MAX_PATIENCE: i64 = 8;
 /// So many processes are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 2;
 
-/// A program begins to grow before its agent has had a processor: for as long as a turn of the scheduler lasts at most, in
-/// milliseconds.
+/// A program begins to grow before its agent has had a processor: for as long as a turn of the
+/// scheduler lasts at most, in milliseconds.
 const TURN: i64 = 4;
 /// So many programs for each processor may begin at once.
 const CROWD: i64 = 16;
@@ -61,8 +62,8 @@ impl Marks {
         (self.limit - self.reserve() * 3 / 2 - self.most_slack() - crowd).max(self.limit / 4)
     }
 
-    /// Above this, programs wait for their agents before they begin: what a crowd of them touches in its first turns, before
-    /// anybody knows of them, would not fit.
+    /// Above this, programs wait for their agents before they begin: what a crowd of them touches
+    /// in its first turns, before anybody knows of them, would not fit.
     pub fn crowded(&self) -> i64 {
         self.limit - self.threads * CROWD * GROWTH_PAGES * TURN
     }
@@ -97,7 +98,8 @@ impl Marks {
         (self.slack - self.slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack())
     }
 
-    /// Whether memory grows unseen: as much of late, in one measurement, as one processor can touch in half of the reaction.
+    /// Whether memory grows unseen: as much of late, in one measurement, as one processor can touch
+    /// in half of the reaction.
     pub fn grows_unseen(&self) -> bool {
         self.slack > self.most_slack() / 8
     }
@@ -111,7 +113,8 @@ impl Marks {
         if usage > self.high() { usage - self.low() } else { 0 }
     }
 
-    /// How many rounds of a millisecond the processors need to fill the room below the high mark, one at least.
+    /// How many rounds of a millisecond the processors need to fill the room below the high mark,
+    /// one at least.
     pub fn patience(&self, usage: i64) -> u32 {
         ((self.high() - usage) / (self.threads * GROWTH_PAGES)).clamp(1, MAX_PATIENCE) as u32
     }
@@ -210,17 +213,20 @@ impl Budget {
         Marks { limit: self.limit(), slack, threads: self.threads }
     }
 
-    /// Above this, memory gets registered: what can grow unseen until we notice still fits under the limit.
+    /// Above this, memory gets registered: what can grow unseen until we notice still fits under
+    /// the limit.
     pub fn activation(&self) -> i64 {
         self.marks().activation(self.processes.load(Relaxed))
     }
 
-    /// Whether a crowd of programs that begin now could pass the limit before anybody knows of them, or memory is short.
+    /// Whether a crowd of programs that begin now could pass the limit before anybody knows of
+    /// them, or memory is short.
     pub fn may_be_crowded(&self) -> bool {
         self.usage() > self.marks().crowded().min(self.activation())
     }
 
-    /// How many processes share the budget: each must be registered before its growth can be held up.
+    /// How many processes share the budget: each must be registered before its growth can be held
+    /// up.
     pub fn set_processes(&self, processes: usize) {
         self.processes.store(processes as i64, Relaxed);
     }
@@ -249,7 +255,8 @@ impl Budget {
         self.marks().hard()
     }
 
-    /// Pages to be ordered for eviction now: none until usage passes the high watermark, then down to the low one.
+    /// Pages to be ordered for eviction now: none until usage passes the high watermark, then down
+    /// to the low one.
     pub fn wanted(&self) -> i64 {
         self.marks().wanted(self.usage() - self.pipeline.load(Relaxed))
     }
@@ -274,8 +281,8 @@ impl Budget {
         self.since.fetch_add(pages, Release);
     }
 
-    /// Pages were asked for from a device (or, negative, arrived): room is kept for them however long it takes, so they
-    /// stay counted when others are measured.
+    /// Pages were asked for from a device (or, negative, arrived): room is kept for them however
+    /// long it takes, so they stay counted when others are measured.
     pub fn arriving(&self, pages: i64) {
         self.arriving.fetch_add(pages, Relaxed);
     }
@@ -315,7 +322,8 @@ impl Budget {
         self.marks().patience(self.usage())
     }
 
-    /// How long the governor may sleep: until growth as fast as it can be might reach the activation mark.
+    /// How long the governor may sleep: until growth as fast as it can be might reach the
+    /// activation mark.
     pub fn poll_interval(&self) -> Duration {
         self.marks().poll_interval(self.activation() - self.usage())
     }

@@ -1,9 +1,10 @@
-//! Charging and asking for room: every page counts for the run and for the groups of the process that has it, and both
-//! must have room.
+//! Charging and asking for room: every page counts for the run and for the groups of the process
+//! that has it, and both must have room.
 //!
-//! A space charges the account of its process. A fork child whose process is not known yet charges its parent's, which is in
-//! the same group; the next measurement of both puts right what each holds. Pages on the way from order to drop are
-//! counted by the space too, so that they can change the account with it.
+//! A space charges the account of its process. A fork child whose process is not known yet charges
+//! its parent's, which is in the same group; the next measurement of both puts right what each
+//! holds. Pages on the way from order to drop are counted by the space too, so that they can change
+//! the account with it.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,8 +99,8 @@ impl<M: AddressSpace> Pager<M> {
         run && (self.groups_have_room(space, 1) || self.are_groups_helpless(space))
     }
 
-    /// Whether memory is short and no owner has anything under way that would make room. A full store is not that: then
-    /// the tree is ended before it outgrows its budget.
+    /// Whether memory is short and no owner has anything under way that would make room. A full
+    /// store is not that: then the tree is ended before it outgrows its budget.
     pub fn is_run_helpless(&self) -> bool {
         let budget = &self.shared.budget;
         let idle = self.shared.gauges.idle.iter().all(|idle| idle.load(Relaxed));
@@ -116,7 +117,8 @@ impl<M: AddressSpace> Pager<M> {
             .is_some_and(|account| exhausted || groups.is_helpless(account, self.shared.gauges.idle.len()))
     }
 
-    /// Reclaims for the groups that are above their own limits, the deepest first. Returns what was asked of each space.
+    /// Reclaims for the groups that are above their own limits, the deepest first. Returns what was
+    /// asked of each space.
     pub fn balance_groups(&mut self) -> HashMap<SpaceId, u64> {
         let mut asked = HashMap::new();
         if !self.shared.groups.in_use() {

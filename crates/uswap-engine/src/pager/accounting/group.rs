@@ -1,9 +1,9 @@
 //! The tree of groups inside one run: names, limits, members, and what is charged to whom.
 //!
-//! Each process has one *account*, and each account belongs to exactly one group. Pages are charged to the account of the
-//! process that has them, never to whoever caused the work (a swapoff, a neighbour's fault); the sums of a group are
-//! those of the accounts in it and below it. All changes of a sum are differences, added to the account and to every group
-//! on the way up:
+//! Each process has one *account*, and each account belongs to exactly one group. Pages are charged
+//! to the account of the process that has them, never to whoever caused the work (a swapoff, a
+//! neighbour's fault); the sums of a group are those of the accounts in it and below it. All
+//! changes of a sum are differences, added to the account and to every group on the way up:
 //!
 //! ```text
 //! charge(account, n):  account += n;  n goes to its group, the group above it, ... the root
@@ -11,11 +11,13 @@
 //! remove(group):       its accounts join the group above it, whose sums hold them already
 //! ```
 //!
-//! So nothing can stay behind in a group that its process has left, or that is gone: a group has no charge of its own. The
-//! leak that the kernel had here (a page swapped out in one cgroup, brought in by a swapoff in another after the first
-//! was removed, was charged to the swapoff's) came from charging by what a swap entry remembered.
+//! So nothing can stay behind in a group that its process has left, or that is gone: a group has no
+//! charge of its own. The leak that the kernel had here (a page swapped out in one cgroup, brought
+//! in by a swapoff in another after the first was removed, was charged to the swapoff's) came from
+//! charging by what a swap entry remembered.
 //!
-//! The root has the run's budget, with pool and engine, which belong to no group; it is looked after by [`crate::pager::accounting::budget`].
+//! The root has the run's budget, with pool and engine, which belong to no group; it is looked
+//! after by [`crate::pager::accounting::budget`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,7 +33,8 @@ pub const ROOT: usize = 0;
 pub const ROOT_NAME: &str = "/";
 /// The limit of a group that has none, in pages.
 pub const NO_LIMIT: i64 = i64::MAX / 4096;
-/// The least limit of a group in bytes: small mappings and stacks stay, and a working set must make progress.
+/// The least limit of a group in bytes: small mappings and stacks stay, and a working set must make
+/// progress.
 pub const MIN_LIMIT: u64 = 8 << 20;
 /// Groups in a run, levels below the root, bytes in one name.
 const MAX_GROUPS: usize = 256;
@@ -110,7 +113,8 @@ pub struct Group {
     /// Growth of this round of measurements that nobody had charged.
     unseen: AtomicI64,
     processes: AtomicI64,
-    /// By owner, a bit: the group is short of memory and the owner has nothing under way that would make room.
+    /// By owner, a bit: the group is short of memory and the owner has nothing under way that would
+    /// make room.
     idle: AtomicU64,
 }
 
@@ -318,7 +322,8 @@ impl GroupTree {
     /// A new group.
     ///
     /// # Errors
-    /// For the user: the path is bad or taken, the group above it is not there, or there are too many.
+    /// For the user: the path is bad or taken, the group above it is not there, or there are too
+    /// many.
     pub fn create(&mut self, path: &str) -> Result<usize, String> {
         let path = trimmed(path);
         check_path(path)?;
@@ -407,10 +412,12 @@ impl GroupTree {
         Ok(())
     }
 
-    /// Moves a group, with all that is in it and below it, to another place in the tree. Returns its new path.
+    /// Moves a group, with all that is in it and below it, to another place in the tree. Returns
+    /// its new path.
     ///
     /// # Errors
-    /// For the user: one of them is not there, the place is in the group itself, is taken, or too deep.
+    /// For the user: one of them is not there, the place is in the group itself, is taken, or too
+    /// deep.
     pub fn move_group(&mut self, path: &str, to: &str) -> Result<String, String> {
         let (number, to) = (self.find_other_than_root(path, "moved")?, self.find(to)?);
         if self.way_up(to).any(|at| at == number) {
@@ -449,7 +456,8 @@ impl GroupTree {
         }
     }
 
-    /// Charges an account with pages (or, negative, takes them off), and with pages on the way from order to drop.
+    /// Charges an account with pages (or, negative, takes them off), and with pages on the way from
+    /// order to drop.
     pub fn charge(&self, account: &Account, used: i64, under_way: i64) {
         let group = account.group.load(Relaxed);
         if group != NOBODY {
@@ -459,7 +467,8 @@ impl GroupTree {
         }
     }
 
-    /// The process holds so many pages; it held `begun` when it was measured. What was charged since comes on top.
+    /// The process holds so many pages; it held `begun` when it was measured. What was charged
+    /// since comes on top.
     pub fn measure(&self, account: &Account, begun: i64, pages: i64) {
         let grown = pages - begun;
         self.charge(account, grown, 0);
@@ -491,8 +500,9 @@ impl GroupTree {
         living.or_else(|| self.ended.iter().rev().find(|(ended, _)| *ended == pid).map(|(_, group)| *group))
     }
 
-    /// The account of a process; a new one begins in the group of the first of its kin that is known (its parent, the
-    /// parent's parent, the leaders of its process group and session), else in the root.
+    /// The account of a process; a new one begins in the group of the first of its kin that is
+    /// known (its parent, the parent's parent, the leaders of its process group and session), else
+    /// in the root.
     pub fn admit(&mut self, pid: u32, kin: &[u32]) -> Arc<Account> {
         if let Some(known) = self.accounts.get(&pid) {
             return known.clone();

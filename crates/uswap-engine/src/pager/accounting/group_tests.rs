@@ -1,4 +1,5 @@
-//! The tree beside a plain model of it: after any orders and charges the sums are those of the processes.
+//! The tree beside a plain model of it: after any orders and charges the sums are those of the
+//! processes.
 
 use std::collections::BTreeMap;
 

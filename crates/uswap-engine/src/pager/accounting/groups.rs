@@ -1,9 +1,10 @@
 //! The groups as the engine's threads see them.
 //!
-//! The owners charge and ask for room, the governor measures and meets new processes, the control thread changes the tree.
-//! Charging needs the tree only to stay as it is, so it takes the lock for reading; all sums are atomic. The lock is
-//! written by governor and control thread alone, which try until nobody reads: they never stand in line, so that an owner
-//! that was lowered inside the lock ([`crate::pager::idle_priority`]) holds up nobody who could raise it.
+//! The owners charge and ask for room, the governor measures and meets new processes, the control
+//! thread changes the tree. Charging needs the tree only to stay as it is, so it takes the lock for
+//! reading; all sums are atomic. The lock is written by governor and control thread alone, which
+//! try until nobody reads: they never stand in line, so that an owner that was lowered inside the
+//! lock ([`crate::pager::idle_priority`]) holds up nobody who could raise it.
 //!
 //! A run in which no group was ever made pays one load of a flag.
 
@@ -167,7 +168,8 @@ impl Groups {
         self.read().account(pid).cloned()
     }
 
-    /// The account of a process; of one that is new, in the group of the nearest of its kin. Governor and control thread only.
+    /// The account of a process; of one that is new, in the group of the nearest of its kin.
+    /// Governor and control thread only.
     pub fn meet(&self, pid: u32, kin: impl FnOnce() -> Vec<u32>) -> Arc<Account> {
         match self.known(pid) {
             Some(known) => known,
@@ -237,14 +239,15 @@ impl Groups {
         self.read().above_account(account).all(|group| group.has_free_room(pages, self.threads))
     }
 
-    /// Whether a group that has no room for the process has nothing under way, with any of so many owners, that would
-    /// make some.
+    /// Whether a group that has no room for the process has nothing under way, with any of so many
+    /// owners, that would make some.
     pub fn is_helpless(&self, account: &Account, owners: usize) -> bool {
         let tree = self.read();
         tree.above_account(account).any(|group| !group.has_room(1, self.threads) && group.is_helpless(owners))
     }
 
-    /// Near its own limit: the memory that a process of the group must have to be managed, in pages; `None`: all have room.
+    /// Near its own limit: the memory that a process of the group must have to be managed, in
+    /// pages; `None`: all have room.
     pub fn near(&self, account: &Account) -> Option<i64> {
         let tree = self.read();
         let near = tree.above_account(account).filter(|group| group.used() > group.activation(self.threads));
@@ -271,7 +274,8 @@ impl Groups {
         tree.deepest_first().into_iter().map(wants).filter(|short| short.wanted > 0).collect()
     }
 
-    /// Whether a group has no room for a page more: those who want one wait, or it outgrows its limit.
+    /// Whether a group has no room for a page more: those who want one wait, or it outgrows its
+    /// limit.
     pub fn lack_room(&self) -> bool {
         let tree = self.read();
         tree.deepest_first().iter().any(|number| !tree.group(*number).has_room(1, self.threads))
@@ -282,7 +286,8 @@ impl Groups {
         self.read().is_within(account, group)
     }
 
-    /// An owner tells for which groups that are short it has nothing under way that would make room.
+    /// An owner tells for which groups that are short it has nothing under way that would make
+    /// room.
     pub fn set_idle(&self, owner: usize, idle: &[usize]) {
         let tree = self.read();
         for number in tree.deepest_first() {

@@ -1,36 +1,44 @@
 //! How much of the budget is compressed pool, and how much is left to pages as they are.
 //!
-//! A page of memory given to the pool holds `ratio` pages of which each would otherwise cost a device read; taken from
-//! the resident pages it makes one page more cost a decompression. So with
+//! A page of memory given to the pool holds `ratio` pages of which each would otherwise cost a
+//! device read; taken from the resident pages it makes one page more cost a decompression. So with
 //!
-//! * `d_device`, faults per slot of the devices that holds pages that compress, and `d_pool`, faults per page in the pool, in the last
-//!   period,
-//! * `d_near`, faults on pages that do not compress and were evicted lately, per page of memory more that would have kept them,
+//! * `d_device`, faults per slot of the devices that holds pages that compress, and `d_pool`,
+//!   faults per page in the pool, in the last period,
+//! * `d_near`, faults on pages that do not compress and were evicted lately, per page of memory
+//!   more that would have kept them,
 //! * `c_device` and `c_pool`, what such a fault costs (the medians of the fault latencies),
 //!
-//! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds `d_pool * c_pool + d_near * c_device`, and less
-//! while it is the other way round. The share goes in small steps towards where both are equal, within its limits, in larger ones
-//! while they are far apart; it stays while they differ by less than a quarter, or while too little happens to judge by. Memory that is touched at random
-//! and compresses ends with a large pool (nearly everything fits in RAM somehow); a small hot set above much cold
-//! memory ends with a small one, and so does a hot set that does not compress: no pool keeps such pages from the device.
+//! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds
+//! `d_pool * c_pool + d_near * c_device`, and less while it is the other way round. The share goes
+//! in small steps towards where both are equal, within its limits, in larger ones while they are
+//! far apart; it stays while they differ by less than a quarter, or while too little happens to
+//! judge by. Memory that is touched at random and compresses ends with a large pool (nearly
+//! everything fits in RAM somehow); a small hot set above much cold memory ends with a small one,
+//! and so does a hot set that does not compress: no pool keeps such pages from the device.
 //!
-//! If the guess is wrong (the densities are averages, and what is moved next is colder than average) the next period
-//! sees it in the faults, and the share turns round; a step is small enough that little is lost.
+//! If the guess is wrong (the densities are averages, and what is moved next is colder than
+//! average) the next period sees it in the faults, and the share turns round; a step is small
+//! enough that little is lost.
 //!
-//! While as much as nothing lies on devices it stays: nobody can say what a fault there would cost, and the pool takes no more than it
-//! needs. It begins with two thirds, in which memory that compresses to a third has room for nearly twice the budget: what spills
-//! before anything is known must be read back.
+//! While as much as nothing lies on devices it stays: nobody can say what a fault there would cost,
+//! and the pool takes no more than it needs. It begins with two thirds, in which memory that
+//! compresses to a third has room for nearly twice the budget: what spills before anything is known
+//! must be read back.
 //!
-//! While processes take turns (`load_control/mod.rs`), what those who are in need is known, and goes first: a loop that lacks little misses as often
-//! per page as one that lacks much, and not at all once it fits. If the pool can give what they lack, and they have lacked it for half a
+//! While processes take turns (`load_control/mod.rs`), what those who are in need is known, and
+//! goes first: a loop that lacks little misses as often per page as one that lacks much, and not at
+//! all once it fits. If the pool can give what they lack, and they have lacked it for half a
 //! second, it does; and it takes no more than they leave.
 //!
-//! What is not seen: processor time. A decompression that delays nobody else costs its latency; where many processes
-//! wait for processors it costs more than that.
+//! What is not seen: processor time. A decompression that delays nobody else costs its latency;
+//! where many processes wait for processors it costs more than that.
 //!
-//! Where most of the budget is memory that cannot be managed (thread stacks), it is half of the rest at most.
+//! Where most of the budget is memory that cannot be managed (thread stacks), it is half of the
+//! rest at most.
 //!
-//! A share that the user gave stays; a limit that the user gave for it (`auto:40`) is the most that it becomes.
+//! A share that the user gave stays; a limit that the user gave for it (`auto:40`) is the most that
+//! it becomes.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -46,16 +54,18 @@ const BEGIN: f64 = 65.0;
 const MIN_BESIDE_POOR: f64 = 5.0;
 /// The most beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
-/// One step, in percent of the budget, and how many at once where gain and loss differ by more than `FAR` times.
+/// One step, in percent of the budget, and how many at once where gain and loss differ by more than
+/// `FAR` times.
 const STEP: f64 = 2.0;
 const FAR: f64 = 3.0;
 const STRIDE: f64 = 3.0;
 /// Faults in a period that are enough to judge by.
 const ENOUGH: u64 = 50;
-/// What those who are in lack must be lacking for so many periods: somebody who grows has one of them go back soon, and what is
-/// written to a device meanwhile must be read again.
+/// What those who are in lack must be lacking for so many periods: somebody who grows has one of
+/// them go back soon, and what is written to a device meanwhile must be read again.
 const LACKING: u32 = 5;
-/// As much as nothing lies on devices where it is no more than one page for so many in the pool: those that do not compress.
+/// As much as nothing lies on devices where it is no more than one page for so many in the pool:
+/// those that do not compress.
 const HARDLY_ANY: u64 = 64;
 /// Gain and loss that differ by less than this factor are equal.
 const MARGIN: f64 = 1.25;
@@ -63,7 +73,8 @@ const MARGIN: f64 = 1.25;
 /// What is known at one time. Faults count from the beginning of the run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct PoolFigures {
-    /// Faults that were answered from the pool, from devices with pages that compress, and with such as do not.
+    /// Faults that were answered from the pool, from devices with pages that compress, and with
+    /// such as do not.
     pub faults: [u64; 3],
     /// Such pages there.
     pub pages: [u64; 3],
@@ -119,8 +130,9 @@ impl PoolSizer {
         self.percent
     }
 
-    /// The share of what is left beside memory that cannot be managed, which takes this part of the budget. Where that is most of
-    /// it, what is left is so little that half must stay for pages as they are; also then a share that was given is kept.
+    /// The share of what is left beside memory that cannot be managed, which takes this part of the
+    /// budget. Where that is most of it, what is left is so little that half must stay for pages as
+    /// they are; also then a share that was given is kept.
     pub fn percent_beside(&self, fixed: f64) -> f64 {
         if self.fixed || fixed < 0.5 { self.percent } else { self.percent.min(HALF) }
     }
@@ -212,8 +224,9 @@ mod tests {
         PoolFigures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, ..PoolFigures::default() }
     }
 
-    /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget of `budget` pages that
-    /// compress by `ratio`; every page has its place by how often it is touched. Returns the share after some time.
+    /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget
+    /// of `budget` pages that compress by `ratio`; every page has its place by how often it is
+    /// touched. Returns the share after some time.
     fn settles(all: f64, hot: f64, heat: f64, budget: f64, ratio: f64) -> f64 {
         let mut share = PoolSizer::new(AUTO);
         let mut faults = [0.0f64; 2];
@@ -284,7 +297,8 @@ mod tests {
         assert_eq!(PoolSizer::new(PoolShare::Fixed(70.0)).percent_beside(0.6), 70.0);
     }
 
-    /// Random touches want a large pool; those who are in want what they lack first, if the pool can give it.
+    /// Random touches want a large pool; those who are in want what they lack first, if the pool
+    /// can give it.
     #[test]
     fn who_has_a_turn_goes_before_the_pool() {
         let mut share = PoolSizer::new(AUTO);
@@ -313,7 +327,8 @@ mod tests {
         assert!(share.percent() < BEGIN, "seven hundred that nobody wants do");
     }
 
-    /// numpy sorts numbers of which lz4 makes nothing: each fault on them waits for the device, and no pool helps.
+    /// numpy sorts numbers of which lz4 makes nothing: each fault on them waits for the device, and
+    /// no pool helps.
     #[test]
     fn what_does_not_compress_wants_memory_and_no_pool() {
         let poor = |round: u64, near: u64| PoolFigures {

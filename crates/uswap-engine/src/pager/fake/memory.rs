@@ -1,9 +1,11 @@
 //! Memory without a kernel: a map of pages, for tests of the pager.
 //!
-//! A [`FakeProgram`] touches pages, unmaps, moves and forks. What it cannot have at once it asks for again later, as a thread would
-//! that sleeps in a fault. Orders are executed by [`FakeProgram::work`], as an agent would, when the test says so. Everything is as
-//! the kernel has it (userfaultfd(2)): while a change has not been read nothing is installed and nothing moves; what is shared is
-//! refused, unless the order says that it is to be copied first; a fork child has what its parent had, slots too.
+//! A [`FakeProgram`] touches pages, unmaps, moves and forks. What it cannot have at once it asks
+//! for again later, as a thread would that sleeps in a fault. Orders are executed by
+//! [`FakeProgram::work`], as an agent would, when the test says so. Everything is as the kernel has
+//! it (userfaultfd(2)): while a change has not been read nothing is installed and nothing moves;
+//! what is shared is refused, unless the order says that it is to be copied first; a fork child has
+//! what its parent had, slots too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;

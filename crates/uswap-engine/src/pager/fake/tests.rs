@@ -203,7 +203,8 @@ impl Rig {
         }
     }
 
-    /// Touches the page until that is done. A thread that is woken runs before its page is taken again.
+    /// Touches the page until that is done. A thread that is woken runs before its page is taken
+    /// again.
     fn touch(&mut self, program: &FakeProgram, address: u64, value: Option<u64>) -> Touch {
         let begun = Instant::now();
         loop {
@@ -436,7 +437,8 @@ fn a_page_with_an_order_under_way_waits_for_the_outcome() {
     rig.audit();
 }
 
-/// What a child reads of pages that were moved just before it was forked: how many of them are not what they were.
+/// What a child reads of pages that were moved just before it was forked: how many of them are not
+/// what they were.
 fn wrong_after_a_fork_beside_staging(faults: &str) -> usize {
     let mut rig = Rig::new(64 << 20, 0, faults);
     let (program, id) = ordered(&mut rig, BUDGET - 200);
@@ -821,8 +823,8 @@ fn play((acts, pool): Story, faults: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever programs do in whatever order, and however slow the others are: every page holds what was written last,
-    /// under the engine's own policy and under every other.
+    /// Whatever programs do in whatever order, and however slow the others are: every page holds
+    /// what was written last, under the engine's own policy and under every other.
     #[test]
     fn no_page_is_lost_stale_or_anothers(story in story()) {
         for policy in PolicyKind::ALL {

@@ -1,7 +1,8 @@
-//! Events: what the program does to its address space, applied to the page table in the order it happened.
+//! Events: what the program does to its address space, applied to the page table in the order it
+//! happened.
 //!
-//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one that happened is
-//! in the page table.
+//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one
+//! that happened is in the page table.
 
 use uswap_abi::layout::PAGE;
 use uswap_core::page::word::{PageState, PageWord};
@@ -90,7 +91,8 @@ impl<M: AddressSpace> Pager<M> {
         self.shared.gauges.zero_pages.sub(zeros);
     }
 
-    /// Cancels the orders under way that concern a range: runs that the agent has not begun are not executed.
+    /// Cancels the orders under way that concern a range: runs that the agent has not begun are not
+    /// executed.
     pub fn cancel_orders(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let filling = space.trays.filling.clone();
         for number in filling {
@@ -143,7 +145,8 @@ impl<M: AddressSpace> Pager<M> {
             }
             let word = word.set_in_flight(false);
             if word.state() == PageState::Resident {
-                // Also one that was set aside: who is on no list under its new address is never found again.
+                // Also one that was set aside: who is on no list under its new address is never
+                // found again.
                 space.policy.join(&mut space.table, target, word);
             } else {
                 space.table.set(target, word);
@@ -197,8 +200,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Ranges that the child has registered only if it was forked after we registered them. Nothing of them was
-    /// evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a fault, whichever it is.
+    /// Ranges that the child has registered only if it was forked after we registered them. Nothing
+    /// of them was evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a
+    /// fault, whichever it is.
     fn fresh_at_fork(&self, parent: &Space<M>) -> Vec<(u64, u64)> {
         if self.shared.faults.trust_fresh { Vec::new() } else { parent.coverage.unsettled.ranges().to_vec() }
     }
@@ -235,7 +239,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Nobody executes orders any more. What was done in the last ones is looked up. The memory may live on.
+    /// Nobody executes orders any more. What was done in the last ones is looked up. The memory may
+    /// live on.
     pub fn settle_orphans(&mut self, space: &mut Space<M>) {
         let filling = std::mem::take(&mut space.trays.filling);
         for number in filling {
@@ -253,7 +258,8 @@ impl<M: AddressSpace> Pager<M> {
         for bit in bits(ordered) {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
             let address = space.trays.get(number).addresses[bit as usize];
-            // What still lies where it was did not move: its slot can hold a page that the agent inherited and was to drop.
+            // What still lies where it was did not move: its slot can hold a page that the agent
+            // inherited and was to drop.
             let stayed = space.memory.is_present(address) == Some(true);
             let moved = !stayed && space.memory.place_of(slot, true).is_some();
             let tray = space.trays.get_mut(number);

@@ -1,8 +1,9 @@
 //! The life of a fault: from the page word to the installed page.
 //!
-//! Every installation is decided and issued by the owner between two readings of the space's events; a page with an
-//! order or a device read under way is never installed but waits for the outcome. An installation that the kernel
-//! puts off (EAGAIN: an event is pending) is decided anew after that event was read.
+//! Every installation is decided and issued by the owner between two readings of the space's
+//! events; a page with an order or a device read under way is never installed but waits for the
+//! outcome. An installation that the kernel puts off (EAGAIN: an event is pending) is decided anew
+//! after that event was read.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,9 @@ const MAX_FIRST_TOUCH: u32 = 64;
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 
 impl<M: AddressSpace> Pager<M> {
-    /// Reads and applies the events of a space under the gate, then serves the faults among them. While another change
-    /// is under way the gate stays closed, nothing is applied and the faults wait.
+    /// Reads and applies the events of a space under the gate, then serves the faults among them.
+    /// While another change is under way the gate stays closed, nothing is applied and the faults
+    /// wait.
     pub fn serve(&mut self, space: &mut Space<M>) {
         if !self.close_gate(space) {
             return self.retry_soon();
@@ -62,9 +64,9 @@ impl<M: AddressSpace> Pager<M> {
         self.faults = faults;
     }
 
-    /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since all that was moved has
-    /// been absorbed. Its order is cancelled, or the fault would wait for an agent that may itself wait for this page
-    /// (it touches shared pages before it moves them).
+    /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since
+    /// all that was moved has been absorbed. Its order is cancelled, or the fault would wait for an
+    /// agent that may itself wait for this page (it touches shared pages before it moves them).
     fn rescue(&mut self, space: &mut Space<M>, faults: &[Fault]) {
         let held = space.waiting.held.iter().map(|fault| fault.address);
         let missing = faults.iter().filter(|fault| !fault.protected);
@@ -189,7 +191,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by mail.
+    /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by
+    /// mail.
     fn retry_unless_reading(&mut self, space: &Space<M>, address: u64) {
         let word = space.table.get(address);
         let is_reading = word.in_flight() && matches!(word.state(), PageState::Stored(_));
@@ -198,12 +201,15 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero page (charged as if written: a later write
-    /// to it is not seen). With zero pages for writes too no test sees more memory than without (alloc_fast, 2 threads): what is
-    /// given is charged either way, and no more than a tray at a time. What it costs is a second fault for each page.
+    /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero
+    /// page (charged as if written: a later write to it is not seen). With zero pages for writes
+    /// too no test sees more memory than without (alloc_fast, 2 threads): what is given is charged
+    /// either way, and no more than a tray at a time. What it costs is a second fault for each
+    /// page.
     pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         let window = space.readahead.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
-        // What was evicted as zeros was written once, and is going to be again: a zero page would grow then, unseen.
+        // What was evicted as zeros was written once, and is going to be again: a zero page would
+        // grow then, unseen.
         let fills = write || space.table.get(address).state() == PageState::Zero;
         let fits = |state| state == PageState::Untouched || fills && state == PageState::Zero;
         let pages = self.run_of(space, address, window, fits);
@@ -240,8 +246,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// How many pages from `address` on, at most `window`, may be installed together: all satisfy `fits`, none has
-    /// anything under way, and there is room for them.
+    /// How many pages from `address` on, at most `window`, may be installed together: all satisfy
+    /// `fits`, none has anything under way, and there is room for them.
     pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(PageState) -> bool) -> u64 {
         let border = space.coverage.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
         let mut pages = 1;
@@ -255,16 +261,16 @@ impl<M: AddressSpace> Pager<M> {
         pages
     }
 
-    /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies `fits`, nothing is
-    /// under way with it, and there is room for it beside `others`.
+    /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies
+    /// `fits`, nothing is under way with it, and there is room for it beside `others`.
     pub fn fits_beside(&self, space: &Space<M>, page: u64, others: i64, fits: impl Fn(PageState) -> bool) -> bool {
         let word = space.table.get(page);
         let free = !word.in_flight() && fits(word.state()) && !space.memory.is_own(page);
         free && self.has_room(space, others + 16)
     }
 
-    /// A page believed resident with nothing under way: it was dropped between an event and the act it announced, or
-    /// it is there already and the message is old.
+    /// A page believed resident with nothing under way: it was dropped between an event and the act
+    /// it announced, or it is there already and the message is old.
     fn install_stray(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let result = space.memory.copy(address, &self.zeros[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
@@ -279,7 +285,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether memory is `ample`.
+    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether
+    /// memory is `ample`.
     pub fn is_welcome(&mut self, space: &mut Space<M>, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
         let room = space.policy.has_room(ample);
@@ -342,8 +349,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing of ours can be
-    /// newer than what the program sees.
+    /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing
+    /// of ours can be newer than what the program sees.
     fn found_present(&mut self, space: &mut Space<M>, address: u64) {
         let word = space.table.get(address);
         if matches!(word.state(), PageState::Untouched | PageState::Zero) {

@@ -1,8 +1,9 @@
 //! The soft fault: a staged page comes back to the program from its slot.
 //!
-//! The page that was touched becomes active: that is what staging is for. Where the touches follow one another the pages behind it
-//! come along, as far as they lie staged too: in one reading and one installation, for the price of one fault. Nobody has
-//! touched these yet, so they begin inactive.
+//! The page that was touched becomes active: that is what staging is for. Where the touches follow
+//! one another the pages behind it come along, as far as they lie staged too: in one reading and
+//! one installation, for the price of one fault. Nobody has touched these yet, so they begin
+//! inactive.
 
 use std::time::Instant;
 
@@ -21,7 +22,8 @@ use crate::pager::reclaim::staging::{Phase, StagingBatch};
 use crate::pager::space::Space;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages that come with one soft fault, at most. They are read to behind the first page of the buffer.
+/// Pages that come with one soft fault, at most. They are read to behind the first page of the
+/// buffer.
 const MAX_STAGED: usize = 32;
 /// Attempts to read a staged page, a millisecond apart, before it is given up.
 const MAX_FAILED_READS: u32 = 2000;
@@ -74,8 +76,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// How many pages from `address` on, at most `window`, lie staged where they can be read with it. Not those that the kernel may
-    /// have taken meanwhile.
+    /// How many pages from `address` on, at most `window`, lie staged where they can be read with
+    /// it. Not those that the kernel may have taken meanwhile.
     fn staged_run(&self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let is_readable = |tray: &StagingBatch| tray.phase != Phase::Filling && !tray.inherited;
         self.run_of(space, address, window, |state| match state {
@@ -105,7 +107,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A staged page could not be read: the process is ending, or it is tried again, or at last its bytes are lost.
+    /// A staged page could not be read: the process is ending, or it is tried again, or at last its
+    /// bytes are lost.
     fn unreadable(&mut self, space: &mut Space<M>, address: u64) -> Served {
         if self.is_over(space) {
             return Served::Done;
@@ -117,7 +120,8 @@ impl<M: AddressSpace> Pager<M> {
         during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
     }
 
-    /// Reads `pages` staged pages together, to behind the buffer's first page. The first lies at `from`.
+    /// Reads `pages` staged pages together, to behind the buffer's first page. The first lies at
+    /// `from`.
     pub fn read_staged(&mut self, space: &Space<M>, address: u64, from: u64, pages: u64) -> bool {
         let mut places = [from; MAX_STAGED];
         for (index, place) in places.iter_mut().enumerate().take(pages as usize).skip(1) {

@@ -1,9 +1,11 @@
 //! What soft faults cost a program, beside what they save it.
 //!
-//! The test of age (`staging.rs` of the core) trades soft faults for refaults, and guesses what each is worth. Where refaults come from
-//! the pool, soft faults are as dear, and too many of them cost more than all the refaults that they could save. So both are
-//! measured, by the time for which threads wait: soft faults cost too much when they take more than a thirty-sixth of the time of refaults.
-//! While refaults take most of a program's time, soft faults stay below 3 % of it that way; where they take less, so do soft faults.
+//! The test of age (`staging.rs` of the core) trades soft faults for refaults, and guesses what
+//! each is worth. Where refaults come from the pool, soft faults are as dear, and too many of them
+//! cost more than all the refaults that they could save. So both are measured, by the time for
+//! which threads wait: soft faults cost too much when they take more than a thirty-sixth of the
+//! time of refaults. While refaults take most of a program's time, soft faults stay below 3 % of it
+//! that way; where they take less, so do soft faults.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,8 @@ use uswap_core::reclaim::age_test::Cost;
 
 /// How long it is watched.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Soft faults cost too much when they take more than one part in so many, and little when they take less than one in so many.
+/// Soft faults cost too much when they take more than one part in so many, and little when they
+/// take less than one in so many.
 const HIGH: u32 = 36;
 const LOW: u32 = 72;
 

@@ -1,9 +1,11 @@
-//! The one way in for stored pages: which of them come, from the pool at once, from devices by way of the readers.
+//! The one way in for stored pages: which of them come, from the pool at once, from devices by way
+//! of the readers.
 //!
-//! What comes along with the page that faulted is decided by the stream of faults it belongs to and by where it lies: a
-//! proven stream brings its window, of neighbours or in its stride; a lonely fault on a device brings only neighbours that
-//! the same request reads, as long as such neighbours are wanted (`locality.rs` of the core). Pages of a stride are installed before the page that faulted, whose
-//! thread wakes up when all are there.
+//! What comes along with the page that faulted is decided by the stream of faults it belongs to and
+//! by where it lies: a proven stream brings its window, of neighbours or in its stride; a lonely
+//! fault on a device brings only neighbours that the same request reads, as long as such neighbours
+//! are wanted (`locality.rs` of the core). Pages of a stride are installed before the page that
+//! faulted, whose thread wakes up when all are there.
 
 use std::time::Instant;
 
@@ -37,7 +39,8 @@ pub const NEAR: u64 = 8;
 /// Pages in memory that a stream is followed across, at most.
 const MAX_HELD: usize = 1024;
 
-/// Where the next fault of a stream is to be expected: at the first page from `page` on that is not in memory.
+/// Where the next fault of a stream is to be expected: at the first page from `page` on that is not
+/// in memory.
 fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64 {
     let is_held = |page: &u64| matches!(space.table.get(*page).state(), PageState::Resident | PageState::Staged(_));
     let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
@@ -49,7 +52,8 @@ fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
     space.table.get(address).refault_distance(space.policy.evictions())
 }
 
-/// Whether a stored page was evicted so lately that it would still be in memory if its space had an eighth more.
+/// Whether a stored page was evicted so lately that it would still be in memory if its space had an
+/// eighth more.
 fn is_near<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     u64::from(refault_distance(space, address)) * NEAR < space.counts.resident
 }
@@ -64,8 +68,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Pages that may come with a fault, it included, at most: only itself while each touch is to be seen, and next to none
-    /// with a page of a process that waits for its turn.
+    /// Pages that may come with a fault, it included, at most: only itself while each touch is to
+    /// be seen, and next to none with a page of a process that waits for its turn.
     pub fn most_along(&self, space: &Space<M>, most: u32) -> u32 {
         match space.record.is_held() {
             _ if self.shared.recorder.is_some() => 1,
@@ -74,8 +78,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The page at `address` lies in the buffer; those that the stream of faults is going to want come along as far as
-    /// they are in the pool.
+    /// The page at `address` lies in the buffer; those that the stream of faults is going to want
+    /// come along as far as they are in the pool.
     fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let most = self.most_along(space, MAX_POOL.min(MAX_INSTALL as u32));
         let passed = space.readahead.streams.passed(address, most);
@@ -99,8 +103,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// Loads the neighbours of the page at `address`, which lies in the buffer, behind it. Returns how many pages there
-    /// are now.
+    /// Loads the neighbours of the page at `address`, which lies in the buffer, behind it. Returns
+    /// how many pages there are now.
     fn load_run(&mut self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let most = self.run_of(space, address, window, |state| matches!(state, PageState::Stored(_)));
         let mut pages = 1;
@@ -117,8 +121,8 @@ impl<M: AddressSpace> Pager<M> {
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
     }
 
-    /// Installs the pages of a stride that follow the one at `address`, which lies in the buffer, before that one: its
-    /// thread wakes up when all are there. Returns how many.
+    /// Installs the pages of a stride that follow the one at `address`, which lies in the buffer,
+    /// before that one: its thread wakes up when all are there. Returns how many.
     fn install_along(&mut self, space: &mut Space<M>, address: u64, window: Window) -> u64 {
         let mut along = 0;
         for step in 1..i64::from(window.pages) {
@@ -132,15 +136,17 @@ impl<M: AddressSpace> Pager<M> {
         along
     }
 
-    /// Whether a stored page that need not lie in the faulting page's mapping may be brought with it.
+    /// Whether a stored page that need not lie in the faulting page's mapping may be brought with
+    /// it.
     pub fn may_come_along(&self, space: &Space<M>, page: u64, others: i64) -> bool {
         space.is_registered(page)
             && self.fits_beside(space, page, others, |state| matches!(state, PageState::Stored(_)))
     }
 
-    /// Chooses the pages to be read with the one at `address`, which is the first: those that the stream of faults is going
-    /// to want as far as they lie on a device and the buffer has room; of no stream, those that one request brings along.
-    /// Returns whether the page lies there as it is, because it does not compress.
+    /// Chooses the pages to be read with the one at `address`, which is the first: those that the
+    /// stream of faults is going to want as far as they lie on a device and the buffer has room; of
+    /// no stream, those that one request brings along. Returns whether the page lies there as it
+    /// is, because it does not compress.
     fn choose_reads(&mut self, space: &mut Space<M>, address: u64, buffer: &mut ReadBuffer) -> bool {
         let window = self.window(space, address);
         let free = match window {
@@ -215,8 +221,8 @@ impl<M: AddressSpace> Pager<M> {
         Served::Wait
     }
 
-    /// Sends a read on its way, and marks its pages. `None`: it could not be sent, and nothing is changed. Else the device
-    /// that it went to.
+    /// Sends a read on its way, and marks its pages. `None`: it could not be sent, and nothing is
+    /// changed. Else the device that it went to.
     pub fn send_read(
         &mut self,
         space: &mut Space<M>,
@@ -257,9 +263,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A device read is done: install what is still wanted, neighbours together, from where the reader put them. What was
-    /// charged when the read was ordered is charged anew for each page that is installed, and the references taken for the
-    /// read are given back.
+    /// A device read is done: install what is still wanted, neighbours together, from where the
+    /// reader put them. What was charged when the read was ordered is charged anew for each page
+    /// that is installed, and the references taken for the read are given back.
     pub fn install_read(&mut self, space: &mut Space<M>, read: Read) {
         self.place_read(space, read);
         self.serve_waiters(space);
@@ -291,7 +297,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// How many of these pages, from the first on, can be installed together. They are not in flight any more.
+    /// How many of these pages, from the first on, can be installed together. They are not in
+    /// flight any more.
     fn accept_run(&mut self, space: &mut Space<M>, pages: &[PageLoad]) -> usize {
         let mut count = 0;
         for load in pages.iter().take(MAX_INSTALL) {
@@ -308,7 +315,8 @@ impl<M: AddressSpace> Pager<M> {
         count
     }
 
-    /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be had.
+    /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be
+    /// had.
     fn leave_out(&mut self, space: &mut Space<M>, load: &PageLoad, purpose: Purpose) {
         let word = space.table.get(load.address);
         if !word.in_flight() || word.state() != PageState::Stored(load.id.to_bits()) {
@@ -345,8 +353,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns how the first fared and how
-    /// many are in place.
+    /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns how
+    /// the first fared and how many are in place.
     fn install_buffer(&mut self, space: &mut Space<M>, address: u64, place: usize, pages: u64) -> (Served, u64) {
         let bytes = &self.buffer[place * PAGE_SIZE..];
         let (result, length) = shorten(pages * PAGE, |length| space.memory.copy(address, &bytes[..length as usize]));
@@ -359,7 +367,8 @@ impl<M: AddressSpace> Pager<M> {
         self.book_install(space, address, result, bytes.len() == PAGE_SIZE)
     }
 
-    /// What follows from the kernel's answer for stored pages. Returns how the first fared and how many are in place.
+    /// What follows from the kernel's answer for stored pages. Returns how the first fared and how
+    /// many are in place.
     fn book_install(
         &mut self,
         space: &mut Space<M>,
@@ -376,10 +385,11 @@ impl<M: AddressSpace> Pager<M> {
         (served, done)
     }
 
-    /// Book-keeping of a stored page that was installed: its object becomes the kept copy. Not in the pool and for a page
-    /// that came alone: such a page goes again at no foreseeable time, if at all, and until then the copy would take
-    /// memory from others (at random over slightly more than the budget the copies were a third of it). What comes in
-    /// runs goes in runs, soon and mostly unchanged.
+    /// Book-keeping of a stored page that was installed: its object becomes the kept copy. Not in
+    /// the pool and for a page that came alone: such a page goes again at no foreseeable time, if
+    /// at all, and until then the copy would take memory from others (at random over slightly more
+    /// than the budget the copies were a third of it). What comes in runs goes in runs, soon and
+    /// mostly unchanged.
     fn came_back(&mut self, space: &mut Space<M>, address: u64, lonely: bool, ample: bool) {
         if matches!(space.table.get(address).state(), PageState::Stored(_)) {
             self.shared.touched(space.id, address);

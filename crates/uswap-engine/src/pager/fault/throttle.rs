@@ -1,14 +1,16 @@
 //! Throttling: who waits when buffers or room are short, and for how long.
 //!
-//! A fault waits for a buffer of the reserve when its group has its share of them (`uswap_core::Reserve`), and for room when
-//! the budget is used up. Both come back by themselves: a buffer when a device has answered, room when pages were
-//! stored. Nothing that frees memory takes a buffer of the reserve or waits for room, so the wait is for devices alone, whose
-//! time is bounded.
+//! A fault waits for a buffer of the reserve when its group has its share of them
+//! (`uswap_core::Reserve`), and for room when the budget is used up. Both come back by themselves:
+//! a buffer when a device has answered, room when pages were stored. Nothing that frees memory
+//! takes a buffer of the reserve or waits for room, so the wait is for devices alone, whose time is
+//! bounded.
 //!
-//! A fault inside a system call may hold locks that others want (a mapping's, a file's), so it is held a few milliseconds
-//! only; then it takes what is left of the reserve, or goes through above the limit. A fault of the program's own code
-//! holds nothing: it can wait until a slow device has taken pages. Which of both it is /proc/TID/syscall tells, and is asked
-//! only when the few milliseconds are over.
+//! A fault inside a system call may hold locks that others want (a mapping's, a file's), so it is
+//! held a few milliseconds only; then it takes what is left of the reserve, or goes through above
+//! the limit. A fault of the program's own code holds nothing: it can wait until a slow device has
+//! taken pages. Which of both it is /proc/TID/syscall tells, and is asked only when the few
+//! milliseconds are over.
 
 pub mod hold;
 
@@ -20,9 +22,11 @@ use uswap_core::util::growth::{Growth, during};
 const HELD: Duration = Duration::from_millis(4);
 /// How long a fault waits for room before it is let through above the limit, where swap is fast.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The same above the limit itself, where the kernel may kill: since it may be a system call that waits, with locks that others want.
+/// The same above the limit itself, where the kernel may kill: since it may be a system call that
+/// waits, with locks that others want.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-/// The same for the program's own faults where swap is far away: a server may have to be started anew.
+/// The same for the program's own faults where swap is far away: a server may have to be started
+/// anew.
 const PATIENCE_FAR: Duration = Duration::from_secs(10);
 /// How long it waits when nothing is under way that would make room.
 const GRACE: Duration = Duration::from_millis(2);

@@ -1,13 +1,15 @@
 //! How many pages a first touch brings.
 //!
-//! Memory that was never touched is zeros, and zeros cost next to nothing beside the fault that asks for them: so runs of first
-//! touches bring as many as the stream of faults has proven ([`Streams`]), and one that has proven nothing yet brings
-//! [`BEGINNING`]. What is allocated is mostly used: where compilers touched memory at random, a third of the faults went
-//! away and no more pages were brought in all.
+//! Memory that was never touched is zeros, and zeros cost next to nothing beside the fault that
+//! asks for them: so runs of first touches bring as many as the stream of faults has proven
+//! ([`Streams`]), and one that has proven nothing yet brings [`BEGINNING`]. What is allocated is
+//! mostly used: where compilers touched memory at random, a third of the faults went away and no
+//! more pages were brought in all.
 //!
-//! **If the guess is wrong**, as where a large table is touched at few places, pages come along that nobody uses. Nobody sees that
-//! until they are evicted and turn out to be zeros still. A space of which more pages were evicted as zeros than
-//! half of those that came along unproven (and [`PATIENCE`]) brings one page until a stream is proven from then on.
+//! **If the guess is wrong**, as where a large table is touched at few places, pages come along
+//! that nobody uses. Nobody sees that until they are evicted and turn out to be zeros still. A
+//! space of which more pages were evicted as zeros than half of those that came along unproven (and
+//! [`PATIENCE`]) brings one page until a stream is proven from then on.
 
 use uswap_core::readahead::streams::{Streams, Window};
 
@@ -62,7 +64,8 @@ impl FirstTouches {
 mod tests {
     use super::*;
 
-    /// Touches these pages in order, everything that a window says comes; faults and pages that came.
+    /// Touches these pages in order, everything that a window says comes; faults and pages that
+    /// came.
     fn touch(touches: &mut FirstTouches, pages: impl Iterator<Item = u64>) -> (usize, usize) {
         let (mut here, mut faults) = (std::collections::HashSet::new(), 0);
         for page in pages {

@@ -1,5 +1,5 @@
-//! The list of fault points: documentation and one line of code for each. `USWAP_FAULT_POINTS` names a point by its field,
-//! with dashes: `delay_install` is `delay-install=200`.
+//! The list of fault points: documentation and one line of code for each. `USWAP_FAULT_POINTS`
+//! names a point by its field, with dashes: `delay_install` is `delay-install=200`.
 
 use super::fault_points;
 
@@ -30,9 +30,11 @@ fault_points! {
     delay_dirty: u64,
     /// Rule off: agents do not write to what they have moved.
     keep_clean: bool,
-    /// Rule off: a page that was gone from its slot before the agent could write to it counts as lost.
+    /// Rule off: a page that was gone from its slot before the agent could write to it counts as
+    /// lost.
     mourn_freed: bool,
-    /// One in N moves of an agent reports EEXIST though it moved everything, as the kernel does now and then.
+    /// One in N moves of an agent reports EEXIST though it moved everything, as the kernel does now
+    /// and then.
     move_lies: u64,
     /// Rule off: agents believe what a move that failed reports: that nothing was moved.
     trust_move: bool,
@@ -54,7 +56,8 @@ fault_points! {
     silent_hooks: bool,
     /// Rule off: a fork child's table is cloned before it is known what has just been staged.
     no_absorb: bool,
-    /// Microseconds between two looks of an owner at what agents have published, but for those under the gate.
+    /// Microseconds between two looks of an owner at what agents have published, but for those
+    /// under the gate.
     delay_absorb: u64,
     /// One in N first touches finds that its page is there already, and nobody was woken.
     found_there: u64,
@@ -98,7 +101,8 @@ fault_points! {
     no_fork_clone: bool,
     /// Rule off: writes that copy what a fork left shared are not watched.
     unwatched_copies: bool,
-    /// Rule off: a fork child is taken to have registered what its parent has, and fresh registrations may be evicted.
+    /// Rule off: a fork child is taken to have registered what its parent has, and fresh
+    /// registrations may be evicted.
     trust_fresh: bool,
     /// Rule off: REMOVE events are ignored.
     ignore_remove: bool,
@@ -124,7 +128,8 @@ fault_points! {
     one_proof: bool,
     /// Rule off: what is moved onto memory just registered counts as just registered.
     lasting_fresh: bool,
-    /// Microseconds before memory just registered counts as registered in all fork children to come.
+    /// Microseconds before memory just registered counts as registered in all fork children to
+    /// come.
     delay_settle: u64,
     /// Not a rule: the books of every space are checked ten times a second.
     audit: bool,
@@ -140,8 +145,8 @@ fault_points! {
     whole_pages: bool,
     /// Rule off: packed objects may touch two slots also on devices that read whole pages only.
     crossing: bool,
-    /// Not a rule: threads that serve pages end the engine when they allocate what has no name (1), or tell of it and go on
-    /// (2).
+    /// Not a rule: threads that serve pages end the engine when they allocate what has no name (1),
+    /// or tell of it and go on (2).
     no_alloc: u64,
     /// Rule off: workers allocate for each tray, under no name.
     allocate: bool,
@@ -171,7 +176,8 @@ fault_points! {
     entry_fail: u64,
     /// Microseconds between choosing the objects of a thin slab and moving them.
     delay_compact: u64,
-    /// Not a rule: load control lets a single process run at a time, in short turns, whether memory is short or not.
+    /// Not a rule: load control lets a single process run at a time, in short turns, whether memory
+    /// is short or not.
     crowd: bool,
     /// Microseconds before each step of bringing an agent.
     delay_attach: u64,
@@ -183,7 +189,8 @@ fault_points! {
     attach_die: u64,
     /// Every other thread that is to stop for an agent is asked to only after so many microseconds.
     attach_late: u64,
-    /// Microseconds between the last page that came back at a detach and the end of the registration.
+    /// Microseconds between the last page that came back at a detach and the end of the
+    /// registration.
     delay_detach: u64,
     /// Rule off: a kept copy is taken for the page that is evicted again, whatever that holds.
     trust_copy: bool,
@@ -193,7 +200,8 @@ fault_points! {
     believe_late_answers: bool,
     /// Rule off: what workers have stored counts though the page is not staged there any more.
     believe_late_workers: bool,
-    /// Rule off: the engine has a table of descriptors of its own, whose descriptors are closed when it dies.
+    /// Rule off: the engine has a table of descriptors of its own, whose descriptors are closed
+    /// when it dies.
     own_table: bool,
     /// Rule off: what the kernel puts off (EAGAIN) is not tried again.
     no_retry: bool,

@@ -1,8 +1,11 @@
-//! Fault points: places where a test can make the engine slow, or refuse, or break one of its own rules.
+//! Fault points: places where a test can make the engine slow, or refuse, or break one of its own
+//! rules.
 //!
-//! Set by the environment variable `USWAP_FAULT_POINTS`, a list like `delay-install=200,again=5,no-gate`. Numbers are
-//! microseconds for delays, milliseconds for `turn` and "one in N" for refusals. Without the variable each check is one load of a constant
-//! word. They exist so that every test of an integrity rule can be seen to fail when its rule is switched off.
+//! Set by the environment variable `USWAP_FAULT_POINTS`, a list like
+//! `delay-install=200,again=5,no-gate`. Numbers are microseconds for delays, milliseconds for
+//! `turn` and "one in N" for refusals. Without the variable each check is one load of a constant
+//! word. They exist so that every test of an integrity rule can be seen to fail when its rule is
+//! switched off.
 
 mod list;
 
@@ -18,14 +21,16 @@ pub use list::FaultPoints;
 /// A turn under `crowd` where `turn` says nothing else.
 const FORCED_TURN: Duration = Duration::from_millis(200);
 
-/// Makes [`FaultPoints`] of a list of documented fields: `u64` points take a number, `bool` points none.
+/// Makes [`FaultPoints`] of a list of documented fields: `u64` points take a number, `bool` points
+/// none.
 macro_rules! fault_points {
     ($($(#[doc = $text:literal])+ $field:ident: $kind:ty,)*) => {
         /// All fault points, zero when off.
         #[derive(Default, Debug)]
         pub struct FaultPoints {
             $($(#[doc = $text])+ pub $field: $kind,)*
-            /// Not a rule: the eviction policy, for comparison. The name of any policy is a fault point.
+            /// Not a rule: the eviction policy, for comparison. The name of any policy is a fault
+            /// point.
             pub policy: uswap_core::reclaim::PolicyKind,
             pub(super) draws: std::sync::atomic::AtomicU64,
             pub(super) steps: std::sync::atomic::AtomicU64,
@@ -77,7 +82,8 @@ fn is_name_of(name: &str, field: &str) -> bool {
 }
 
 impl FaultPoints {
-    /// The calling thread serves pages: from now on it allocates nothing that has no name, where that is tested.
+    /// The calling thread serves pages: from now on it allocates nothing that has no name, where
+    /// that is tested.
     pub fn serve_without_growth(&self) {
         if self.no_alloc > 0 {
             growth::set_lenient(self.no_alloc > 1);
@@ -179,7 +185,8 @@ mod tests {
         }
     }
 
-    /// A rule that can be switched off has a test that names it: by its name, or as a field of the store's tuning.
+    /// A rule that can be switched off has a test that names it: by its name, or as a field of the
+    /// store's tuning.
     #[test]
     fn each_rule_that_can_be_off_is_named_by_a_test() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -195,7 +202,8 @@ mod tests {
         }
     }
 
-    /// The page of the documents is this list. `USWAP_UPDATE_DOCS=1` in the environment writes it anew.
+    /// The page of the documents is this list. `USWAP_UPDATE_DOCS=1` in the environment writes it
+    /// anew.
     #[test]
     fn the_page_of_fault_points_is_the_list() {
         let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fault-points.md");

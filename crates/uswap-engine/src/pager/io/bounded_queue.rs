@@ -1,4 +1,5 @@
-//! A bounded queue of jobs for a set of threads. Made with all its room: neither pushing nor taking allocates.
+//! A bounded queue of jobs for a set of threads. Made with all its room: neither pushing nor taking
+//! allocates.
 
 use std::collections::VecDeque;
 use std::sync::Condvar;

@@ -1,14 +1,17 @@
 //! Reads that an owner asks devices for itself: of a lonely page that a thread waits for.
 //!
-//! By way of a reader such a page costs four changes of threads: to the owner, the reader, the owner, the program. On a fast disk
-//! or a server nearby that is more than the read itself. Here the owner sends the request, goes on with other work,
-//! and is told by its poller when the answer is there. Reads ahead of their faults and pages that no single request brings still go to
-//! the readers, who work beside the owner.
+//! By way of a reader such a page costs four changes of threads: to the owner, the reader, the
+//! owner, the program. On a fast disk or a server nearby that is more than the read itself. Here
+//! the owner sends the request, goes on with other work, and is told by its poller when the answer
+//! is there. Reads ahead of their faults and pages that no single request brings still go to the
+//! readers, who work beside the owner.
 //!
-//! A queue has no patience of its own and tries nothing twice ([`uswap_device::ReadQueue`]). Whatever goes wrong with a read,
-//! an error, wrong bytes, a page that moved meanwhile, a server that does not answer for [`PATIENCE`], hands it on to the
-//! readers, with its buffer: there errors are judged, connections made anew, other copies asked. So each rule about failing
-//! devices stands in one place. A queue is made by a reader, since that can wait, at the first read of a device, and after it broke with growing pauses.
+//! A queue has no patience of its own and tries nothing twice ([`uswap_device::ReadQueue`]).
+//! Whatever goes wrong with a read, an error, wrong bytes, a page that moved meanwhile, a server
+//! that does not answer for [`PATIENCE`], hands it on to the readers, with its buffer: there errors
+//! are judged, connections made anew, other copies asked. So each rule about failing devices stands
+//! in one place. A queue is made by a reader, since that can wait, at the first read of a device,
+//! and after it broke with growing pauses.
 
 pub mod ask;
 

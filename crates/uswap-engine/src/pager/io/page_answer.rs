@@ -1,5 +1,5 @@
-//! Questions about pages and their answers, as they lie on the connection of a caller (`page_query.rs`): little arrays of 64-bit
-//! words, the lowest byte first.
+//! Questions about pages and their answers, as they lie on the connection of a caller
+//! (`page_query.rs`): little arrays of 64-bit words, the lowest byte first.
 
 use uswap_core::PAGE_SIZE;
 

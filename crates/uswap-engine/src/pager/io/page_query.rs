@@ -1,18 +1,21 @@
-//! Pages for a core file: what a process would read where its memory is evicted, told to a caller of the control socket
-//! without changing what the pages are.
+//! Pages for a core file: what a process would read where its memory is evicted, told to a caller
+//! of the control socket without changing what the pages are.
 //!
-//! A caller sends the request `pages` and gets a line that says that questions can be asked. From then on the
-//! connection carries questions and answers of fixed layout (`page_answer.rs`): which pages of a range are not where
-//! the program has them, with the bytes of those that are evicted. A thread of its own serves a connection, so that reads of slow devices keep nobody
-//! else from the control socket.
+//! A caller sends the request `pages` and gets a line that says that questions can be asked. From
+//! then on the connection carries questions and answers of fixed layout (`page_answer.rs`): which
+//! pages of a range are not where the program has them, with the bytes of those that are evicted. A
+//! thread of its own serves a connection, so that reads of slow devices keep nobody else from the
+//! control socket.
 //!
-//! **Who knows.** Only the owner of a space knows its page words, so each question passes through its mailbox. It copies
-//! staged pages at once, since their slots may be used again, and takes a reference to the objects of stored ones. The
-//! thread then loads these, waiting for devices if need be, and gives the references back.
+//! **Who knows.** Only the owner of a space knows its page words, so each question passes through
+//! its mailbox. It copies staged pages at once, since their slots may be used again, and takes a
+//! reference to the objects of stored ones. The thread then loads these, waiting for devices if
+//! need be, and gives the references back.
 //!
-//! **When an answer holds.** An owner answers only when no change of the address space waits to be ordered. A page that
-//! the caller found missing *before* it asked, and that the answer does not name, reads as zeros: that is the order in
-//! which a caller has to look, and it must have stopped the program's threads.
+//! **When an answer holds.** An owner answers only when no change of the address space waits to be
+//! ordered. A page that the caller found missing *before* it asked, and that the answer does not
+//! name, reads as zeros: that is the order in which a caller has to look, and it must have stopped
+//! the program's threads.
 
 pub mod serve;
 

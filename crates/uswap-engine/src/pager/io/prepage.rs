@@ -1,15 +1,17 @@
 //! A turn begins: the working set of a process comes back as a whole.
 //!
-//! Whoever waits for its turn (`load_control/mod.rs`) gives all its memory to others. Brought back by a fault for each page it would
-//! spend the first part of its turn on messages and wake-ups, which cost many times what the expansion of a page does. So its
-//! owner brings what the process lacks of its working set: the pages that were evicted last, as many as load control's
-//! estimate says beyond those that it has. Denning's remedy brings in whole working sets too; Linux's swap token, which
-//! held pages but never brought any, left that to the faults.
+//! Whoever waits for its turn (`load_control/mod.rs`) gives all its memory to others. Brought back
+//! by a fault for each page it would spend the first part of its turn on messages and wake-ups,
+//! which cost many times what the expansion of a page does. So its owner brings what the process
+//! lacks of its working set: the pages that were evicted last, as many as load control's estimate
+//! says beyond those that it has. Denning's remedy brings in whole working sets too; Linux's swap
+//! token, which held pages but never brought any, left that to the faults.
 //!
-//! Only pages from the pool: those on devices come by the faults and their readahead, which keeps queues full without
-//! knowing more. It goes in small steps, between the faults of all programs, and only into memory that is free. **If the guess
-//! is wrong** pages come that are not touched: they lie on the list on which they were, as if they had never gone, and are
-//! evicted again without having cost a fault.
+//! Only pages from the pool: those on devices come by the faults and their readahead, which keeps
+//! queues full without knowing more. It goes in small steps, between the faults of all programs,
+//! and only into memory that is free. **If the guess is wrong** pages come that are not touched:
+//! they lie on the list on which they were, as if they had never gone, and are evicted again
+//! without having cost a fault.
 
 pub mod bring;
 

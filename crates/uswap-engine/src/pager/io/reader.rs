@@ -1,9 +1,11 @@
 //! The readers: bring pages from devices. They block, so the owners do not.
 //!
-//! Each device has a *lane*: a queue of reads and threads that serve it, so that a slow device keeps nobody waiting for a
-//! fast one. Each thread has one read in flight; there are as many as the device's round trip makes worth having, some more
-//! when reads queue up, and each costs two pages of stack. A read brings up to 64 pages into a buffer of the reserve
-//! ([`uswap_core::Reserve`]), from which the owner installs them: no byte is copied in between, and nothing allocates.
+//! Each device has a *lane*: a queue of reads and threads that serve it, so that a slow device
+//! keeps nobody waiting for a fast one. Each thread has one read in flight; there are as many as
+//! the device's round trip makes worth having, some more when reads queue up, and each costs two
+//! pages of stack. A read brings up to 64 pages into a buffer of the reserve
+//! ([`uswap_core::Reserve`]), from which the owner installs them: no byte is copied in between, and
+//! nothing allocates.
 
 pub mod threads;
 
@@ -31,16 +33,19 @@ const FAR: Duration = Duration::from_micros(300);
 const PER_THREAD: Duration = Duration::from_micros(25);
 /// Buffers of the reserve: pages of each, and which part of the whole they are.
 const SIZES: [(u32, u32); 3] = [(4, 4), (16, 4), (64, 2)];
-/// Pages that are read ahead for each microsecond of a round trip: a program that consumes 800 MB/s does not wait.
+/// Pages that are read ahead for each microsecond of a round trip: a program that consumes 800 MB/s
+/// does not wait.
 const PAGES_PER_200_US: u32 = 40;
-/// Bounds of that: three reads are under way at least, so that the next is asked for while two others come.
+/// Bounds of that: three reads are under way at least, so that the next is asked for while two
+/// others come.
 const MIN_AHEAD: u32 = 192;
 const MAX_AHEAD: u32 = 2048;
 
 /// Where a read puts its pages.
 pub struct ReadBuffer {
     memory: Reservation,
-    /// The pages, and once they are read what became of each; the n-th lies in the n-th page of the buffer.
+    /// The pages, and once they are read what became of each; the n-th lies in the n-th page of the
+    /// buffer.
     pub pages: Vec<PageLoad>,
 }
 
@@ -99,7 +104,8 @@ pub struct Read {
     pub since: Instant,
     /// What it is for.
     pub purpose: Purpose,
-    /// The processor on which the one thread waits that asks for it: it should be read there (`affinity.rs`).
+    /// The processor on which the one thread waits that asks for it: it should be read there
+    /// (`affinity.rs`).
     pub beside: Option<u32>,
 }
 

@@ -1,24 +1,29 @@
 //! Bringing in: what a swapoff finds no other place for comes back into memory.
 //!
-//! A device is emptied into the pool and onto other devices, without anybody's help ([`uswap_store::Drain`]). What neither
-//! takes has one place left: where it came from. Only owners know which page of which process an object is, and only they may
-//! install it. So the swapoff asks all of them, and each searches the tables of its spaces and reads what it finds on the device, by the readers
-//! and into the buffers of every other read. An answer meets the page as it is then: whatever was unmapped, moved, forked or touched
-//! meanwhile is told by its word, here as for a fault. A page that several processes have is brought in by each owner for
-//! each of them, and with the last reference its object leaves the device. No copy is kept, there or in the pool.
+//! A device is emptied into the pool and onto other devices, without anybody's help
+//! ([`uswap_store::Drain`]). What neither takes has one place left: where it came from. Only owners
+//! know which page of which process an object is, and only they may install it. So the swapoff asks
+//! all of them, and each searches the tables of its spaces and reads what it finds on the device,
+//! by the readers and into the buffers of every other read. An answer meets the page as it is then:
+//! whatever was unmapped, moved, forked or touched meanwhile is told by its word, here as for a
+//! fault. A page that several processes have is brought in by each owner for each of them, and with
+//! the last reference its object leaves the device. No copy is kept, there or in the pool.
 //!
-//! **Faults first.** An owner takes a small step, then looks after its events and its mail; between two steps it rests for
-//! longer than a step takes. Buffers are asked for like those of reads ahead: faults always find some.
+//! **Faults first.** An owner takes a small step, then looks after its events and its mail; between
+//! two steps it rests for longer than a step takes. Buffers are asked for like those of reads
+//! ahead: faults always find some.
 //!
-//! **Nothing is displaced.** Pages come only while the run and the groups of their process stay below the mark above which
-//! pages are evicted: what came would push out others, or go again itself, and there may be nothing left to take it. Where room is short
-//! the search waits; when it comes is the program's affair. The swapoff watches for how long nothing has left the
-//! device (`swapoff.rs`), and gives up by itself.
+//! **Nothing is displaced.** Pages come only while the run and the groups of their process stay
+//! below the mark above which pages are evicted: what came would push out others, or go again
+//! itself, and there may be nothing left to take it. Where room is short the search waits; when it
+//! comes is the program's affair. The swapoff watches for how long nothing has left the device
+//! (`swapoff.rs`), and gives up by itself.
 //!
-//! Who is stopped, waits for its turn, or has lost its agent gets pages like others: that takes a descriptor, and
-//! nothing of the process.
+//! Who is stopped, waits for its turn, or has lost its agent gets pages like others: that takes a
+//! descriptor, and nothing of the process.
 //!
-//! **If a page cannot be read** it is left where it is. It may never be touched, and poisoned it is soon enough when it is.
+//! **If a page cannot be read** it is left where it is. It may never be touched, and poisoned it is
+//! soon enough when it is.
 
 pub mod bring;
 

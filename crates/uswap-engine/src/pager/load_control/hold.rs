@@ -8,8 +8,8 @@ use crate::pager::space::Space;
 use uswap_core::util::growth::{Growth, during};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the agent, whose orders
-    /// others wait for, nor one whose thread nobody can look at.
+    /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the
+    /// agent, whose orders others wait for, nor one whose thread nobody can look at.
     pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {
         if !space.record.is_held() || space.memory.is_own(address) || space.waiting.held.len() >= MAX_HELD {
             return false;
@@ -30,8 +30,8 @@ impl<M: AddressSpace> Pager<M> {
         true
     }
 
-    /// Serves the faults of a space that were put aside: all, once it is not held any more, and those that were held for
-    /// long enough.
+    /// Serves the faults of a space that were put aside: all, once it is not held any more, and
+    /// those that were held for long enough.
     pub fn serve_held(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held() && self.shared.load.is_holding();
         let now = Instant::now();
@@ -71,8 +71,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Spaces whose pages go first: those of held processes, and of these the ones that have longest to wait for their turn,
-    /// as many as it takes to have `wanted` pages twice over; and the pages that all of them have here.
+    /// Spaces whose pages go first: those of held processes, and of these the ones that have
+    /// longest to wait for their turn, as many as it takes to have `wanted` pages twice over; and
+    /// the pages that all of them have here.
     pub fn suspended(&self, wanted: u64) -> (Vec<SpaceId>, u64) {
         if !self.shared.load.is_holding() {
             return (Vec::new(), 0);

@@ -1,29 +1,38 @@
 //! Copies that writes after a fork make.
 //!
-//! fork(2) leaves all private pages shared, and who writes to one first gets a copy of it. That is growth that no event tells of, and it is
-//! fast: two processors copy 4 MiB in a millisecond, ten times as much as is evicted meanwhile. So where there is no room for all
-//! that relatives by fork can copy, their pages are write-protected (UFFDIO_WRITEPROTECT, ioctl_userfaultfd(2)): a write raises a
-//! fault, and is let through where there is room for the copy. Where there is none it waits for room as every other fault does.
+//! fork(2) leaves all private pages shared, and who writes to one first gets a copy of it. That is
+//! growth that no event tells of, and it is fast: two processors copy 4 MiB in a millisecond, ten
+//! times as much as is evicted meanwhile. So where there is no room for all that relatives by fork
+//! can copy, their pages are write-protected (UFFDIO_WRITEPROTECT, ioctl_userfaultfd(2)): a write
+//! raises a fault, and is let through where there is room for the copy. Where there is none it
+//! waits for room as every other fault does.
 //!
-//! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once; all other relatives as soon as pages are wanted
-//!    (`balance`). What is registered later in a space that is watched is watched from its registration on.
-//! 2. *How much.* A write lets a run of pages go: [`MIN_RUN`], twice as many as before if it goes on where the last run ended, up to
-//!    [`MAX_RUN`]. Only pages that are mapped elsewhere too are charged (pagemap tells); a run of others costs no room.
-//! 3. *What follows.* The page is its space's own from then on, so it goes back to the lists and can be evicted. What the
-//!    process shares was asked a while ago, and is less by what was copied since ([`Copied`]).
-//! 4. *The end.* Who has no relatives left has nothing to copy: the first write that is asked for frees all of its pages.
+//! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once; all other
+//!    relatives as soon as pages are wanted (`balance`). What is registered later in a space that
+//!    is watched is watched from its registration on.
+//! 2. *How much.* A write lets a run of pages go: [`MIN_RUN`], twice as many as before if it goes
+//!    on where the last run ended, up to [`MAX_RUN`]. Only pages that are mapped elsewhere too are
+//!    charged (pagemap tells); a run of others costs no room.
+//! 3. *What follows.* The page is its space's own from then on, so it goes back to the lists and
+//!    can be evicted. What the process shares was asked a while ago, and is less by what was copied
+//!    since ([`Copied`]).
+//! 4. *The end.* Who has no relatives left has nothing to copy: the first write that is asked for
+//!    frees all of its pages.
 //!
-//! **If the guess is wrong.** A run that is let go and not written is charged until the next measurement. A page that the last of its
-//! relatives writes is not copied, though it was charged if the other one went just before. Both are seen as less room for some
-//! milliseconds. What a parent copies between its fork and its watch (it is still changing its address space when its fork is read)
-//! is not seen: some hundred microseconds of one thread.
+//! **If the guess is wrong.** A run that is let go and not written is charged until the next
+//! measurement. A page that the last of its relatives writes is not copied, though it was charged
+//! if the other one went just before. Both are seen as less room for some milliseconds. What a
+//! parent copies between its fork and its watch (it is still changing its address space when its
+//! fork is read) is not seen: some hundred microseconds of one thread.
 //!
-//! **What is not explained.** Of some 25 runs of a Python process of 0.6 GiB with eight children that copy all of it, with a build of the
-//! time when this was made, one ended with a child that glibc's allocator stopped. The cause was not found, and it was not seen again.
+//! **What is not explained.** Of some 25 runs of a Python process of 0.6 GiB with eight children
+//! that copy all of it, with a build of the time when this was made, one ended with a child that
+//! glibc's allocator stopped. The cause was not found, and it was not seen again.
 //!
-//! **What must not be protected.** The kernel clears the tid word of a thread that ends without waiting for anybody: where
-//! a write would raise a fault it gives up, and whoever joins the thread sleeps for ever. So pages of control blocks are
-//! left out ([`AddressSpace::never_protected`]); a child has no thread yet that anybody could join.
+//! **What must not be protected.** The kernel clears the tid word of a thread that ends without
+//! waiting for anybody: where a write would raise a fault it gives up, and whoever joins the thread
+//! sleeps for ever. So pages of control blocks are left out ([`AddressSpace::never_protected`]); a
+//! child has no thread yet that anybody could join.
 
 pub mod watch;
 
@@ -32,15 +41,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 const PAGE: u64 = 4096;
-/// Pages that a write lets go, at least and at most where some are shared, and at most where none is.
+/// Pages that a write lets go, at least and at most where some are shared, and at most where none
+/// is.
 const MIN_RUN: u64 = 4;
 const MAX_RUN: u64 = 16;
 const MAX_EXCLUSIVE: u64 = 512;
-/// Who has fewer pages resident is not watched: one part in so many of the budget, within these bounds.
+/// Who has fewer pages resident is not watched: one part in so many of the budget, within these
+/// bounds.
 const MIN_PART: i64 = 64;
 const MIN_WATCHED: (i64, i64) = (256, 1024);
 
-/// How many pages of a space were let be copied, for whoever counts what it shares. One thread writes it: the space's owner.
+/// How many pages of a space were let be copied, for whoever counts what it shares. One thread
+/// writes it: the space's owner.
 #[derive(Clone, Debug, Default)]
 pub struct Copied(Arc<AtomicU64>);
 

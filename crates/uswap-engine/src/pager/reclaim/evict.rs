@@ -1,8 +1,9 @@
-//! The life of an eviction: from the victim's choice (`reclaim/policy.rs` of the core) to the dropped staging slot.
+//! The life of an eviction: from the victim's choice (`reclaim/policy.rs` of the core) to the
+//! dropped staging slot.
 //!
-//! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for the price of one
-//! fault if it was in use. The oldest staged trays are stored when memory is wanted, as long as enough younger ones
-//! remain to make the test worth something.
+//! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for
+//! the price of one fault if it was in use. The oldest staged trays are stored when memory is
+//! wanted, as long as enough younger ones remain to make the test worth something.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -31,7 +32,8 @@ const UNPARKING_COST: u32 = 50;
 /// Pages that lie staged at least, unless soft faults cost too much, and at most.
 const MIN_STAGED: u64 = 128;
 const MAX_STAGED: u64 = 8192;
-/// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when there was room, asks for none.
+/// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when
+/// there was room, asks for none.
 const MAX_OWED: u64 = 256;
 /// Most trays being stored at a time over all spaces (the workers' queue).
 pub const MAX_STORING: usize = 64;
@@ -57,7 +59,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged. How many go, and how many lie.
+    /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged.
+    /// How many go, and how many lie.
     pub fn store_staged(&mut self, space: &mut Space<M>, wanted: u64, keep: u64) -> (u64, u64) {
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
@@ -164,7 +167,8 @@ impl<M: AddressSpace> Pager<M> {
         space.set_aside.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
     }
 
-    /// Takes pages that relatives share, those first that were found first, at most `most`. Returns how many.
+    /// Takes pages that relatives share, those first that were found first, at most `most`. Returns
+    /// how many.
     pub fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {
@@ -179,7 +183,8 @@ impl<M: AddressSpace> Pager<M> {
         pressed
     }
 
-    /// Takes over what the agent has published. Under the gate, or when no event matters yet to come.
+    /// Takes over what the agent has published. Under the gate, or when no event matters yet to
+    /// come.
     pub fn absorb(&mut self, space: &mut Space<M>) {
         let mut index = 0;
         while let Some(number) = space.trays.filling.get(index).copied() {
@@ -217,7 +222,8 @@ impl<M: AddressSpace> Pager<M> {
     /// Pages that arrived in the tray are staged from now on.
     fn absorb_filled(&mut self, space: &mut Space<M>, number: u32, filled: u64) {
         let tray = space.trays.get_mut(number);
-        // A drop of leftovers may come first: until the fill itself runs, nothing is filled (push_fill cleared it).
+        // A drop of leftovers may come first: until the fill itself runs, nothing is filled
+        // (push_fill cleared it).
         let new = filled & tray.ordered;
         tray.filled |= filled;
         tray.clean |= new;
@@ -246,7 +252,8 @@ impl<M: AddressSpace> Pager<M> {
         tray.phase = Phase::Staged;
         let mut runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
-        // A program without hooks may have guards where pages are believed; what its system calls may was looked at.
+        // A program without hooks may have guards where pages are believed; what its system calls
+        // may was looked at.
         let refused = !space.memory.is_opaque()
             && tray.filled == 0
             && !results.is_empty()
@@ -268,8 +275,9 @@ impl<M: AddressSpace> Pager<M> {
         self.settle_freed(space, number);
     }
 
-    /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do better the next time: it is
-    /// left alone for a while ([`Space::can_evict`]). `errno`: the kernel's answer.
+    /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do
+    /// better the next time: it is left alone for a while ([`Space::can_evict`]). `errno`: the
+    /// kernel's answer.
     fn count_refusal(&mut self, space: &mut Space<M>, refused: bool, errno: i32) {
         let is_left_alone = space.memory.count_refusal(refused, Instant::now());
         if is_left_alone && space.memory.is_alive() {
@@ -426,7 +434,8 @@ impl<M: AddressSpace> Pager<M> {
         if space.trays.get(number).live == 0 {
             return self.drop_tray(space, number);
         }
-        // The store is full, or the process is ending: the pages stay where they are, to be tried again.
+        // The store is full, or the process is ending: the pages stay where they are, to be tried
+        // again.
         let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
         self.under_way(space, -i64::from(charged));
         space.trays.get_mut(number).phase = Phase::Staged;
@@ -460,7 +469,8 @@ impl<M: AddressSpace> Pager<M> {
     }
 }
 
-/// Counts pages, told in the order of their addresses, that come with the three others of their 16 KiB.
+/// Counts pages, told in the order of their addresses, that come with the three others of their 16
+/// KiB.
 #[derive(Default)]
 struct Quads {
     next: u64,
@@ -483,8 +493,8 @@ impl Quads {
     }
 }
 
-/// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A process that waits for its
-/// turn touches none, and not every policy tests a page's age.
+/// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A
+/// process that waits for its turn touches none, and not every policy tests a page's age.
 fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() {
         return 0;
@@ -494,8 +504,8 @@ fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     target.clamp(least, MAX_STAGED).min(space.counts.resident / 4)
 }
 
-/// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared go in runs of
-/// their own, and those in `alone` one by one.
+/// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared
+/// go in runs of their own, and those in `alone` one by one.
 fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>, runs: &mut Vec<PageRun>) {
     runs.clear();
     let mut last_alone = false;

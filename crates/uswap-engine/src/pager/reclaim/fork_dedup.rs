@@ -1,9 +1,9 @@
 //! Twins: pages that relatives by fork evict with the same bytes are stored once.
 //!
-//! A page that a fork left shared cannot be moved before it is copied (the kernel answers EBUSY), so each relative
-//! evicts a copy of its own. Without this a hundred children would store their parent's memory a hundred times.
-//! The table is small and forgets: a slot holds the last object whose hash fell there, and the store says whether
-//! that object still has these bytes.
+//! A page that a fork left shared cannot be moved before it is copied (the kernel answers EBUSY),
+//! so each relative evicts a copy of its own. Without this a hundred children would store their
+//! parent's memory a hundred times. The table is small and forgets: a slot holds the last object
+//! whose hash fell there, and the store says whether that object still has these bytes.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

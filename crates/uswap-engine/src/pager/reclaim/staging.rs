@@ -1,4 +1,5 @@
-//! Trays as the owner sees them: which page lies in which staging slot, and how far each order has come.
+//! Trays as the owner sees them: which page lies in which staging slot, and how far each order has
+//! come.
 //!
 //! ```text
 //! free -> filling -> staged -> storing -> dropping -> free
@@ -86,7 +87,8 @@ pub struct StagingBatch {
     pub live: u64,
     /// Slots that hold memory, live or not.
     pub filled: u64,
-    /// Slots whose page the kernel may have taken, because the program had freed it (`lazyfree_staged.rs`).
+    /// Slots whose page the kernel may have taken, because the program had freed it
+    /// (`lazyfree_staged.rs`).
     pub clean: u64,
     /// The order.
     pub runs: Vec<PageRun>,
@@ -171,7 +173,8 @@ impl Trays {
         self.free.push_back(number);
     }
 
-    /// The same of a tray of which nobody knows whether its memory was given back: it is looked upon as inherited.
+    /// The same of a tray of which nobody knows whether its memory was given back: it is looked
+    /// upon as inherited.
     pub fn put_free_unclean(&mut self, number: u32) {
         self.put_free(number);
         self.get_mut(number).inherited = true;
@@ -214,7 +217,8 @@ impl Trays {
         self.trays.iter().filter(leaving).map(|tray| u64::from(tray.live.count_ones())).sum()
     }
 
-    /// The budget shall not count on trays that wait to be dropped: returns how many pages it did count there.
+    /// The budget shall not count on trays that wait to be dropped: returns how many pages it did
+    /// count there.
     pub fn forgo_drops(&mut self) -> u32 {
         let (trays, dropping) = (&mut self.trays, &self.dropping);
         dropping.iter().map(|number| std::mem::take(&mut trays[*number as usize].charged)).sum()
@@ -225,8 +229,8 @@ impl Trays {
         self.trays.iter().filter(|t| t.phase != Phase::Free).map(|t| u64::from(t.charged)).sum()
     }
 
-    /// The trays of a fork child: what was staged in the parent is staged in the child, in memory of its own, which may
-    /// be in either half. All the others may hold leftovers.
+    /// The trays of a fork child: what was staged in the parent is staged in the child, in memory
+    /// of its own, which may be in either half. All the others may hold leftovers.
     pub fn inherited(&self) -> Self {
         let mut child = Self { trays: self.trays.clone(), born_inherited: true, ..Self::default() };
         for (number, tray) in child.trays.iter_mut().enumerate() {

@@ -1,5 +1,6 @@
-//! The workers: read a staged tray out of its process, hash, compress, store. They wait on nobody but the kernel,
-//! and what they decide is a proposal: the owner looks whether each page is still staged where it was.
+//! The workers: read a staged tray out of its process, hash, compress, store. They wait on nobody
+//! but the kernel, and what they decide is a proposal: the owner looks whether each page is still
+//! staged where it was.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The audit: whether everything a space knows fits together. Done now and then under the fault point `audit`, by tests;
-//! it looks at every page.
+//! The audit: whether everything a space knows fits together. Done now and then under the fault
+//! point `audit`, by tests; it looks at every page.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,8 @@ impl<M: AddressSpace> Pager<M> {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// Ends the run with a sentence if something was evicted from memory that fork children may not have registered.
+    /// Ends the run with a sentence if something was evicted from memory that fork children may not
+    /// have registered.
     pub fn audit_fresh(&self, space: &Space<M>) {
         self.audit_evicted(space, "memory just registered", |address| space.coverage.unsettled.contains(address));
     }
@@ -32,8 +33,9 @@ impl<M: AddressSpace> Pager<M> {
         self.audit_evicted(space, "memory not registered", |address| (start..end).contains(&address));
     }
 
-    /// The same if pages are about to be evicted from memory that is not registered: no fault would tell that they are wanted. A
-    /// change that was read and is not applied yet explains it, and cancels the order.
+    /// The same if pages are about to be evicted from memory that is not registered: no fault would
+    /// tell that they are wanted. A change that was read and is not applied yet explains it, and
+    /// cancels the order.
     pub fn audit_runs(&self, space: &Space<M>, runs: &[PageRun]) {
         if space.memory.is_changing() {
             return;
@@ -60,8 +62,8 @@ impl<M: AddressSpace> Pager<M> {
 }
 
 impl<M: AddressSpace> Space<M> {
-    /// Every resident page can be found by reclaim or is set aside or ordered; every staged page lies in a live slot and
-    /// every live slot holds a staged page.
+    /// Every resident page can be found by reclaim or is set aside or ordered; every staged page
+    /// lies in a live slot and every live slot holds a staged page.
     fn audit(&mut self) -> Result<(), String> {
         let lists = self.policy.pages().lists();
         let listed: HashSet<(u64, bool)> =

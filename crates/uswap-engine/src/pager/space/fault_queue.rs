@@ -1,4 +1,5 @@
-//! Pages whose faults wait for something under way, with their room made before: as many as a program has threads.
+//! Pages whose faults wait for something under way, with their room made before: as many as a
+//! program has threads.
 
 use uswap_core::util::growth::{Growth, during};
 

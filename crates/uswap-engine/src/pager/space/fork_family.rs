@@ -1,12 +1,14 @@
 //! Who may share pages with whom: address spaces that come from one image by fork.
 //!
-//! A fork leaves all private pages shared until one side writes them, and each side's statm counts them. How many they are is
-//! costly to ask (see [`crate::run::measure::cow_accounting`]), so it is asked only of those who have kin: a space made by execve(2) is an
-//! image of its own, one made by fork(2) is of its parent's image, and who is the last of its image shares with nobody. Most
+//! A fork leaves all private pages shared until one side writes them, and each side's statm counts
+//! them. How many they are is costly to ask (see [`crate::run::measure::cow_accounting`]), so it is
+//! asked only of those who have kin: a space made by execve(2) is an image of its own, one made by
+//! fork(2) is of its parent's image, and who is the last of its image shares with nobody. Most
 //! processes of a build are: a shell forks, and the child executes a compiler.
 //!
-//! **If it cannot be known.** A fork child whose parent was not managed at the fork comes as an image of its own, and so does a
-//! program that an agent was brought to. Those ([`ForkFamily::doubt`]), those without an agent and the parents of both are always asked.
+//! **If it cannot be known.** A fork child whose parent was not managed at the fork comes as an
+//! image of its own, and so does a program that an agent was brought to. Those
+//! ([`ForkFamily::doubt`]), those without an agent and the parents of both are always asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

@@ -1,10 +1,11 @@
 //! What is left of memory that the program has said it drops.
 //!
-//! MADV_FREE sends the event of MADV_DONTNEED, but its pages stay until the kernel wants them, and are written again
-//! without a fault. What is known of them is forgotten with the event, so reclaim would never find them: a program whose
-//! allocator frees in this way would outgrow its budget. Which advice it was the event does not say. So ranges are
-//! remembered of which resident pages were forgotten; when memory is to be taken and the kernel counts more of the
-//! process's than we know of, the pages that are there are looked for.
+//! MADV_FREE sends the event of MADV_DONTNEED, but its pages stay until the kernel wants them, and
+//! are written again without a fault. What is known of them is forgotten with the event, so reclaim
+//! would never find them: a program whose allocator frees in this way would outgrow its budget.
+//! Which advice it was the event does not say. So ranges are remembered of which resident pages
+//! were forgotten; when memory is to be taken and the kernel counts more of the process's than we
+//! know of, the pages that are there are looked for.
 
 pub mod sweep;
 
@@ -18,7 +19,8 @@ const MAX_RANGES: usize = 32;
 const WORTH_A_LOOK: i64 = 128;
 /// Present pages that are looked at in one search.
 const MAX_PAGES: u64 = 8192;
-/// How often it is asked whether there is anything to be searched for; and a search may take one part in so many of the time.
+/// How often it is asked whether there is anything to be searched for; and a search may take one
+/// part in so many of the time.
 const ASK: Duration = Duration::from_millis(2);
 const COST: u32 = 10;
 

@@ -1,11 +1,13 @@
 //! Pages that the kernel takes out of their staging slots.
 //!
-//! What a program has freed with MADV_FREE and not written again is clean, and the kernel takes such a page when it likes: it
-//! is zeros then. Where it lies by that time does not matter to the kernel, and that it was freed nobody can see: it may have
-//! been before the memory was managed, or between the reading of the event and the act that it announced. MOVE
-//! leaves a clean page clean. So agents write to whatever they have moved (`make_dirty`), and a page that was written to can
-//! only be lost. Until then it is *clean* in its tray, and stays so where the agent finds it gone: a clean page that is in
-//! neither half is zeros. In a fork child, or when the agent ends, what was clean remains it.
+//! What a program has freed with MADV_FREE and not written again is clean, and the kernel takes
+//! such a page when it likes: it is zeros then. Where it lies by that time does not matter to the
+//! kernel, and that it was freed nobody can see: it may have been before the memory was managed, or
+//! between the reading of the event and the act that it announced. MOVE leaves a clean page clean.
+//! So agents write to whatever they have moved (`make_dirty`), and a page that was written to can
+//! only be lost. Until then it is *clean* in its tray, and stays so where the agent finds it gone:
+//! a clean page that is in neither half is zeros. In a fork child, or when the agent ends, what was
+//! clean remains it.
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::page::word::PageState;

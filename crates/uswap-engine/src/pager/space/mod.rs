@@ -152,14 +152,15 @@ impl<M: AddressSpace> Space<M> {
         Now { evictions: self.policy.evictions(), resident: self.counts.resident }
     }
 
-    /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave room beside them), and
-    /// not those that relatives share.
+    /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave
+    /// room beside them), and not those that relatives share.
     pub fn weight(&self) -> u64 {
         let set_aside = self.set_aside.parked.len() + self.set_aside.shared_parked.len();
         (self.counts.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
     }
 
-    /// Pages that can go in the end: of those that relatives share its part, since they go where all have given them up.
+    /// Pages that can go in the end: of those that relatives share its part, since they go where
+    /// all have given them up.
     pub fn can_go(&self) -> u64 {
         self.weight() + self.set_aside.shared_parked.len() as u64 / u64::from(self.lineage.family.relatives() + 1)
     }
@@ -169,7 +170,8 @@ impl<M: AddressSpace> Space<M> {
         self.set_aside.sharing = SUSPICION;
     }
 
-    /// Whether a relative by fork maps the page too. Not looked at once many in a row were not shared.
+    /// Whether a relative by fork maps the page too. Not looked at once many in a row were not
+    /// shared.
     pub fn is_shared(&mut self, address: u64) -> bool {
         if !self.memory.knows_sharing() || self.set_aside.sharing == 0 {
             return false;
@@ -190,8 +192,9 @@ impl<M: AddressSpace> Space<M> {
         word.state() == PageState::Resident && !word.queued() && !word.in_flight()
     }
 
-    /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in the order of their
-    /// addresses, since one reading tells of 512 neighbours; the others stay in theirs.
+    /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in
+    /// the order of their addresses, since one reading tells of 512 neighbours; the others stay in
+    /// theirs.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         during(Growth::Lists, || {
             if !self.memory.knows_sharing() || !self.lineage.family.may_share() {
@@ -205,7 +208,8 @@ impl<M: AddressSpace> Space<M> {
         })
     }
 
-    /// All pages on the lists were shared by a fork just now. They stay in the order in which they would go.
+    /// All pages on the lists were shared by a fork just now. They stay in the order in which they
+    /// would go.
     pub fn park_shared(&mut self) {
         during(Growth::Lists, || {
             while let Some(address) = self.policy.next_victim(&mut self.table) {

@@ -1,7 +1,9 @@
-//! A queue of pages, first in first out, in which neighbours that come one after the other take no room of their own.
+//! A queue of pages, first in first out, in which neighbours that come one after the other take no
+//! room of their own.
 //!
-//! After a fork all of a process's pages are set aside, in the order in which they would have gone: mostly that of their
-//! addresses. One by one they would take as much memory as the page table itself, in each relative.
+//! After a fork all of a process's pages are set aside, in the order in which they would have gone:
+//! mostly that of their addresses. One by one they would take as much memory as the page table
+//! itself, in each relative.
 
 use std::collections::VecDeque;
 

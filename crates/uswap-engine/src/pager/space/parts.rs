@@ -49,19 +49,20 @@ pub struct WaitingFaults {
 /// Resident pages of a space that are on no list, or that are not taken like others.
 #[derive(Debug)]
 pub struct SetAside {
-    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares them any more, or
-    /// there is nothing else to take.
+    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares
+    /// them any more, or there is nothing else to take.
     pub shared_pages: BTreeSet<u64>,
-    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies between them).
+    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies
+    /// between them).
     pub alone: BTreeSet<u64>,
-    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until they are tried
-    /// again.
+    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until
+    /// they are tried again.
     pub parked: Vec<u64>,
-    /// Pages that relatives by fork map too, in the order they were found: taken last, since that frees nothing until
-    /// all have given them up.
+    /// Pages that relatives by fork map too, in the order they were found: taken last, since that
+    /// frees nothing until all have given them up.
     pub shared_parked: PageQueue,
-    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again and again must give
-    /// up shared ones too.
+    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again
+    /// and again must give up shared ones too.
     pub refaults: u64,
     /// How many pages are still to be looked at for sharing.
     pub sharing: u32,

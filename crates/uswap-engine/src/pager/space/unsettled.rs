@@ -1,13 +1,15 @@
-//! Memory registered a moment ago, which a fork child whose event is still to come may not have registered.
+//! Memory registered a moment ago, which a fork child whose event is still to come may not have
+//! registered.
 //!
-//! Such a child was forked before the registration. Nothing is evicted from that memory until it is *settled*: until
-//! a moment when no event was pending, since when every fork has it. A fork that is looked at before has the child's words for
-//! it forgotten and learnt anew.
+//! Such a child was forked before the registration. Nothing is evicted from that memory until it is
+//! *settled*: until a moment when no event was pending, since when every fork has it. A fork that
+//! is looked at before has the child's words for it forgotten and learnt anew.
 //!
-//! That is about the mapping that was registered, not about the addresses. What is moved there later may well be evicted: it
-//! was registered all the time, and so it is in every child that was forked after the move. Changes are applied in the order
-//! in which they happened, so all forks still to come are later than the move: its source and its target are not fresh any
-//! more, nor is what was unmapped.
+//! That is about the mapping that was registered, not about the addresses. What is moved there
+//! later may well be evicted: it was registered all the time, and so it is in every child that was
+//! forked after the move. Changes are applied in the order in which they happened, so all forks
+//! still to come are later than the move: its source and its target are not fresh any more, nor is
+//! what was unmapped.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +40,8 @@ impl UnsettledRanges {
         self.ranges.is_empty()
     }
 
-    /// Whether something is fresh that may be settled: not before it is as old as `least` (for tests).
+    /// Whether something is fresh that may be settled: not before it is as old as `least` (for
+    /// tests).
     pub fn is_due(&self, least: Duration) -> bool {
         !self.ranges.is_empty() && self.since.is_none_or(|since| since.elapsed() >= least)
     }

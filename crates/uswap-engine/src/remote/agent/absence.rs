@@ -9,7 +9,8 @@ use crate::pager::event_loop::token;
 use crate::remote::agent::link::AgentLink;
 use crate::remote::{Pager, Space};
 
-/// Sources of a space's news beside its userfaultfd: the agent's socket, and the end of the program.
+/// Sources of a space's news beside its userfaultfd: the agent's socket, and the end of the
+/// program.
 pub const SOCKET: u64 = 2;
 const PROGRAM: u64 = 3;
 
@@ -53,8 +54,9 @@ impl Pager {
         self.retry_soon();
     }
 
-    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked up. The memory may
-    /// live on in other hands (CLONE_VM without CLONE_THREAD), even when the process itself is another program now.
+    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked
+    /// up. The memory may live on in other hands (CLONE_VM without CLONE_THREAD), even when the
+    /// process itself is another program now.
     fn forget_agent(&mut self, space: &mut Space) {
         self.absorb(space);
         space.memory.agent = None;
@@ -64,7 +66,8 @@ impl Pager {
         self.lose_process(space);
     }
 
-    /// What a stopped agent was ordered to do is not under way: others must not wait for the room it would make.
+    /// What a stopped agent was ordered to do is not under way: others must not wait for the room
+    /// it would make.
     pub fn look_whether_stopped(&mut self, space: &mut Space) {
         let pending = !space.trays.filling.is_empty() || !space.trays.dropping.is_empty();
         space.memory.agent_state.stopped = space.memory.agent.is_some()

@@ -1,5 +1,5 @@
-//! Greeting an agent: a fresh image becomes a new space. A fork child's agent joins the space that its memory names
-//! (see [`crate::remote::agent::handshake_child`]).
+//! Greeting an agent: a fresh image becomes a new space. A fork child's agent joins the space that
+//! its memory names (see [`crate::remote::agent::handshake_child`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -76,8 +76,8 @@ impl Pager {
         }
     }
 
-    /// Sends an agent away. A process that executes another program meanwhile is not spoken of: its agent went with
-    /// the memory it spoke for.
+    /// Sends an agent away. A process that executes another program meanwhile is not spoken of: its
+    /// agent went with the memory it spoke for.
     pub fn refuse(&mut self, greeting: &AgentHello, why: &str) {
         let name = procfs::name(greeting.pid).unwrap_or_default();
         if !name.is_empty() && greeting.is_current() {
@@ -114,9 +114,9 @@ impl Pager {
         self.shared.managed.insert(pid, process);
     }
 
-    /// Looks for the process of a space that has none: a fault names the thread that waits; without one the relatives
-    /// are asked. A space whose agent is gone can belong to anybody in the tree (CLONE_VM). The answer comes by mail
-    /// ([`crate::remote::identity::lookup`]).
+    /// Looks for the process of a space that has none: a fault names the thread that waits; without
+    /// one the relatives are asked. A space whose agent is gone can belong to anybody in the tree
+    /// (CLONE_VM). The answer comes by mail ([`crate::remote::identity::lookup`]).
     pub fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
         let orphan = space.memory.agent_state.orphaned.is_some();
         space.memory.search.faulted = thread.or(space.memory.search.faulted);
@@ -160,8 +160,8 @@ impl Pager {
         }
     }
 
-    /// The process by which the space was read is gone, or is another program now: it has none until another one is
-    /// found that has its memory.
+    /// The process by which the space was read is gone, or is another program now: it has none
+    /// until another one is found that has its memory.
     pub fn lose_process(&mut self, space: &mut Space) {
         let Some(pid) = space.memory.pid.take() else { return };
         space.memory.search.lost = Some(pid);
@@ -169,8 +169,8 @@ impl Pager {
     }
 }
 
-/// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either it goes without,
-/// and leaves.
+/// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either
+/// it goes without, and leaves.
 pub fn eyes(greeting: &AgentHello) -> Vec<File> {
     if !greeting.blind {
         return Vec::new();

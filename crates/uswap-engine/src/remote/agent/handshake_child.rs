@@ -1,11 +1,13 @@
 //! Greeting a fork child's agent: which of the spaces that were forked is its own?
 //!
-//! What the agent read from its identity page is mostly right, but a child forked while its parent's page was still
-//! there inherits the parent's. So it only says where to begin: what counts is a proof ([`crate::remote::identity::probe`]).
+//! What the agent read from its identity page is mostly right, but a child forked while its
+//! parent's page was still there inherits the parent's. So it only says where to begin: what counts
+//! is a proof ([`crate::remote::identity::probe`]).
 //!
-//! The kernel refuses to install anything while the child changes its mappings, and a fork event is applied only when
-//! no other change is under way. So an agent whose space is not found at once is looked at again for as long as it
-//! waits for an answer. An agent that is gone has executed another program, mostly: children do.
+//! The kernel refuses to install anything while the child changes its mappings, and a fork event is
+//! applied only when no other change is under way. So an agent whose space is not found at once is
+//! looked at again for as long as it waits for an answer. An agent that is gone has executed
+//! another program, mostly: children do.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

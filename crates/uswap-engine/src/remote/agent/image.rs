@@ -1,4 +1,5 @@
-//! The agent's image: carried inside the binary, handed out through a descriptor, and by a file where users differ (`image_file.rs`).
+//! The agent's image: carried inside the binary, handed out through a descriptor, and by a file
+//! where users differ (`image_file.rs`).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,7 +22,8 @@ const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
 const THREAD: &[u8] = b"uswap:agent-is-thread:no";
 /// In the place of the first letter of one of these three: it is so.
 const SET: u8 = b'S';
-/// Where they stand in the image. Looked for by the compiler: a run would need a tenth of a millisecond.
+/// Where they stand in the image. Looked for by the compiler: a run would need a tenth of a
+/// millisecond.
 const MARKER_AT: usize = place_of(MARKER);
 const SHORTAGE_AT: usize = place_of(SHORTAGE);
 const FOLDER_AT: usize = place_of(FOLDER);
@@ -43,14 +45,16 @@ pub struct AgentImage {
     file: Option<Arc<ImageFile>>,
 }
 
-/// Bytes of the file from which the engine maps it: a linker that keeps zeros apart has a segment reach beyond what is stored.
+/// Bytes of the file from which the engine maps it: a linker that keeps zeros apart has a segment
+/// reach beyond what is stored.
 fn mapped_length() -> usize {
     const MAX_ZEROS: usize = 4096;
     IMAGE.len().next_multiple_of(4096) + MAX_ZEROS
 }
 
 impl AgentImage {
-    /// Writes the socket's path over the marker and puts the image into a memfd, and into the file if there is one.
+    /// Writes the socket's path over the marker and puts the image into a memfd, and into the file
+    /// if there is one.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENOSPC.
@@ -92,7 +96,8 @@ impl AgentImage {
         self.memory.try_clone()
     }
 
-    /// Its path, for LD_PRELOAD: the file's, which everybody may read, or as seen by processes that may look at `pid`'s descriptors.
+    /// Its path, for LD_PRELOAD: the file's, which everybody may read, or as seen by processes that
+    /// may look at `pid`'s descriptors.
     pub fn path(&self, pid: u32) -> String {
         match &self.file {
             Some(file) => file.path().display().to_string(),
@@ -116,8 +121,8 @@ const fn place_of(marker: &[u8]) -> usize {
     }
 }
 
-/// A letter in the image that programs see when they start, since it lies in a page that nobody changes: whether they
-/// are to wait for the engine's answer before they begin.
+/// A letter in the image that programs see when they start, since it lies in a page that nobody
+/// changes: whether they are to wait for the engine's answer before they begin.
 #[derive(Debug)]
 pub struct Shortage {
     images: Vec<File>,

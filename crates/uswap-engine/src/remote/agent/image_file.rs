@@ -1,9 +1,12 @@
-//! The agent's image as a file that every user can read, where programs of several users can be in the tree.
+//! The agent's image as a file that every user can read, where programs of several users can be in
+//! the tree.
 //!
-//! Only who may trace a process can follow `/proc/PID/fd/N`; a program that another user executes cannot, and its loader complains. So a
-//! run of root's has its image in a file as well: made by the keeper, readable by all, writable by nobody but root, and removed by
-//! keeper and engine, whichever ends later. If both are killed at once it is left, and unlocked: the next run of root's removes it.
-//! Where there is no place for it the descriptor must do, as it does for other users' runs, whose programs all have one user.
+//! Only who may trace a process can follow `/proc/PID/fd/N`; a program that another user executes
+//! cannot, and its loader complains. So a run of root's has its image in a file as well: made by
+//! the keeper, readable by all, writable by nobody but root, and removed by keeper and engine,
+//! whichever ends later. If both are killed at once it is left, and unlocked: the next run of
+//! root's removes it. Where there is no place for it the descriptor must do, as it does for other
+//! users' runs, whose programs all have one user.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -21,7 +24,8 @@ const MODE: u32 = 0o444;
 /// A file may be unlocked for so long after it was made.
 const YOUNG: Duration = Duration::from_secs(10);
 const ROOT: u32 = 0;
-/// Where it may lie, the best place first: what is gone after a crash of the machine, and nobody but root writes to.
+/// Where it may lie, the best place first: what is gone after a crash of the machine, and nobody
+/// but root writes to.
 const FOLDERS: [&str; 4] = ["/run", "/var/tmp", "/tmp", "/dev/shm"];
 
 /// The file. Locked as long as keeper or engine lives.
@@ -87,8 +91,8 @@ impl ImageFile {
     }
 }
 
-/// Whether all users can reach what lies there, none but root and its maker can replace it, and its path can stand in LD_PRELOAD,
-/// which is taken apart at colons and blanks.
+/// Whether all users can reach what lies there, none but root and its maker can replace it, and its
+/// path can stand in LD_PRELOAD, which is taken apart at colons and blanks.
 fn is_safe_and_open_to_all(folder: &Path) -> bool {
     const SEARCHABLE: u32 = 0o001;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -148,7 +152,8 @@ mod tests {
         fs::remove_dir_all(&folder).expect("our folder");
     }
 
-    /// What is locked belongs to a run; what is young may be about to be locked; what is not ours is left alone.
+    /// What is locked belongs to a run; what is young may be about to be locked; what is not ours
+    /// is left alone.
     #[test]
     fn only_what_nobody_holds_any_more_is_swept_away() {
         if user() != ROOT {

@@ -20,7 +20,8 @@ pub struct AgentLink {
     pub ring: SharedValue<Ring>,
     /// What the nonce page of this image holds.
     pub nonce: [u64; 2],
-    /// The agent has it too. It ends the program with engine and keeper, also while the agent waits in the kernel.
+    /// The agent has it too. It ends the program with engine and keeper, also while the agent waits
+    /// in the kernel.
     pub leash: KillOnClose,
     /// The same for the agent, which may be a process of its own.
     pub own_leash: KillOnClose,

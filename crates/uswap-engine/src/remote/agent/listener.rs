@@ -51,7 +51,8 @@ impl AgentListener {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 
-    /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by number.
+    /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by
+    /// number.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
         let mut arrived = std::mem::take(&mut *self.shared.of_memory.fetched.lock().expect("fetched"));
@@ -69,7 +70,8 @@ impl AgentListener {
         }
     }
 
-    /// Who cannot be let in for want of a descriptor is let in by a spare one, to be turned away: it waits for an answer.
+    /// Who cannot be let in for want of a descriptor is let in by a spare one, to be turned away:
+    /// it waits for an answer.
     fn accept(&self, arrived: &mut Vec<Fetched>) {
         loop {
             match self.listener.accept() {
@@ -126,7 +128,8 @@ impl AgentListener {
         let thread = if hello[HELLO_PROCESS_AT] == 0 {
             procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32)
         } else {
-            // A program that has ended, or executes another one by now, needs no agent: this one goes with its socket.
+            // A program that has ended, or executes another one by now, needs no agent: this one
+            // goes with its socket.
             let Some(program) = fds.pop().and_then(|program| pair(&mut visitor, program)) else { return };
             processes::replace(&self.shared, program, visitor.pid);
             std::mem::replace(&mut visitor.pid, program)
@@ -164,8 +167,8 @@ impl AgentListener {
         self.next_owner % owners
     }
 
-    /// A process that has ended meanwhile is not spoken of. (An agent that has no reason to tell has sent descriptors: there
-    /// was no room for them here.)
+    /// A process that has ended meanwhile is not spoken of. (An agent that has no reason to tell
+    /// has sent descriptors: there was no room for them here.)
     fn turn_away(&self, visitor: &PendingAgent, errno: i32) {
         if errno == 0 {
             return self.shared.of_memory.descriptors.tell(&self.shared);

@@ -1,10 +1,12 @@
-//! Agents that are processes of their own: whose they are, telling them from programs, and their end.
+//! Agents that are processes of their own: whose they are, telling them from programs, and their
+//! end.
 //!
-//! Such an agent shares the memory of its program. So that memory lives on when the program ends or executes another one,
-//! until the agent has gone too: the owner sees the end by a pidfd, an exec by the hello of the new image or, where that
-//! has no agent, at the next census (kcmp), and sends the agent away: it ends by itself, with status 0, since a subreaper
-//! between engine and program sees its end. One that does not is killed. In the tree it is told by its name; in sums
-//! over processes it must not count beside its program.
+//! Such an agent shares the memory of its program. So that memory lives on when the program ends or
+//! executes another one, until the agent has gone too: the owner sees the end by a pidfd, an exec
+//! by the hello of the new image or, where that has no agent, at the next census (kcmp), and sends
+//! the agent away: it ends by itself, with status 0, since a subreaper between engine and program
+//! sees its end. One that does not is killed. In the tree it is told by its name; in sums over
+//! processes it must not count beside its program.
 
 use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -43,7 +45,8 @@ impl AgentProcess {
     }
 }
 
-/// Whether `agent` still has the memory of `program`. Where the kernel cannot compare memories (ENOSYS) it is believed.
+/// Whether `agent` still has the memory of `program`. Where the kernel cannot compare memories
+/// (ENOSYS) it is believed.
 pub fn speaks_for(agent: u32, program: u32) -> bool {
     const NOT_THERE: i32 = 38;
     share_memory(agent, program).unwrap_or_else(|error| error.raw_os_error() == Some(NOT_THERE))
@@ -62,14 +65,15 @@ pub fn programs(shared: &EngineContext) -> Vec<u32> {
     programs
 }
 
-/// Whether a process that nobody knows adds no memory: an agent, or one that still has its parent's (vfork).
+/// Whether a process that nobody knows adds no memory: an agent, or one that still has its parent's
+/// (vfork).
 pub fn has_anothers_memory(pid: u32) -> bool {
     procfs::is_agent_process(pid)
         || procfs::parent(pid).is_some_and(|parent| matches!(share_memory(pid, parent), Ok(true)))
 }
 
-/// Ends the agents if nobody but agents is left of a run: nobody's memory is with them. `children`: the engine's own. Whether that
-/// was so.
+/// Ends the agents if nobody but agents is left of a run: nobody's memory is with them. `children`:
+/// the engine's own. Whether that was so.
 pub fn end_those_left(children: &[u32]) -> bool {
     let are_agents = children.iter().all(|pid| procfs::is_agent_process(*pid));
     if are_agents {
@@ -79,7 +83,8 @@ pub fn end_those_left(children: &[u32]) -> bool {
     are_agents
 }
 
-/// Programs that have executed another one, which has not said hello: their agents have nobody left to speak for.
+/// Programs that have executed another one, which has not said hello: their agents have nobody left
+/// to speak for.
 pub fn look_for_execs(shared: &EngineContext, managed: &BTreeMap<u32, ManagedProcess>) {
     for (pid, process) in managed.iter().filter(|(_, process)| process.apart && process.agent) {
         if matches!(share_memory(*pid, process.reader), Ok(false)) {
@@ -116,8 +121,8 @@ fn dismiss(shared: &EngineContext, process: &ManagedProcess) {
 }
 
 impl Pager {
-    /// The program has ended, or executes another image: its agent has nothing to do any more. What follows is as when
-    /// an agent ends by itself.
+    /// The program has ended, or executes another image: its agent has nothing to do any more. What
+    /// follows is as when an agent ends by itself.
     pub fn dismiss(&mut self, space: &mut Space) {
         self.unwatch_program(space);
         if space.memory.has_agent_apart()
@@ -129,7 +134,8 @@ impl Pager {
         }
     }
 
-    /// An agent that was sent away and is still there after a while (stopped, or in a long system call) is killed.
+    /// An agent that was sent away and is still there after a while (stopped, or in a long system
+    /// call) is killed.
     pub fn see_off(&self, space: &Space) {
         if space.memory.agent_state.dismissed.is_some_and(|at| at.elapsed() > PATIENCE)
             && let Some(process) = space.memory.agent.as_ref().and_then(|agent| agent.process.as_ref())

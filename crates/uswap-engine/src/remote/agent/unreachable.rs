@@ -1,8 +1,9 @@
 //! Callers: processes whose agents cannot reach the door and wait to be fetched.
 //!
-//! A program that another user executes may not follow the path of the engine's socket, and a child that was forked after its parent had
-//! changed its root directory, its user or its mount namespace does not find it. Its agent names its thread as [`uswap_abi::message`] says and offers one end of a pair of
-//! sockets; the governor's census comes by.
+//! A program that another user executes may not follow the path of the engine's socket, and a child
+//! that was forked after its parent had changed its root directory, its user or its mount namespace
+//! does not find it. Its agent names its thread as [`uswap_abi::message`] says and offers one end
+//! of a pair of sockets; the governor's census comes by.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use uswap_sys::procfs;
 /// How long a process that no agent speaks for is looked at: an agent waits ten seconds.
 const PATIENCE: Duration = Duration::from_secs(11);
 
-/// The governor's memory of who was looked at since when; `None` when there is nothing more to be expected.
+/// The governor's memory of who was looked at since when; `None` when there is nothing more to be
+/// expected.
 #[derive(Debug, Default)]
 pub struct Callers {
     since: HashMap<u32, Option<Instant>>,

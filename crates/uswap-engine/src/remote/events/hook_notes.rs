@@ -1,17 +1,21 @@
-//! Notes: what the program's hooks tell of advice that sends no event (MADV_WIPEONFORK, MADV_DONTFORK, their opposites).
+//! Notes: what the program's hooks tell of advice that sends no event (MADV_WIPEONFORK,
+//! MADV_DONTFORK, their opposites).
 //!
-//! A hook writes its note, drops the notice page, makes the program's call only when the engine has read the event of that,
-//! and then marks the note as done. So the notes known when a fork's event is read are those made before the fork, and
-//! later ones came after it, however late the fork is looked at.
+//! A hook writes its note, drops the notice page, makes the program's call only when the engine has
+//! read the event of that, and then marks the note as done. So the notes known when a fork's event
+//! is read are those made before the fork, and later ones came after it, however late the fork is
+//! looked at.
 //!
-//! Notes and changes are applied in one line: what children do not inherit follows munmap and mremap as pages do. The kernel
-//! (smaps) cannot simply be asked when a fork is looked at: by then the program may have moved on.
+//! Notes and changes are applied in one line: what children do not inherit follows munmap and
+//! mremap as pages do. The kernel (smaps) cannot simply be asked when a fork is looked at: by then
+//! the program may have moved on.
 //!
-//! Memory that is not registered can be replaced without an event, so what a note says of it is in *doubt*. Once it is
-//! registered the kernel is asked, after the scan or at the next fork: what it says holds for every note that is done. It can also be
-//! moved or grow by mremap without an event, and takes its advice along: of a program that has left notes, all that becomes
-//! registered is in doubt until the next fork.
-//! Of many notes before anything is registered the first are overwritten; then all memory that is registered is in doubt.
+//! Memory that is not registered can be replaced without an event, so what a note says of it is in
+//! *doubt*. Once it is registered the kernel is asked, after the scan or at the next fork: what it
+//! says holds for every note that is done. It can also be moved or grow by mremap without an event,
+//! and takes its advice along: of a program that has left notes, all that becomes registered is in
+//! doubt until the next fork. Of many notes before anything is registered the first are
+//! overwritten; then all memory that is registered is in doubt.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,8 +45,8 @@ struct Note {
 }
 
 impl Note {
-    /// The note of that number, if it is complete and was not overwritten, and whether the call that it tells of has been
-    /// made.
+    /// The note of that number, if it is complete and was not overwritten, and whether the call
+    /// that it tells of has been made.
     fn decode(words: [u64; 3], number: u64) -> Option<(Self, bool)> {
         let [start, length, kind] = words;
         let (wipes, excludes) = match kind & 0xff & !NOTE_DONE {
@@ -77,8 +81,9 @@ struct Doubt {
 enum NoteReason {
     /// A note was made on it before it was registered, or notes were missed.
     Noted,
-    /// It became registered, or is known to be, when notes had been made: an mremap that nobody was told of may have brought it
-    /// there, or have made it larger, and the advice with it. Nobody asks about it before there is a fork.
+    /// It became registered, or is known to be, when notes had been made: an mremap that nobody was
+    /// told of may have brought it there, or have made it larger, and the advice with it. Nobody
+    /// asks about it before there is a fork.
     Came,
 }
 
@@ -146,7 +151,8 @@ impl Notes {
         self.first + self.recent.len() as u64
     }
 
-    /// Those of a child forked now: what is wiped is so in its own children, what it has not cannot be.
+    /// Those of a child forked now: what is wiped is so in its own children, what it has not cannot
+    /// be.
     pub fn inherited(&self) -> Self {
         let mut notes = Self { first: self.first, recent: VecDeque::new(), ..self.clone() };
         notes.excluded.retain(|excluded| excluded.wiped);
@@ -246,8 +252,8 @@ impl Notes {
         doubts.any(|doubt| parts(doubt.range, registered).next().is_some())
     }
 
-    /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made before that. What notes that
-    /// are not applied yet have changed is left in doubt.
+    /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made
+    /// before that. What notes that are not applied yet have changed is left in doubt.
     fn settle(&mut self, now: &[Excluded], is_done: impl Fn(u64) -> bool, registered: &Registered) {
         let later: Vec<PageRange> = self.recent.iter().map(|note| note.range).collect();
         for doubt in std::mem::take(&mut self.doubts) {
@@ -277,8 +283,8 @@ impl Pager {
         }
     }
 
-    /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every change that was read must have
-    /// been applied.
+    /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every
+    /// change that was read must have been applied.
     pub fn settle_notes(&mut self, space: &mut Space, fork: bool) {
         if !space.memory.changes.notes.is_in_doubt(&space.coverage.registered, fork) {
             return;
@@ -290,7 +296,8 @@ impl Pager {
         if !space.memory.events.is_quiet(space.memory.area) {
             return;
         }
-        // Notes made meanwhile may be known to the kernel or not: what they are about stays in doubt.
+        // Notes made meanwhile may be known to the kernel or not: what they are about stays in
+        // doubt.
         self.read_notes(space);
         let overwritten = before[0].saturating_sub(NOTES as u64);
         let is_done =
@@ -298,7 +305,8 @@ impl Pager {
         space.memory.changes.notes.settle(&now, is_done, &space.coverage.registered);
     }
 
-    /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied after the fork.
+    /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied
+    /// after the fork.
     pub fn excluded_from_fork(&mut self, parent: &mut Space, last: bool) -> Vec<PageRange> {
         if self.shared.faults.ignore_notes {
             return Vec::new();
@@ -313,8 +321,8 @@ impl Pager {
     }
 }
 
-/// A program without hooks leaves no notes: what the kernel says now counts, which is what was advised before the fork
-/// unless another thread has given advice at that very moment.
+/// A program without hooks leaves no notes: what the kernel says now counts, which is what was
+/// advised before the fork unless another thread has given advice at that very moment.
 fn advised(parent: &Space) -> Vec<PageRange> {
     let ranges = procfs::ranges_with_flags(parent.memory.reader, ["wf", "dc"]).unwrap_or_default();
     let all = ranges.into_iter().flatten();
@@ -451,7 +459,8 @@ mod tests {
         notes.apply_until(2, &registered);
         assert!(!notes.is_in_doubt(&registered, false));
         assert!(notes.is_in_doubt(&all(), false));
-        // The mapping was replaced before it was registered; what the kernel says of other memory does not count.
+        // The mapping was replaced before it was registered; what the kernel says of other memory
+        // does not count.
         notes.settle(&[wiped((38, 50))], |_| true, &all());
         assert_eq!(excluded(&notes), [(10, 20), (38, 40)]);
         assert!(!notes.is_in_doubt(&all(), false));
@@ -488,7 +497,8 @@ mod tests {
         assert_eq!((notes.count(), excluded(&notes)), (1, vec![(10, 20)]));
     }
 
-    /// An mremap that nobody is told of can have brought advised memory there: the kernel is asked at the next fork.
+    /// An mremap that nobody is told of can have brought advised memory there: the kernel is asked
+    /// at the next fork.
     #[test]
     fn what_is_registered_after_notes_is_in_doubt_at_forks() {
         let (mut page, mut notes) = (Page::new(), Notes::default());

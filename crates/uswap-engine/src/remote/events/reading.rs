@@ -11,7 +11,8 @@ use crate::remote::{Pager, Space};
 const QUIET_TRIES: u32 = 32;
 
 impl Pager {
-    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is still.
+    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is
+    /// still.
     pub fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         for _ in 0..QUIET_TRIES {
             while self.read_events(space, faults) {}
@@ -26,7 +27,8 @@ impl Pager {
         false
     }
 
-    /// Reads some events: faults are put aside, changes go into the window. `true` when there may be more.
+    /// Reads some events: faults are put aside, changes go into the window. `true` when there may
+    /// be more.
     fn read_events(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool {
         if !self.may_read_events() {
             return false;

@@ -1,25 +1,29 @@
 //! Changes in the order in which they happened.
 //!
-//! A thread changes the address space under the kernel's lock, lets go of the lock, and only then queues the event that
-//! tells of it. Another thread can change the space in between and queue its event first: munmap by one thread and
-//! mremap into the hole by another arrive as "moved there" and then "there is nothing any more"; a fork and a munmap
-//! as "unmapped" and then "forked", though the child has the mapping. Applied as read, evicted pages are forgotten
-//! that the program still has: they read as zeros.
+//! A thread changes the address space under the kernel's lock, lets go of the lock, and only then
+//! queues the event that tells of it. Another thread can change the space in between and queue its
+//! event first: munmap by one thread and mremap into the hole by another arrive as "moved there"
+//! and then "there is nothing any more"; a fork and a munmap as "unmapped" and then "forked",
+//! though the child has the mapping. Applied as read, evicted pages are forgotten that the program
+//! still has: they read as zeros.
 //!
-//! The kernel counts changes from under its lock until their event was read, and puts off every installing ioctl
-//! meanwhile (`mmap_changing` in fs/userfaultfd.c). So what was read is collected in a *window* until the count is
-//! zero; nothing could be installed or moved before that either. Then all changes are known, and the order is found by
-//! what can be observed:
+//! The kernel counts changes from under its lock until their event was read, and puts off every
+//! installing ioctl meanwhile (`mmap_changing` in fs/userfaultfd.c). So what was read is collected
+//! in a *window* until the count is zero; nothing could be installed or moved before that either.
+//! Then all changes are known, and the order is found by what can be observed:
 //!
 //! * what was registered before;
 //! * what is registered now: the kernel is asked by an ioctl that cannot succeed;
-//! * what each fork child has: it is asked when its event is read, before it runs, for the changes read before, and
-//!   at the end of the window for those read after. That it has not what no child gets (MADV_DONTFORK) says nothing;
-//! * mremap fills a place that is empty, and every mremap sends an Unmap for the place it left, which says nothing new.
+//! * what each fork child has: it is asked when its event is read, before it runs, for the changes
+//!   read before, and at the end of the window for those read after. That it has not what no child
+//!   gets (MADV_DONTFORK) says nothing;
+//! * mremap fills a place that is empty, and every mremap sends an Unmap for the place it left,
+//!   which says nothing new.
 //!
-//! Among all orders the first one that explains this is taken, tried from the order of reading on; if none does
-//! (mremap grows mappings without an event) the one that contradicts it least. Two changes that a program makes without
-//! knowing of each other may be taken in either order; those above not, since the kernel chose place and moment.
+//! Among all orders the first one that explains this is taken, tried from the order of reading on;
+//! if none does (mremap grows mappings without an event) the one that contradicts it least. Two
+//! changes that a program makes without knowing of each other may be taken in either order; those
+//! above not, since the kernel chose place and moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -93,7 +97,8 @@ pub struct HeldEntry {
 pub struct Held {
     /// What the kernel said.
     pub event: Event,
-    /// How many notes the program's hooks had left when it was read (see [`crate::remote::events::hook_notes`]).
+    /// How many notes the program's hooks had left when it was read (see
+    /// [`crate::remote::events::hook_notes`]).
     pub notes: u64,
     /// An mremap that left its mapping where it was (MREMAP_DONTUNMAP).
     pub leaves: bool,
@@ -142,8 +147,8 @@ impl EventReorderBuffer {
         self.held.push(Held { event, notes, leaves: false });
     }
 
-    /// All changes in the order in which they happened, and how many were not read in that order. At a quiet moment
-    /// only.
+    /// All changes in the order in which they happened, and how many were not read in that order.
+    /// At a quiet moment only.
     pub fn take(&mut self, space: &Userfaultfd, known: &KnownMappings) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
@@ -183,7 +188,8 @@ fn ranges_of<'a>(entries: impl Iterator<Item = &'a HeldEntry>) -> Vec<PageRange>
     entries.flat_map(|entry| entry.change.ranges()).collect()
 }
 
-/// Where segments begin and end: all of one is there or not, before and after every change, and all of it is inherited or not.
+/// Where segments begin and end: all of one is there or not, before and after every change, and all
+/// of it is inherited or not.
 fn borders(ranges: &[PageRange], registered: &BTreeMap<u64, u64>, absent: Option<&[PageRange]>) -> BTreeSet<u64> {
     let mut borders: BTreeSet<u64> = ranges.iter().flat_map(|(start, end)| [*start, *end]).collect();
     for (start, end) in ranges {
@@ -195,8 +201,9 @@ fn borders(ranges: &[PageRange], registered: &BTreeMap<u64, u64>, absent: Option
     borders
 }
 
-/// A note that is not among those known when a change was read was made after that change, and so after all that came before
-/// it: at each change, counted from the last one back, so many notes had been made at most.
+/// A note that is not among those known when a change was read was made after that change, and so
+/// after all that came before it: at each change, counted from the last one back, so many notes had
+/// been made at most.
 fn notes_in_order(notes: &mut [u64]) {
     let mut most = u64::MAX;
     for count in notes.iter_mut().rev() {
@@ -255,8 +262,8 @@ pub fn order(
     search.best.map_or(kept, |(order, _)| order)
 }
 
-/// Each mremap is followed by an Unmap of what it left, unless it left the mapping there: the numbers of those Unmaps,
-/// and of the mremaps that have none.
+/// Each mremap is followed by an Unmap of what it left, unless it left the mapping there: the
+/// numbers of those Unmaps, and of the mremaps that have none.
 pub type Echoes = (BTreeSet<usize>, BTreeSet<usize>);
 
 /// Finds them.
@@ -284,8 +291,8 @@ fn with_leaving(entries: &[HeldEntry], leaving: &BTreeSet<usize>) -> Vec<HeldEnt
     entries
 }
 
-/// Which segments are registered. The borders of all ranges concerned, and of what differs within them, cut the address space into
-/// segments, of which each change concerns whole ones.
+/// Which segments are registered. The borders of all ranges concerned, and of what differs within
+/// them, cut the address space into segments, of which each change concerns whole ones.
 type Picture = Vec<bool>;
 
 struct ReorderSearch<'a> {
@@ -334,7 +341,8 @@ impl<'a> ReorderSearch<'a> {
         }
     }
 
-    /// Tries all ways to go on after `taken`, which leads to `picture` and contradicts `cost` observations.
+    /// Tries all ways to go on after `taken`, which leads to `picture` and contradicts `cost`
+    /// observations.
     fn extend(&mut self, taken: &mut Vec<usize>, picture: &Picture, cost: u32) {
         let bound = self.best.as_ref().map_or(u32::MAX, |(_, cost)| *cost);
         self.steps += 1;

@@ -174,7 +174,8 @@ fn replay(mut memory: Memory, entries: &[HeldEntry], order: &[usize]) -> (Memory
     (memory, children)
 }
 
-/// Every page that the space, or a child, still has must have its content; what they have not does no harm.
+/// Every page that the space, or a child, still has must have its content; what they have not does
+/// no harm.
 fn keeps(truth: &Memory, known: &Memory) -> bool {
     truth.iter().all(|(page, content)| known.get(page) == Some(content))
 }
@@ -191,8 +192,8 @@ fn runs(memory: &Memory) -> BTreeMap<u64, u64> {
     runs
 }
 
-/// A window of `changes` changes by `threads` threads. Returns whether every page is kept, in the order found and in
-/// that of reading.
+/// A window of `changes` changes by `threads` threads. Returns whether every page is kept, in the
+/// order found and in that of reading.
 fn run(seed: u64, changes: usize) -> (bool, bool) {
     let mut program = Program::new(seed);
     let (before, kept) = (program.memory.clone(), program.kept.clone());
@@ -263,7 +264,8 @@ impl KernelView for All {
     }
 }
 
-/// A child that is forked after MREMAP_DONTUNMAP has the place that was left: that does not say that it was forked before.
+/// A child that is forked after MREMAP_DONTUNMAP has the place that was left: that does not say
+/// that it was forked before.
 #[test]
 fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
     let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
@@ -290,7 +292,8 @@ impl KernelView for Keeps {
     }
 }
 
-/// The child was forked before its parent unmapped what it has, though it has not the first page of that.
+/// The child was forked before its parent unmapped what it has, though it has not the first page of
+/// that.
 #[test]
 fn what_no_child_gets_is_no_reason_to_fork_later() {
     let entry = |change| HeldEntry { change, seen: BTreeMap::new() };

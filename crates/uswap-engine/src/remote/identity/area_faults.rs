@@ -8,10 +8,12 @@ use crate::remote::identity::probe::is_proof;
 use crate::remote::{Pager, Space};
 
 impl Pager {
-    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches everything.
+    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches
+    /// everything.
     pub fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
         if address == space.memory.identity_page() && space.memory.identity != 0 {
-            // Refused while the child changes its mappings; its agent waits here, and is no agent until it is served.
+            // Refused while the child changes its mappings; its agent waits here, and is no agent
+            // until it is served.
             let result = space.memory.install_identity();
             return self.finish_install(space, address, PAGE, result);
         }

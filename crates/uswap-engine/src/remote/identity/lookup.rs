@@ -1,9 +1,11 @@
 //! The matcher: which process a space belongs to.
 //!
-//! A fork event carries a userfaultfd and no name, and an address space can outlive its agent (CLONE_VM). Who has the memory
-//! is found by trying: those that are likely first, each by a proof ([`crate::remote::identity::probe`]).
+//! A fork event carries a userfaultfd and no name, and an address space can outlive its agent
+//! (CLONE_VM). Who has the memory is found by trying: those that are likely first, each by a proof
+//! ([`crate::remote::identity::probe`]).
 //!
-//! That means looking at many processes in /proc, so a thread of its own does it: the owner goes on serving.
+//! That means looking at many processes in /proc, so a thread of its own does it: the owner goes on
+//! serving.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -29,8 +31,9 @@ pub struct Found {
 }
 
 impl Found {
-    /// Whether it still has the memory in which it was found. It may have executed another program since, never the
-    /// reverse; so what is true of a pagemap opened now is true of all that was opened before.
+    /// Whether it still has the memory in which it was found. It may have executed another program
+    /// since, never the reverse; so what is true of a pagemap opened now is true of all that was
+    /// opened before.
     pub fn is_current(&self) -> bool {
         let Some(page) = self.proof else { return true };
         Pagemap::open(self.thread).and_then(|pagemap| pagemap.is_present(page)).unwrap_or(false)
@@ -56,8 +59,8 @@ pub struct MatchJob {
     pub known: Option<(u32, u32)>,
     /// A thread that faulted there, if one did.
     pub thread: Option<u32>,
-    /// The process it was forked from, as far as known: a child is one of its children, or of the engine's once it was
-    /// orphaned.
+    /// The process it was forked from, as far as known: a child is one of its children, or of the
+    /// engine's once it was orphaned.
     pub parent: Option<u32>,
     /// Its agent is gone: anybody in the tree may have its memory.
     pub orphan: bool,

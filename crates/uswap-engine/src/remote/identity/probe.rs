@@ -1,11 +1,13 @@
 //! Proof of identity: whose memory is behind a userfaultfd?
 //!
-//! A fork event carries a userfaultfd and no name. Marks in memory do not tell whose it is: a child inherits those of
-//! its parent. So a page that is missing in the suspect's memory is installed through the userfaultfd. If it is there
-//! afterwards, both are one: nobody else installs anything at that place, and one proof is made at a time.
+//! A fork event carries a userfaultfd and no name. Marks in memory do not tell whose it is: a child
+//! inherits those of its parent. So a page that is missing in the suspect's memory is installed
+//! through the userfaultfd. If it is there afterwards, both are one: nobody else installs anything
+//! at that place, and one proof is made at a time.
 //!
-//! Of the suspect's memory only is asked what is present, so no answer waits for a fault. A page once installed tells
-//! later suspects that miss it apart for nothing; only descendants, who have inherited it, cost another.
+//! Of the suspect's memory only is asked what is present, so no answer waits for a fault. A page
+//! once installed tells later suspects that miss it apart for nothing; only descendants, who have
+//! inherited it, cost another.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -20,7 +22,8 @@ pub enum ProbeAnswer {
     Same(u64),
     /// It is not.
     Other,
-    /// The kernel installs nothing now (the memory behind the userfaultfd is being changed), or no page is left.
+    /// The kernel installs nothing now (the memory behind the userfaultfd is being changed), or no
+    /// page is left.
     Unsure,
 }
 
@@ -37,12 +40,14 @@ impl Prover {
         Self { turn: Mutex::default(), pages: if single { 1 } else { PROOF_PAGES } }
     }
 
-    /// While this is held no proof is made: for pages that appear at such a place for another reason.
+    /// While this is held no proof is made: for pages that appear at such a place for another
+    /// reason.
     pub fn pause(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().expect("the turn of proofs")
     }
 
-    /// Whether the memory behind `events`, with the agent's area at `area`, is what `suspect` tells of.
+    /// Whether the memory behind `events`, with the agent's area at `area`, is what `suspect` tells
+    /// of.
     pub fn ask(&self, events: &Userfaultfd, area: u64, suspect: &Pagemap) -> ProbeAnswer {
         let _turn = self.pause();
         let mut places = (0..self.pages).map(|number| area + PROOFS + number * PAGE);

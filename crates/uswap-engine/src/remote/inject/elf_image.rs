@@ -1,7 +1,9 @@
-//! The agent's image as a loader sees it: what is to be mapped where, and which words are to be written.
+//! The agent's image as a loader sees it: what is to be mapped where, and which words are to be
+//! written.
 //!
-//! In a program without a dynamic loader the engine takes its place. The image needs little: segments, relative
-//! relocations, and zeros for the functions of a C library that it can do without (elf(5), System V ABI for x86-64).
+//! In a program without a dynamic loader the engine takes its place. The image needs little:
+//! segments, relative relocations, and zeros for the functions of a C library that it can do
+//! without (elf(5), System V ABI for x86-64).
 
 use uswap_sys::procfs::maps::Maps;
 use uswap_sys::procfs::vmread::{self, RemoteRange};
@@ -95,7 +97,8 @@ impl ImageLayout {
         Self { span, entry: word(24), relative: relative.collect(), area_word, segments }
     }
 
-    /// Bytes that a file has to have for all segments to be mapped from it: behind its end nothing can be touched.
+    /// Bytes that a file has to have for all segments to be mapped from it: behind its end nothing
+    /// can be touched.
     #[cfg(test)]
     pub fn file_span(&self) -> u64 {
         self.segments.iter().map(|segment| segment.offset + segment.length).max().expect("segments")
@@ -135,7 +138,8 @@ pub enum Found {
     Nothing,
     /// The image, loaded by its own loader, which starts an agent in it and in fork children.
     Preloaded,
-    /// The image and the area of a process to which it was brought: nobody else starts an agent here.
+    /// The image and the area of a process to which it was brought: nobody else starts an agent
+    /// here.
     Inherited {
         /// Where the image begins.
         base: u64,
@@ -192,7 +196,8 @@ mod tests {
         assert!(ends.zip(layout.segments.iter().skip(1)).all(|(end, next)| end <= next.address));
     }
 
-    /// Some linkers keep zeros apart (.bss): what lies behind the file's part of a segment is none of it.
+    /// Some linkers keep zeros apart (.bss): what lies behind the file's part of a segment is none
+    /// of it.
     #[test]
     fn what_a_segment_does_not_have_in_the_file_is_zeros() {
         let mut image = IMAGE.to_vec();

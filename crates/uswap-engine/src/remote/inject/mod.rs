@@ -1,9 +1,9 @@
 //! The attacher: looks after programs that no agent speaks for, and has one brought to them.
 //!
-//! One thread, since what is traced belongs to the thread that seized it. The governor's census tells it of programs of
-//! 8 MiB and more and, once an agent was brought somewhere, of all that have none: children that such a program forks have no
-//! handler that would start their own. Whoever cannot be attached to is left alone for a while; why is kept for the
-//! census to tell.
+//! One thread, since what is traced belongs to the thread that seized it. The governor's census
+//! tells it of programs of 8 MiB and more and, once an agent was brought somewhere, of all that
+//! have none: children that such a program forks have no handler that would start their own.
+//! Whoever cannot be attached to is left alone for a while; why is kept for the census to tell.
 
 pub mod elf_image;
 pub mod reason;
@@ -79,7 +79,8 @@ impl AttacherHandle {
         Self { tell, thread: Some(Box::new(move || spawn("attacher".into(), body))) }
     }
 
-    /// Begins, whether there is somebody or not: a run that was attached to a program leaves it by this thread too.
+    /// Begins, whether there is somebody or not: a run that was attached to a program leaves it by
+    /// this thread too.
     ///
     /// # Errors
     /// EAGAIN: no more threads.
@@ -185,8 +186,9 @@ impl Attacher {
                 let _ = tracee.interrupt();
             }
             match tracee.wait_for_arrival(Duration::ZERO) {
-                // What has ended is left to the engine's main thread, which waits for all children: the end of a first thread is
-                // not told as long as others of its process are traced.
+                // What has ended is left to the engine's main thread, which waits for all children:
+                // the end of a first thread is not told as long as others of its process are
+                // traced.
                 None => return !procfs::has_ended(tracee.tid()),
                 Some(Stop::Gone) => {}
                 // Whoever cannot be let go has ended.
@@ -200,8 +202,8 @@ impl Attacher {
         self.shared.main_bell.ring();
     }
 
-    /// Has the agents of programs that were let go unmap what they brought, and end. One that cannot be led ends by itself when
-    /// its socket does, and leaves its mappings behind.
+    /// Has the agents of programs that were let go unmap what they brought, and end. One that
+    /// cannot be led ends by itself when its socket does, and leaves its mappings behind.
     fn remove_agents(&mut self) {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
@@ -356,7 +358,8 @@ impl Attacher {
         if threads.iter().any(|tid| procfs::is_agent(pid, *tid)) {
             return Err(InjectOutcome::Nothing);
         }
-        // A child of vfork, and whoever else has the memory of another process: one agent is enough for it.
+        // A child of vfork, and whoever else has the memory of another process: one agent is enough
+        // for it.
         for other in tree.iter().filter(|other| **other != pid) {
             match trace::share_memory(pid, *other) {
                 Ok(true) => return Err(InjectOutcome::Nothing),
@@ -404,7 +407,8 @@ impl Status {
     }
 }
 
-/// How many seccomp filters a process has: one that has those of the engine only may do what preloaded agents may.
+/// How many seccomp filters a process has: one that has those of the engine only may do what
+/// preloaded agents may.
 fn filters(pid: u32) -> u32 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"));

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 /// A reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmanagedReason {
-    /// Its file names no program interpreter: there is no dynamic loader that would read LD_PRELOAD.
+    /// Its file names no program interpreter: there is no dynamic loader that would read
+    /// LD_PRELOAD.
     Static,
     /// It is not a 64-bit x86 program.
     OtherMachine,
@@ -27,7 +28,8 @@ pub enum UnmanagedReason {
     Unfit(&'static str),
     /// The kernel refused a step of attaching, with this errno.
     Refused(&'static str, i32),
-    /// LD_PRELOAD is there but the agent is not: another root directory or pid namespace, or its agent was refused.
+    /// LD_PRELOAD is there but the agent is not: another root directory or pid namespace, or its
+    /// agent was refused.
     NotLoaded,
 }
 
@@ -106,7 +108,8 @@ pub fn program_kind(pid: u32) -> Option<ProgramKind> {
     kind_of_program(&head[..n])
 }
 
-/// Reads the head of an ELF file (elf(5)); `None` when it is none, or its program headers lie further behind.
+/// Reads the head of an ELF file (elf(5)); `None` when it is none, or its program headers lie
+/// further behind.
 pub fn kind_of_program(head: &[u8]) -> Option<ProgramKind> {
     const CLASS_64: u8 = 2;
     const X86_64: u16 = 62;

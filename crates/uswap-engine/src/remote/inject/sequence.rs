@@ -1,15 +1,17 @@
 //! Bringing the agent to a program that has not loaded it.
 //!
-//! One thread of the program is stopped and made to execute one system call: clone, by an instruction that the program
-//! has anyway (mostly the one in its vdso). Then it gets its registers back and goes on; it has been away for some tens
-//! of microseconds. The new thread is born stopped, with all signals blocked and a table of descriptors of its own, and
-//! is led through everything else while the program runs: the area is reserved, the image mapped from its memfd (so
-//! that no memory is ever writable and executable), a pair of sockets made of which the engine fetches one end. Then it
-//! is let go at the agent's entry and says hello like any other agent.
+//! One thread of the program is stopped and made to execute one system call: clone, by an
+//! instruction that the program has anyway (mostly the one in its vdso). Then it gets its registers
+//! back and goes on; it has been away for some tens of microseconds. The new thread is born
+//! stopped, with all signals blocked and a table of descriptors of its own, and is led through
+//! everything else while the program runs: the area is reserved, the image mapped from its memfd
+//! (so that no memory is ever writable and executable), a pair of sockets made of which the engine
+//! fetches one end. Then it is let go at the agent's entry and says hello like any other agent.
 //!
-//! A thread that was in a system call goes on in it as after any interruption without a handler. The kernel does that
-//! when the thread leaves a stop with the registers that it had on arrival, so it is stopped twice: the second stop is
-//! there to leave. Calls that would tell the program of the interruption are not chosen ([`crate::remote::inject::stoppable_thread`]). Signals that come
+//! A thread that was in a system call goes on in it as after any interruption without a handler.
+//! The kernel does that when the thread leaves a stop with the registers that it had on arrival, so
+//! it is stopped twice: the second stop is there to leave. Calls that would tell the program of the
+//! interruption are not chosen ([`crate::remote::inject::stoppable_thread`]). Signals that come
 //! meanwhile stay pending: the thread blocks them until it has its registers again.
 
 use std::os::fd::BorrowedFd;
@@ -173,7 +175,8 @@ impl<'a> Injector<'a> {
         self.furnish(target, planted, stopped)
     }
 
-    /// Has an agent unmap its image, its ring and its area, and end. Nothing of them may be registered any more.
+    /// Has an agent unmap its image, its ring and its area, and end. Nothing of them may be
+    /// registered any more.
     ///
     /// # Errors
     /// It is not stopped, or is gone; what was not unmapped stays.
@@ -199,7 +202,8 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    /// Makes the new thread. The program's thread has its registers back afterwards, whatever came of it.
+    /// Makes the new thread. The program's thread has its registers back afterwards, whatever came
+    /// of it.
     fn plant(
         &self,
         tracee: &Tracee,
@@ -229,7 +233,8 @@ impl<'a> Injector<'a> {
         let mut tid_word = None;
         let listed = trace::robust_list(target.tid).is_ok_and(|head| head != 0);
         if !listed && !inherited {
-            // A C library would keep robust lists; others have to say where the kernel clears their words.
+            // A C library would keep robust lists; others have to say where the kernel clears their
+            // words.
             let made = remote.reserve_area()?;
             area = Some(made);
             tid_word = remote.tid_word(made + HEADER + PAGE);
@@ -256,7 +261,8 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// Leads the new thread to the agent's entry. What was made is taken away again when that fails.
+    /// Leads the new thread to the agent's entry. What was made is taken away again when that
+    /// fails.
     fn furnish(&self, target: InjectTarget, planted: Planted, stopped: Duration) -> Result<Brought, InjectFailure> {
         let newborn = &planted.newborn;
         match newborn.wait() {
@@ -366,7 +372,8 @@ struct Made {
 }
 
 impl HeldThread<'_> {
-    /// Gives the thread back what it had, at a stop from which the kernel takes up an interrupted call.
+    /// Gives the thread back what it had, at a stop from which the kernel takes up an interrupted
+    /// call.
     fn restore(&self) -> Result<(), InjectFailure> {
         let tracee = self.remote.tracee;
         tracee.interrupt()?;
@@ -393,8 +400,8 @@ impl InjectedProcess<'_> {
         if result < 0 { Err(InjectFailure::Refused(name, -result as i32)) } else { Ok(result as u64) }
     }
 
-    /// There is always a stop, or an end, though a thread of a frozen cgroup can take its time; nobody else can give it its
-    /// registers back.
+    /// There is always a stop, or an end, though a thread of a frozen cgroup can take its time;
+    /// nobody else can give it its registers back.
     fn execute(&self, number: u64, arguments: [u64; 6], born: &mut Option<Tracee>) -> Result<i64, InjectFailure> {
         if self.faults.step(self.pid) {
             return Ok(-i64::from(NO_MEMORY));
@@ -532,8 +539,8 @@ fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), InjectFailure> {
     }
 }
 
-/// The registers of a thread at its stop, as it shall have them again: where it was told of an interruption (EINTR) that
-/// was ours the call is taken up again, as the kernel does with others.
+/// The registers of a thread at its stop, as it shall have them again: where it was told of an
+/// interruption (EINTR) that was ours the call is taken up again, as the kernel does with others.
 fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, InjectFailure> {
     const INTERRUPTED: i64 = -4;
     const RESTART_UNLESS_HANDLED: i64 = -514;
@@ -558,7 +565,8 @@ fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, Injec
         return Ok(registers);
     }
     if let Some(sequences) = tracee.restartable_sequences() {
-        // struct rseq: the critical section it is in, at 8. It would not be aborted any more once we have been there.
+        // struct rseq: the critical section it is in, at 8. It would not be aborted any more once
+        // we have been there.
         let mut section = [0u8; 8];
         let range = RemoteRange { start: sequences + 8, length: 8 };
         let read = vmread::read(target.tid, &[range], &mut section);

@@ -1,8 +1,9 @@
 //! Which thread of a program may be stopped for a moment without the program being told.
 //!
-//! Most system calls go on after an interruption without a handler; some return EINTR (signal(7), "Interruption of system
-//! calls by stop signals"). A thread that computes, or waits in one of the first kind, is chosen. One in epoll_wait or
-//! sigwaitinfo without a limit of time is, when no other was found for a while: its call is begun anew.
+//! Most system calls go on after an interruption without a handler; some return EINTR (signal(7),
+//! "Interruption of system calls by stop signals"). A thread that computes, or waits in one of the
+//! first kind, is chosen. One in epoll_wait or sigwaitinfo without a limit of time is, when no
+//! other was found for a while: its call is begun anew.
 
 use std::fs;
 

@@ -1,23 +1,27 @@
 //! Where an owner runs: beside the one thread that faults, or wherever the kernel likes.
 //!
-//! A thread that faults sleeps until its page is there, so it and its owner never want the processor at the same time.
-//! The kernel does not know that: it wakes each of them on an idle processor, which costs an interrupt to a sleeping
-//! processor twice a fault (tens of µs on a virtual machine). On one processor both are plain context switches. The same
-//! holds for the agent: each page it moves out is flushed from the address translation of every processor the program
-//! runs on, by interrupts, unless that is the agent's own.
+//! A thread that faults sleeps until its page is there, so it and its owner never want the
+//! processor at the same time. The kernel does not know that: it wakes each of them on an idle
+//! processor, which costs an interrupt to a sleeping processor twice a fault (tens of µs on a
+//! virtual machine). On one processor both are plain context switches. The same holds for the
+//! agent: each page it moves out is flushed from the address translation of every processor the
+//! program runs on, by interrupts, unless that is the agent's own.
 //!
-//! While all faults an owner sees come from one thread there are three ways ([`AffinityMode`]), and which is best depends on the
-//! machine and on what else runs: so it is measured. A window of faults in one way gives a cost, the time it took for
-//! each fault; most windows go the way that was cheapest, and now and then a short one tries another. A wrong choice
-//! costs what it would cost without all this, until the next trial. With a second thread faulting, or with no faults for a
-//! while, everything is left to the kernel: then it is better to serve on another processor than to wait for one.
+//! While all faults an owner sees come from one thread there are three ways ([`AffinityMode`]), and
+//! which is best depends on the machine and on what else runs: so it is measured. A window of
+//! faults in one way gives a cost, the time it took for each fault; most windows go the way that
+//! was cheapest, and now and then a short one tries another. A wrong choice costs what it would
+//! cost without all this, until the next trial. With a second thread faulting, or with no faults
+//! for a while, everything is left to the kernel: then it is better to serve on another processor
+//! than to wait for one.
 //!
-//! Beside an owner that is lowered (see `idle_priority.rs`) the thread stays by itself, until something else runs there
-//! when it wakes. Then faults take longer, and the owner looks where it went and follows. On two busy processors a
-//! lowered owner may have to wait for the governor: such a window is broken off.
+//! Beside an owner that is lowered (see `idle_priority.rs`) the thread stays by itself, until
+//! something else runs there when it wakes. Then faults take longer, and the owner looks where it
+//! went and follows. On two busy processors a lowered owner may have to wait for the governor: such
+//! a window is broken off.
 //!
-//! The program's own thread is never confined, not even while it sleeps: it may be let in before it can be set free
-//! again, see what it may not see, and hand it on to its children.
+//! The program's own thread is never confined, not even while it sleeps: it may be let in before it
+//! can be set free again, see what it may not see, and hand it on to its children.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,10 +38,12 @@ const TRIAL: u32 = 64;
 const TRIAL_EVERY: u32 = 48;
 /// Without faults for this long nobody is kept anywhere.
 const STALE: Duration = Duration::from_millis(100);
-/// In the lowered way: so many faults that take so many times what they do at best have the thread looked for.
+/// In the lowered way: so many faults that take so many times what they do at best have the thread
+/// looked for.
 const LOOK_EVERY: u32 = 2;
 const SLOW: f64 = 1.5;
-/// And a window that takes this much longer than another way would, eight times over, is broken off.
+/// And a window that takes this much longer than another way would, eight times over, is broken
+/// off.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// What is done about one faulting thread.
@@ -67,7 +73,8 @@ pub struct AffinityPolicy {
     several: bool,
     faults: u32,
     begun: Instant,
-    /// In the lowered way: when the last look was, what two faults took at best in this window, and in those before.
+    /// In the lowered way: when the last look was, what two faults took at best in this window, and
+    /// in those before.
     looked: Instant,
     quickest: Duration,
     usual: Duration,
@@ -121,7 +128,8 @@ impl AffinityPolicy {
         }
     }
 
-    /// Goes after the thread if it seems to run elsewhere; gives up on being lowered if that takes far too long.
+    /// Goes after the thread if it seems to run elsewhere; gives up on being lowered if that takes
+    /// far too long.
     fn follow(&mut self, pid: u32, agent: u32) {
         let took = self.looked.elapsed();
         self.quickest = self.quickest.min(took);
@@ -146,7 +154,8 @@ impl AffinityPolicy {
         self.quickest = Duration::MAX;
     }
 
-    /// Before threads are woken, and after each turn of the owner: lowered again, if somebody needed it meanwhile.
+    /// Before threads are woken, and after each turn of the owner: lowered again, if somebody
+    /// needed it meanwhile.
     pub fn keep(&self) {
         if self.way == AffinityMode::Lowered {
             self.mailbox.lowered.keep();
@@ -166,8 +175,9 @@ impl AffinityPolicy {
         if !self.several {
             let cost = self.begun.elapsed().as_nanos() as f64 / f64::from(self.faults);
             let known = &mut self.costs[self.way as usize];
-            // One window in which faults waited for room says nothing of the way: a better one counts at once, or the way
-            // would be left alone for the five trials that an average takes to forget.
+            // One window in which faults waited for room says nothing of the way: a better one
+            // counts at once, or the way would be left alone for the five trials that an average
+            // takes to forget.
             *known = if *known == 0.0 || cost < *known { cost } else { (*known + cost) / 2.0 };
         }
         self.learn_usual();

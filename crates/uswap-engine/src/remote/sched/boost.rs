@@ -1,17 +1,20 @@
 //! Hurry: who makes room runs before those who need it, while memory grows unseen, and only then.
 //!
-//! Memory that is not registered yet is touched without asking. Until an agent has registered it and owners have evicted as
-//! much, it runs into the limit, and the more programs grow at once, the less of the processors is left for those that could
-//! stop it: each of 34 threads gets a thirty-fourth. So all threads of the engine and the agents have a niceness of
-//! [`HURRIED`] while the budget's *slack* says that memory grows unseen (see [`crate::pager::accounting::budget`]).
+//! Memory that is not registered yet is touched without asking. Until an agent has registered it
+//! and owners have evicted as much, it runs into the limit, and the more programs grow at once, the
+//! less of the processors is left for those that could stop it: each of 34 threads gets a
+//! thirty-fourth. So all threads of the engine and the agents have a niceness of [`HURRIED`] while
+//! the budget's *slack* says that memory grows unseen (see [`crate::pager::accounting::budget`]).
 //!
-//! In the long run that would do harm. A paging program makes owners and agents sleep and wake thousands of times a second, and
-//! threads of so much weight that do so make the kernel (seen with 6.18) leave groups of other sessions without a processor
-//! for seconds, servers of our own swap among them. Once memory is registered nothing grows unseen, faults wait for
-//! room by themselves, and all are as nice as they were.
+//! In the long run that would do harm. A paging program makes owners and agents sleep and wake
+//! thousands of times a second, and threads of so much weight that do so make the kernel (seen with
+//! 6.18) leave groups of other sessions without a processor for seconds, servers of our own swap
+//! among them. Once memory is registered nothing grows unseen, faults wait for room by themselves,
+//! and all are as nice as they were.
 //!
-//! If the guess is wrong: too calm, and fast growth is met late, as without the privilege (CAP_SYS_NICE); too hurried, and
-//! other sessions wait longer. An agent begins in a hurry, since its program does, and is calmed by the governor.
+//! If the guess is wrong: too calm, and fast growth is met late, as without the privilege
+//! (CAP_SYS_NICE); too hurried, and other sessions wait longer. An agent begins in a hurry, since
+//! its program does, and is calmed by the governor.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,7 +37,8 @@ pub struct PriorityBoost {
 }
 
 impl PriorityBoost {
-    /// This thread and those that it starts from here on are hurried: whether memory grows nobody knows yet.
+    /// This thread and those that it starts from here on are hurried: whether memory grows nobody
+    /// knows yet.
     pub fn begin() -> Self {
         let niceness = process::niceness_of(0).unwrap_or(0);
         let permitted = process::set_niceness_of(0, HURRIED);

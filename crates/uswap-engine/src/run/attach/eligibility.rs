@@ -1,4 +1,5 @@
-//! Whether a program that runs already can be attached to, as far as that is to be seen from outside.
+//! Whether a program that runs already can be attached to, as far as that is to be seen from
+//! outside.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,7 +10,8 @@ use crate::remote::inject::elf_image::{Found, ImageLayout};
 use crate::run::measure::cgroup::{Cgroup, free_memory};
 use uswap_sys::procfs;
 
-/// The setting by which the security module yama says who may trace whom (Documentation/admin-guide/LSM/Yama.rst).
+/// The setting by which the security module yama says who may trace whom
+/// (Documentation/admin-guide/LSM/Yama.rst).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// At this scope nobody may, whatever he is permitted otherwise.
 const NOBODY: u32 = 3;

@@ -1,4 +1,5 @@
-//! The main thread's part of `uswap attach`: whether the program could be attached to, and when it is to be let go.
+//! The main thread's part of `uswap attach`: whether the program could be attached to, and when it
+//! is to be let go.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
 use uswap_sys::procfs;
 
-/// How long a thread is looked for that can be stopped without the program being told, and the agent's hello is waited for.
+/// How long a thread is looked for that can be stopped without the program being told, and the
+/// agent's hello is waited for.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How it stands with the program.
@@ -39,8 +41,8 @@ impl AttachSession {
         !self.is_there || shared.of_memory.leaving.is_under_way()
     }
 
-    /// Whether the program may go on when the engine dies: all its memory is its own again. (Until its first agent says
-    /// hello nobody has said otherwise.)
+    /// Whether the program may go on when the engine dies: all its memory is its own again. (Until
+    /// its first agent says hello nobody has said otherwise.)
     pub fn tell_keeper(&self, shared: &EngineContext, control: &ControlPage) {
         if shared.of_memory.leaving.is_last_phase() {
             control.holds.store(0, SeqCst);
@@ -81,7 +83,8 @@ impl AttachSession {
     }
 
     fn look_for_agent(&mut self, shared: &EngineContext, config: &RunConfig) -> Result<(), String> {
-        // Of a tree those who are worth it get agents, now and later; the first is often but a shell that waits.
+        // Of a tree those who are worth it get agents, now and later; the first is often but a
+        // shell that waits.
         let whole = !shared.of_memory.tree.is_root(self.pid);
         if whole || shared.managed.all().get(&self.pid).is_some_and(|process| process.agent) {
             self.is_there = true;

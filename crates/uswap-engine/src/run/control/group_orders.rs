@@ -76,7 +76,8 @@ fn balance(shared: &EngineContext) {
     }
 }
 
-/// Gives every process of the run an account, and charges those that the governor has not measured yet. Returns them.
+/// Gives every process of the run an account, and charges those that the governor has not measured
+/// yet. Returns them.
 fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
     let engine = std::process::id();
     let tree = crate::remote::agent::processes::programs(shared);
@@ -93,7 +94,8 @@ fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
     tree
 }
 
-/// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks for.
+/// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks
+/// for.
 fn pinned(shared: &EngineContext, processes: &[u32]) -> i64 {
     let unmanaged = shared.of_memory.run.unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
@@ -119,7 +121,8 @@ pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
         let below = |other: &&Figures| is_root || is_below(&other.path, &figures.path);
         let swapped: u64 = groups.iter().filter(below).map(stored).sum();
         let (used, peak, limit, processes) = if is_root {
-            // The run itself, with pool and engine; processes that were never met are in no other group.
+            // The run itself, with pool and engine; processes that were never met are in no other
+            // group.
             let others = |pid: &&u32| !groups[1..].iter().any(|group| group.processes.contains(pid));
             let own = managed.keys().chain(figures.processes.iter().filter(|pid| !managed.contains_key(pid)));
             let processes: Vec<u32> = own.filter(others).copied().collect();

@@ -1,11 +1,12 @@
 //! The control socket: `uswap status` and its kin ask a living run for its figures.
 //!
-//! The request is one line of JSON, the answer is one line of JSON (`protocol/`), then the connection ends. The socket
-//! is an abstract one, `@uswap/UID/NAME`, so nothing is left behind by a run that is killed, and a name is free again
-//! as soon as its run has ended. Only the same user and root get an answer.
+//! The request is one line of JSON, the answer is one line of JSON (`protocol/`), then the
+//! connection ends. The socket is an abstract one, `@uswap/UID/NAME`, so nothing is left behind by
+//! a run that is killed, and a name is free again as soon as its run has ended. Only the same user
+//! and root get an answer.
 //!
-//! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense costs it one second at
-//! most; the threads that serve faults have nothing to do with it.
+//! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense costs
+//! it one second at most; the threads that serve faults have nothing to do with it.
 
 pub mod group_orders;
 pub mod protocol;
@@ -80,7 +81,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes the run's name. To be done before the command runs: a name that is taken is a reason to refuse.
+    /// Takes the run's name. To be done before the command runs: a name that is taken is a reason
+    /// to refuse.
     ///
     /// # Errors
     /// For the user: the name is taken.
@@ -120,7 +122,8 @@ impl Control {
     fn answer(&self, stream: UnixStream, shared: &Arc<EngineContext>) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let caller = peer_credentials(&stream)?.user;
-        // Also of a caller that is refused: one whose request lies there unread would see an error instead of the answer.
+        // Also of a caller that is refused: one whose request lies there unread would see an error
+        // instead of the answer.
         let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
         let Some(reply) = self.reply(caller, &line, &stream, shared) else { return Ok(()) };
         // What was ordered can have taken its time.

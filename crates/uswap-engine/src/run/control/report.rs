@@ -117,7 +117,8 @@ fn processes(shared: &EngineContext) -> Vec<ProcessFigures> {
     shared.managed.all().iter().map(of_process).collect()
 }
 
-/// Evicted pages of zeros are known to the page tables only; they are same-filled pages like others that take no memory.
+/// Evicted pages of zeros are known to the page tables only; they are same-filled pages like others
+/// that take no memory.
 fn with_zeros(mut store: StoreStats, zeros: u64) -> StoreStats {
     store.same_filled_pages += zeros;
     store.stored_pages += zeros;

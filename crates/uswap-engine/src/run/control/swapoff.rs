@@ -1,10 +1,13 @@
-//! `uswap swapoff`: a device is emptied and let go. It goes on in a thread of its own, and callers watch it in the figures.
+//! `uswap swapoff`: a device is emptied and let go. It goes on in a thread of its own, and callers
+//! watch it in the figures.
 //!
-//! A swapoff goes in rounds over all that lies on the device. Each moves what pool and other devices take; when one has found
-//! that there is more, the owners are to bring that in (`unuse.rs`), and rounds go on beside them, since room may come up anywhere.
-//! It ends when nothing lies there any more, when it is interrupted, when nothing has left the device for [`PATIENCE`], or when the
-//! programs would have to wait for what only the device could take ([`STARVED`]). In all cases but the first the device is used
-//! again (unless what is left cannot be read: then it gets no more pages), and every page is where some owner knows it.
+//! A swapoff goes in rounds over all that lies on the device. Each moves what pool and other
+//! devices take; when one has found that there is more, the owners are to bring that in
+//! (`unuse.rs`), and rounds go on beside them, since room may come up anywhere. It ends when
+//! nothing lies there any more, when it is interrupted, when nothing has left the device for
+//! [`PATIENCE`], or when the programs would have to wait for what only the device could take
+//! ([`STARVED`]). In all cases but the first the device is used again (unless what is left cannot
+//! be read: then it gets no more pages), and every page is where some owner knows it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -19,9 +22,11 @@ use crate::run::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
 use crate::run::control::protocol::status::SwapoffProgress;
 use crate::run::control::swapon::Orders;
 
-/// How long a drain goes on without progress: pages that are being written when it begins become movable in between.
+/// How long a drain goes on without progress: pages that are being written when it begins become
+/// movable in between.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long programs may wait for room with nothing left that could take their pages. The tree is ended for that after longer.
+/// How long programs may wait for room with nothing left that could take their pages. The tree is
+/// ended for that after longer.
 const STARVED: Duration = Duration::from_millis(500);
 /// Between two rounds: while others have room, and while owners bring pages in.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
@@ -227,8 +232,9 @@ impl Progress {
         if is_left { LONG_PAUSE } else { SHORT_PAUSE }
     }
 
-    /// Whether faults have waited for some time for room that nothing makes, or a group outgrows its limit: what evicts finds
-    /// everything full. A group between its high mark and its hard one wants pages evicted, and nobody waits for that.
+    /// Whether faults have waited for some time for room that nothing makes, or a group outgrows
+    /// its limit: what evicts finds everything full. A group between its high mark and its hard one
+    /// wants pages evicted, and nobody waits for that.
     fn is_starved(&mut self, shared: &EngineContext) -> bool {
         let budget = &shared.budget;
         let is_short = || !budget.has_room(1) || shared.groups.in_use() && shared.groups.lack_room();
@@ -240,8 +246,8 @@ impl Progress {
     }
 }
 
-/// Nothing moved for a while. A device whose pages cannot be read gets no more; one for whose pages there is no room is
-/// used again.
+/// Nothing moved for a while. A device whose pages cannot be read gets no more; one for whose pages
+/// there is no room is used again.
 fn give_up(shared: &EngineContext, drain: &Drain, progress: &Progress, order: &BringIn) -> String {
     let left = human(shared.store.left_to_drain(drain) << 12);
     let (unreadable, refused) = progress.last;

@@ -1,6 +1,7 @@
-//! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the budget is set anew
-//! (`uswap limit`), pages are compressed by another compressor (`uswap compressor`). Every order comes through the control socket. What a swapoff
-//! does is told in `swapoff.rs`.
+//! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the
+//! budget is set anew (`uswap limit`), pages are compressed by another compressor
+//! (`uswap compressor`). Every order comes through the control socket. What a swapoff does is told
+//! in `swapoff.rs`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -19,7 +20,8 @@ use crate::run::control::protocol::answer::{CompressorAnswer, LimitAnswer, Swapo
 use crate::run::control::swapoff::Swapoff;
 use crate::run::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 
-/// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that makes progress.
+/// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that
+/// makes progress.
 pub const MIN_BUDGET: u64 = 16 << 20;
 
 /// A swap place that is given no size may take so many times the budget.
@@ -36,7 +38,8 @@ pub struct Orders {
     pub swapoff: Mutex<Option<Arc<Swapoff>>>,
 }
 
-/// Opens what a specification names; a place without a size gets a multiple of the budget, which is `limit` bytes.
+/// Opens what a specification names; a place without a size gets a multiple of the budget, which is
+/// `limit` bytes.
 ///
 /// # Errors
 /// For the user: why it cannot be swapped to.
@@ -44,8 +47,8 @@ pub fn open_device(spec: &SwapSpec, limit: u64) -> Result<Box<dyn Device>, Strin
     spec.open(USUAL_BUDGETS * limit)
 }
 
-/// What a swap file in this directory may take when nobody says how much: half of what is free there now, and no more than
-/// files may have (`ulimit -f`).
+/// What a swap file in this directory may take when nobody says how much: half of what is free
+/// there now, and no more than files may have (`ulimit -f`).
 ///
 /// # Errors
 /// The directory is missing, or its file system does not tell.
@@ -107,8 +110,8 @@ pub fn limit(shared: &EngineContext, bytes: u64) -> Result<LimitAnswer, String> 
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(used), auto: None })
 }
 
-/// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; where there is none it is most of the
-/// machine's memory.
+/// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; where
+/// there is none it is most of the machine's memory.
 ///
 /// # Errors
 /// For the user: /proc/meminfo cannot be read.
@@ -118,7 +121,8 @@ pub fn limit_auto(shared: &EngineContext) -> Result<LimitAnswer, String> {
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
     let follows = balance.is_some();
     *shared.of_memory.run.orders.balance.lock().expect("balance") = balance;
-    // The governor steers from its next turn on, and a limit that was ordered stands where nothing is to be followed.
+    // The governor steers from its next turn on, and a limit that was ordered stands where nothing
+    // is to be followed.
     shared.of_memory.run.orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: None, auto: Some(follows) })

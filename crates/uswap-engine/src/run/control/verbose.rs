@@ -29,7 +29,8 @@ pub struct VerboseLog {
     verbosity: u8,
     managed: bool,
     unmanaged: HashSet<(u32, String)>,
-    /// Processes that were looked at for a heap limit of their own, and the programs that were spoken of.
+    /// Processes that were looked at for a heap limit of their own, and the programs that were
+    /// spoken of.
     looked_at: HashSet<u32>,
     limited: HashSet<&'static str>,
     limit: i64,

@@ -18,7 +18,8 @@ use uswap_sys::procfs::{self, Mode, Statm};
 
 /// How often the controller looks while load control is on, and otherwise.
 const BUSY_TICK: Duration = Duration::from_millis(5);
-/// A look at many processes takes half a millisecond: it costs one part in so many of the time at most.
+/// A look at many processes takes half a millisecond: it costs one part in so many of the time at
+/// most.
 const TICK_COST: u32 = 40;
 const MAX_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
@@ -52,7 +53,8 @@ struct ControllerSeen {
 }
 
 impl ControllerSeen {
-    /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know has changed.
+    /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know
+    /// has changed.
     fn may_stay(&mut self, waits: bool, told: &LoadTold) -> bool {
         let same = self.refaults == told.refaults && self.waited == told.waited;
         let stays = waits && same && self.spared < MAX_SPARED;
@@ -302,8 +304,8 @@ impl Controller {
     }
 }
 
-/// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's number: a main thread that
-/// has ended has none.
+/// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's
+/// number: a main thread that has ended has none.
 fn observe(told: &LoadTold, mut old: Option<&mut ControllerSeen>) -> ControllerSeen {
     let Runner { process: pid, helper, within: is_within } = told.runner;
     let reader = if helper == 0 { pid } else { helper };

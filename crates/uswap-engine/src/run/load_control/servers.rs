@@ -1,12 +1,15 @@
 //! Who answers others: processes that load control never holds.
 //!
-//! A program that waits some seconds for its turn ends sooner than one that faults all the time, and nobody sees the
-//! difference but in the time. A server is different: somebody waits for each of its answers, and gives up after some seconds. It cannot be
-//! told by its use of the processor, which under load is that of a compiler. So it is told by what it holds: a socket
-//! of the internet (listening or connected), or a Unix socket that has a name. Pairs of sockets between parent and child, pipes and
-//! terminals do not count: builds have those too, and who waits for one of them is let in when the others are idle.
+//! A program that waits some seconds for its turn ends sooner than one that faults all the time,
+//! and nobody sees the difference but in the time. A server is different: somebody waits for each
+//! of its answers, and gives up after some seconds. It cannot be told by its use of the processor,
+//! which under load is that of a compiler. So it is told by what it holds: a socket of the internet
+//! (listening or connected), or a Unix socket that has a name. Pairs of sockets between parent and
+//! child, pipes and terminals do not count: builds have those too, and who waits for one of them is
+//! let in when the others are idle.
 //!
-//! Sources: proc_pid_net(5), proc_pid_fd(5); the tables are those of the process's own network namespace.
+//! Sources: proc_pid_net(5), proc_pid_fd(5); the tables are those of the process's own network
+//! namespace.
 
 use std::collections::HashSet;
 use std::fs;

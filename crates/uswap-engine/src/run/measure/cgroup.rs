@@ -1,11 +1,13 @@
-//! The memory cgroup we are in: its limit, and the balance between anonymous memory and file pages under it.
+//! The memory cgroup we are in: its limit, and the balance between anonymous memory and file pages
+//! under it.
 //!
-//! In a container the limit covers everything: anonymous memory, the page cache of programs and libraries, kernel
-//! memory. Usage always sits at the limit, because the page cache fills what is left; so usage says nothing. What
-//! says something is how often file pages that were dropped are read again (`workingset_refault_file`): while they
-//! are, the files need more room, and the anonymous budget shrinks; while they are not, it grows back. Files get more than half
-//! only while hardly any anonymous page comes back beside them: a linker reads its inputs again and again while most of what it
-//! has allocated lies idle.
+//! In a container the limit covers everything: anonymous memory, the page cache of programs and
+//! libraries, kernel memory. Usage always sits at the limit, because the page cache fills what is
+//! left; so usage says nothing. What says something is how often file pages that were dropped are
+//! read again (`workingset_refault_file`): while they are, the files need more room, and the
+//! anonymous budget shrinks; while they are not, it grows back. Files get more than half only while
+//! hardly any anonymous page comes back beside them: a linker reads its inputs again and again
+//! while most of what it has allocated lies idle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,8 @@ const SAFETY: u64 = 6 << 20;
 const PERIOD: Duration = Duration::from_millis(50);
 /// File refaults in a period that call for more room (4 MiB per 50 ms).
 const MANY_REFAULTS: u64 = 1000;
-/// A fault on an anonymous page costs as much as so many pages of files, which are read many at a time.
+/// A fault on an anonymous page costs as much as so many pages of files, which are read many at a
+/// time.
 const FAULT_IN_FILE_PAGES: u64 = 32;
 
 /// A memory cgroup of version 1 or 2.
@@ -34,8 +37,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// The nearest memory cgroup of this process with a limit below the machine's memory, itself or an ancestor that
-    /// can be seen.
+    /// The nearest memory cgroup of this process with a limit below the machine's memory, itself or
+    /// an ancestor that can be seen.
     pub fn of_this_process() -> Option<Self> {
         Self::of_process(std::process::id())
     }
@@ -56,9 +59,11 @@ impl Cgroup {
     }
 
     fn tightest(root: &Path, path: &str, unified: bool) -> Option<Self> {
-        // In a container with a cgroup namespace the path is that of the host or "/": the mount is what counts.
+        // In a container with a cgroup namespace the path is that of the host or "/": the mount is
+        // what counts.
         let own = if root.join(path).exists() { root.join(path) } else { root.to_path_buf() };
-        // Above memory.high nobody is killed, but whoever allocates is put to sleep, up to two seconds at a time.
+        // Above memory.high nobody is killed, but whoever allocates is put to sleep, up to two
+        // seconds at a time.
         let files: &[&str] = if unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
         let levels = own.ancestors().take_while(|directory| directory.starts_with(root));
         let limits = levels.filter_map(|directory| {
@@ -90,7 +95,8 @@ impl Cgroup {
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Bytes that can still be taken: what is not used, and file pages, which the kernel gives back.
+    /// Bytes that can still be taken: what is not used, and file pages, which the kernel gives
+    /// back.
     pub fn room(&self) -> Option<u64> {
         let stat = self.stat()?;
         let file = stat.file.saturating_sub(stat.shmem);
@@ -152,7 +158,8 @@ pub fn without_cgroup(machine: u64) -> u64 {
     machine / 10 * 8
 }
 
-/// Where the cgroups of version 1 for memory are mounted, or those of version 2. Read once: an engine knows what its keeper read.
+/// Where the cgroups of version 1 for memory are mounted, or those of version 2. Read once: an
+/// engine knows what its keeper read.
 fn mount_point(unified: bool) -> Option<&'static Path> {
     static POINTS: OnceLock<[Option<PathBuf>; 2]> = OnceLock::new();
     let points = POINTS.get_or_init(|| {
@@ -186,7 +193,8 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// A balance that leaves files a thirty-second to begin with: if they need more it shows within 50 ms.
+    /// A balance that leaves files a thirty-second to begin with: if they need more it shows within
+    /// 50 ms.
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
         let file_room = (cgroup.limit / 32).max(MIN_FILE);
@@ -209,9 +217,10 @@ impl Balance {
         usage.saturating_sub(stat.anonymous + stat.file) + stat.shmem
     }
 
-    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count; `anonymous_faults`: how many faults were
-    /// answered with a page from the pool or a device since the run began. To be called often: what processes take that have not been
-    /// met yet shows in the cgroup's usage at once.
+    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count;
+    /// `anonymous_faults`: how many faults were answered with a page from the pool or a device
+    /// since the run began. To be called often: what processes take that have not been met yet
+    /// shows in the cgroup's usage at once.
     pub fn steer(&mut self, pages: i64, anonymous_faults: u64) -> Option<u64> {
         let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
         if self.looked.elapsed() >= PERIOD {
@@ -225,8 +234,8 @@ impl Balance {
         Some(self.cgroup.limit.saturating_sub(fixed).max(self.least_anonymous()))
     }
 
-    /// File pages that are read again want more room; when none are they give some back. What they have above a half goes to whom
-    /// it costs more not to have it.
+    /// File pages that are read again want more room; when none are they give some back. What they
+    /// have above a half goes to whom it costs more not to have it.
     fn make_room_for_files(&mut self, refaults: u64, anonymous_faults: u64) {
         let refaulted = refaults.saturating_sub(self.refaults);
         let faulted = anonymous_faults.saturating_sub(self.anonymous_faults);

@@ -1,9 +1,10 @@
 //! What processes share with relatives by fork, read by a thread of its own.
 //!
-//! Pages that a fork left shared are counted in parent and child. How many they are only smaps_rollup tells
-//! (proc_pid_smaps(5)), and reading it takes the lock of the process's address space: if a thread of that process holds
-//! it and waits for a processor, the reader waits along, for as long as a hundred milliseconds beside thirty busy
-//! processes. The governor must not: so it asks here, and goes on with what it was told last.
+//! Pages that a fork left shared are counted in parent and child. How many they are only
+//! smaps_rollup tells (proc_pid_smaps(5)), and reading it takes the lock of the process's address
+//! space: if a thread of that process holds it and waits for a processor, the reader waits along,
+//! for as long as a hundred milliseconds beside thirty busy processes. The governor must not: so it
+//! asks here, and goes on with what it was told last.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -55,7 +56,8 @@ impl ForkShares {
         Ok(Ends { questions, answers })
     }
 
-    /// Asks for these processes, in this order. `false`: it is still busy with others, or there are no more threads (EAGAIN).
+    /// Asks for these processes, in this order. `false`: it is still busy with others, or there are
+    /// no more threads (EAGAIN).
     pub fn ask(&mut self, processes: Vec<CopiesAsked>) -> bool {
         if processes.is_empty() {
             return true;
@@ -66,8 +68,8 @@ impl ForkShares {
         self.thread.as_ref().is_some_and(|thread| thread.questions.try_send(processes).is_ok())
     }
 
-    /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked for together are told
-    /// together: what one has less of its relative has more of.
+    /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked
+    /// for together are told together: what one has less of its relative has more of.
     pub fn answers(&self) -> impl Iterator<Item = Vec<(CopiesAsked, i64)>> {
         self.thread.iter().flat_map(|thread| thread.answers.try_iter())
     }
@@ -86,8 +88,9 @@ fn read(asked: &Receiver<Vec<CopiesAsked>>, told: &Sender<Vec<(CopiesAsked, i64)
     }
 }
 
-/// `None`: it cannot be known, and what was told last still counts. That who has just ended shares nothing would be wrong to tell:
-/// what it held may have been counted a moment ago, and a tree of forks that is killed would seem to be many times what it was.
+/// `None`: it cannot be known, and what was told last still counts. That who has just ended shares
+/// nothing would be wrong to tell: what it held may have been counted a moment ago, and a tree of
+/// forks that is killed would seem to be many times what it was.
 fn shared_pages(thread: u32, spare: Option<&Spares>) -> Option<i64> {
     let mut answer = procfs::shared_pages(thread);
     if answer.as_ref().is_err_and(is_shortage)

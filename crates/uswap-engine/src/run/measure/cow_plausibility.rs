@@ -1,10 +1,12 @@
 //! When what a family shares is believed.
 //!
-//! Of a page that N relatives map each of them tells a part of 1/N (Pss), so the parts make a whole only where all of them were
-//! read. While one more is being born its part is told by nobody: a family that forks seems to need half of what it does.
-//! A fork is known when its event was read, and it takes the kernel tens of milliseconds before. So what makes memory seem
-//! *less* short is believed only when no birth was told for a while ([`SETTLED`]) after it was read, and not at all if one was;
-//! what makes it seem shorter is believed at once. A family that forks all the time is believed all the same after [`LONGEST`].
+//! Of a page that N relatives map each of them tells a part of 1/N (Pss), so the parts make a whole
+//! only where all of them were read. While one more is being born its part is told by nobody: a
+//! family that forks seems to need half of what it does. A fork is known when its event was read,
+//! and it takes the kernel tens of milliseconds before. So what makes memory seem *less* short is
+//! believed only when no birth was told for a while ([`SETTLED`]) after it was read, and not at all
+//! if one was; what makes it seem shorter is believed at once. A family that forks all the time is
+//! believed all the same after [`LONGEST`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! The governor: measures what the tree uses and wakes the owners when it matters.
 //!
-//! Growth of unregistered memory sends no event, so it is polled: rarely while there is room, every millisecond near
-//! the activation mark. Pages that a fork left shared would be counted in parent and child; then the proportional
-//! share is read, which costs more and is done more rarely.
+//! Growth of unregistered memory sends no event, so it is polled: rarely while there is room, every
+//! millisecond near the activation mark. Pages that a fork left shared would be counted in parent
+//! and child; then the proportional share is read, which costs more and is done more rarely.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -36,14 +36,15 @@ use crate::run::measure::shared_memory::SharedMemory;
 use crate::run::measure::unmanaged::UnmanagedScan;
 use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
-/// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small budget (512 KiB at least),
-/// so that all that stays unmanaged is a quarter of it. In pages.
+/// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small
+/// budget (512 KiB at least), so that all that stays unmanaged is a quarter of it. In pages.
 const MIN_MANAGED: (i64, i64) = (128, 1024);
 /// How often the tree is walked for processes that no agent has announced.
 const CENSUS: Duration = Duration::from_millis(100);
 /// The same while memory may soon be short: programs that have to be attached to grow fast.
 const CENSUS_SOON: Duration = Duration::from_millis(25);
-/// Of many processes a census takes milliseconds: then it is taken less often, so that it costs one part in so many of the time.
+/// Of many processes a census takes milliseconds: then it is taken less often, so that it costs one
+/// part in so many of the time.
 const CENSUS_COST: u32 = 50;
 /// How often what a process shares is asked for while it matters, and for how many at a time.
 const SHARES: Duration = Duration::from_millis(20);
@@ -52,15 +53,16 @@ const MAX_SHARES: usize = 8;
 const RESCAN: Duration = Duration::from_millis(50);
 /// One that holds as much as it did at the last look, and in as large an address space.
 const RESCAN_STILL: Duration = Duration::from_millis(200);
-/// How long memory that a process has let go of may take to be free: exit and exec give it back after they are seen.
+/// How long memory that a process has let go of may take to be free: exit and exec give it back
+/// after they are seen.
 const LEAVING: Duration = Duration::from_millis(50);
 /// What is worth remembering of that, in pages.
 const MIN_LEAVING: i64 = 256;
 /// And at most this often.
 const MIN_RESCAN: Duration = Duration::from_millis(2);
 
-/// The first look waits for so long: the command starts meanwhile, and this thread goes before every other. What memory is managed
-/// by then has been charged by its faults.
+/// The first look waits for so long: the command starts meanwhile, and this thread goes before
+/// every other. What memory is managed by then has been charged by its faults.
 const START: Duration = Duration::from_millis(2);
 
 /// Nobody waits longer than this for an owner that was lowered.
@@ -91,7 +93,8 @@ struct Watched {
     begun: i64,
 }
 
-/// Whether a process holds about as much as its parent, which is managed: it was forked just now, and nobody has read of it yet.
+/// Whether a process holds about as much as its parent, which is managed: it was forked just now,
+/// and nobody has read of it yet.
 fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>) -> bool {
     let parent = procfs::parent(pid).and_then(|parent| managed.get(&parent));
     let held = |statm: &Statm| statm.read().map_or(0, |memory| memory.anonymous);
@@ -105,8 +108,9 @@ fn copied_pages(process: Option<&ManagedProcess>) -> u64 {
 }
 
 impl Watched {
-    /// Pages that it shares with relatives, as far as its writes have not copied them since. Less than none where it was
-    /// not read since it was forked: what it has copied stays in the hands of the others.
+    /// Pages that it shares with relatives, as far as its writes have not copied them since. Less
+    /// than none where it was not read since it was forked: what it has copied stays in the hands
+    /// of the others.
     fn shares(&self, process: Option<&ManagedProcess>) -> i64 {
         let copied = copied_pages(process).saturating_sub(self.copied);
         self.shared.clamp(0, self.memory.anonymous) - copied as i64
@@ -190,7 +194,8 @@ impl Governor {
 
     /// Measures until told to stop.
     pub fn run(governor: &Mutex<Self>, stop: &AtomicBool) {
-        // What grows while this thread waits for a processor is seen too late. Where it is not allowed short turns and hurry must do.
+        // What grows while this thread waits for a processor is seen too late. Where it is not
+        // allowed short turns and hurry must do.
         uswap_sys::process::run_first();
         std::thread::sleep(START);
         loop {
@@ -218,8 +223,8 @@ impl Governor {
         Some(if lowered { interval.min(LOWERED) } else { interval })
     }
 
-    /// What is in use when a run has ended. Its last look may have been while the program lived, and with `stop` set there is no
-    /// other.
+    /// What is in use when a run has ended. Its last look may have been while the program lived,
+    /// and with `stop` set there is no other.
     pub fn measure_at_the_end(governor: &Mutex<Self>) {
         let governor = Self::lock(governor);
         let begun = governor.shared.budget.begin_measurement();
@@ -230,7 +235,8 @@ impl Governor {
         governor.shared.budget.end_measurement(begun, engine + left - shared);
     }
 
-    /// Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be swapped to it.
+    /// Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be
+    /// swapped to it.
     fn engine_pages(&self) -> i64 {
         let swapped_in_ram: u64 = self.swap_in_ram.iter().map(|name| self.shared.store.device_pages(name)).sum();
         (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0)
@@ -356,7 +362,8 @@ impl Governor {
         }
     }
 
-    /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed comes off first.
+    /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed
+    /// comes off first.
     fn limit_pool(&mut self, used: i64, fixed: i64) {
         if used <= self.shared.budget.activation() {
             return;
@@ -368,7 +375,8 @@ impl Governor {
         self.shared.pool_share.tell(self.share.percent());
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
-        // That takes the pool's lock, for which this thread would wait while its holder waits for a processor.
+        // That takes the pool's lock, for which this thread would wait while its holder waits for a
+        // processor.
         if (share as i64 - self.pool_limit).abs() > MIN_POOL_STEP {
             self.pool_limit = share as i64;
             self.shared.store.set_pool_limit((share as u64) << 12);
@@ -409,7 +417,8 @@ impl Governor {
                 && let Ok(statm) = Statm::open(reader)
             {
                 let memory = MemoryFigures::default();
-                // Whoever has not said hello may be a fork child; counted twice, its pages would be taken from others.
+                // Whoever has not said hello may be a fork child; counted twice, its pages would be
+                // taken from others.
                 let forks = self.shared.counters.fork_events.get() > 0;
                 let forked = managed
                     .get(&pid)
@@ -434,8 +443,8 @@ impl Governor {
         }
     }
 
-    /// What is read of a process that has executed another image is the memory of the former one while its agent is still there;
-    /// the new one grows meanwhile.
+    /// What is read of a process that has executed another image is the memory of the former one
+    /// while its agent is still there; the new one grows meanwhile.
     fn forget_former_image(&mut self, pid: u32, reader: u32) {
         let is_former = |watched: &&Watched| watched.reader != reader && reader != pid;
         if let Some(watched) = self.watched.get(&pid).filter(is_former) {
@@ -473,8 +482,8 @@ impl Governor {
         share.clamp(MIN_MANAGED.0, MIN_MANAGED.1)
     }
 
-    /// Pages counted more than once because a fork left them shared, by what was told last. A process that was never read
-    /// is taken to share everything with its parent.
+    /// Pages counted more than once because a fork left them shared, by what was told last. A
+    /// process that was never read is taken to share everything with its parent.
     fn measure_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>, counted: i64) {
         self.shares.answers().for_each(|answers| self.told_shares.hear(&answers));
         let watched = &self.watched;
@@ -510,7 +519,8 @@ impl Governor {
         parents
     }
 
-    /// Those first that were asked for longest ago; small ones are not worth it, and who has no kin shares nothing.
+    /// Those first that were asked for longest ago; small ones are not worth it, and who has no kin
+    /// shares nothing.
     fn ask_for_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let least = self.least_managed();
         let parents = self.doubtful_parents(managed);
@@ -540,8 +550,8 @@ impl Governor {
         }
     }
 
-    /// Relatives are asked together: what one has less of a page that all share the others have more. A family of which
-    /// one is not known yet is not asked.
+    /// Relatives are asked together: what one has less of a page that all share the others have
+    /// more. A family of which one is not known yet is not asked.
     fn with_relatives(&self, due: &[u32], managed: &BTreeMap<u32, ManagedProcess>) -> Vec<CopiesAsked> {
         let asked = |pid: u32, watched: &Watched| {
             // A child that nobody has heard of yet is of its parent's.

@@ -1,5 +1,6 @@
-//! Programs that limit their own heap by the memory they find, in the cgroup or in the machine: they end when that limit is
-//! reached, however much of their memory could be evicted. They do not ask us, so all that can be done is to say so.
+//! Programs that limit their own heap by the memory they find, in the cgroup or in the machine:
+//! they end when that limit is reached, however much of their memory could be evicted. They do not
+//! ask us, so all that can be done is to say so.
 
 use std::fs;
 
@@ -26,7 +27,8 @@ const KNOWN: [Runtime; 5] = [
     Runtime { program: "duckdb", setting: "SET memory_limit = 'SIZE'", keys: &["memory_limit", "max_memory"] },
 ];
 
-/// Statuses of a program that gave up by itself: SIGABRT, and SIGTRAP, by which some releases of V8 do.
+/// Statuses of a program that gave up by itself: SIGABRT, and SIGTRAP, by which some releases of V8
+/// do.
 const GAVE_UP: [i32; 2] = [128 + 6, 128 + 5];
 /// Where all settings are named.
 const GUIDE: &str = "docs/guide/heap-limits.md";
@@ -56,7 +58,8 @@ pub fn in_words(runtime: &Runtime, pid: u32) -> String {
     )
 }
 
-/// What the summary says of a command's end, if it may have run into such a limit: it gave up though nothing was ever evicted.
+/// What the summary says of a command's end, if it may have run into such a limit: it gave up
+/// though nothing was ever evicted.
 pub fn of_end(status: i32, program: &str, evicted: u64) -> Option<String> {
     if evicted > 0 || !GAVE_UP.contains(&status) {
         return None;

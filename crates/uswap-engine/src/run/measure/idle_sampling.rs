@@ -1,17 +1,20 @@
 //! Who need not be measured each time: processes whose memory does not change.
 //!
-//! Of the processes of a build four of five sleep: shells and makes wait for a child, compilers for their turn. To read
-//! what each of them holds a thousand times a second cost a tenth of two processors. A process is *still* when its last [`STILL`]
-//! readings were the same; it is read again after as many rounds as the processors would need to fill what room there is
-//! ([`Budget::patience`](crate::pager::accounting::budget::Budget::patience)), so however suddenly it wakes, what it touches unseen fits.
+//! Of the processes of a build four of five sleep: shells and makes wait for a child, compilers for
+//! their turn. To read what each of them holds a thousand times a second cost a tenth of two
+//! processors. A process is *still* when its last [`STILL`] readings were the same; it is read
+//! again after as many rounds as the processors would need to fill what room there is
+//! ([`Budget::patience`](crate::pager::accounting::budget::Budget::patience)), so however suddenly
+//! it wakes, what it touches unseen fits.
 //!
-//! Pages that an owner installs or drops are counted in two places, and must not be in both or in neither: they are charged at once, and
-//! the next measurement takes the place of what was charged before. So a process for which an owner moved pages since it
-//! was read is not still, whatever its readings were. The owner counts the move before it charges; the governor looks at what was
+//! Pages that an owner installs or drops are counted in two places, and must not be in both or in
+//! neither: they are charged at once, and the next measurement takes the place of what was charged
+//! before. So a process for which an owner moved pages since it was read is not still, whatever its
+//! readings were. The owner counts the move before it charges; the governor looks at what was
 //! charged before it looks at the moves.
 //!
-//! **If the guess is wrong.** What a process frees by itself is seen some milliseconds late: memory seems shorter than it is.
-//! What it allocates, too: by no more than there was room for.
+//! **If the guess is wrong.** What a process frees by itself is seen some milliseconds late: memory
+//! seems shorter than it is. What it allocates, too: by no more than there was room for.
 
 use crate::pager::accounting::moves::Moves;
 
@@ -28,8 +31,8 @@ pub struct SampleSkipper {
 }
 
 impl SampleSkipper {
-    /// Whether the process need not be read in this round, when it is enough to read it every `patience` rounds. Asked once a
-    /// round, after the measurement has begun.
+    /// Whether the process need not be read in this round, when it is enough to read it every
+    /// `patience` rounds. Asked once a round, after the measurement has begun.
     pub fn may_wait(&mut self, patience: u32, moves: Option<&Moves>) -> bool {
         let unmoved = match (&self.moves, moves) {
             (None, None) => true,

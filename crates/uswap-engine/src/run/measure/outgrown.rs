@@ -1,11 +1,12 @@
 //! Memory that cannot be evicted and is more than the budget.
 //!
-//! Small mappings, stacks and what was locked stay where they are. If that alone is more than the limit no fault will ever
-//! find room, and to hold each up for as long as is right elsewhere only makes the program slow. So the user is told, once,
-//! and faults are served at once until the rest fits again. What can be evicted still is.
+//! Small mappings, stacks and what was locked stay where they are. If that alone is more than the
+//! limit no fault will ever find room, and to hold each up for as long as is right elsewhere only
+//! makes the program slow. So the user is told, once, and faults are served at once until the rest
+//! fits again. What can be evicted still is.
 //!
-//! If the guess is wrong (a burst of memory that is about to be registered) the limit is passed sooner than it need be; so
-//! it is not made before memory has been that way for a while.
+//! If the guess is wrong (a burst of memory that is about to be registered) the limit is passed
+//! sooner than it need be; so it is not made before memory has been that way for a while.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ pub struct Outgrown {
 }
 
 impl Outgrown {
-    /// Whether so many pages that cannot be evicted are more than the limit, and have been for a while.
+    /// Whether so many pages that cannot be evicted are more than the limit, and have been for a
+    /// while.
     pub fn look(&mut self, fixed: i64, limit: i64, now: Instant) -> bool {
         if fixed <= limit {
             self.since = None;

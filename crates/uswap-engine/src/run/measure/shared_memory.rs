@@ -1,6 +1,7 @@
-//! Shared memory of programs: mappings that several can have, tmpfs, the heap of ZGC. It is no anonymous memory, uswap
-//! evicts none of it and the kernel cannot without swap of its own: where it does not fit somebody is killed. So when one
-//! process has more of it than half of the budget the user is told, once and while there is time.
+//! Shared memory of programs: mappings that several can have, tmpfs, the heap of ZGC. It is no
+//! anonymous memory, uswap evicts none of it and the kernel cannot without swap of its own: where
+//! it does not fit somebody is killed. So when one process has more of it than half of the budget
+//! the user is told, once and while there is time.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -49,7 +50,8 @@ impl SharedMemory {
         self.next = Instant::now() + PERIOD.max(begun.elapsed() * COST);
     }
 
-    /// Who has most of it, in bytes. A process can have the same memory at several addresses: the cgroup knows better.
+    /// Who has most of it, in bytes. A process can have the same memory at several addresses: the
+    /// cgroup knows better.
     fn largest(&self, tree: &[u32]) -> Option<(u32, u64)> {
         let most = self.cgroup.as_ref().and_then(Cgroup::shared_memory).unwrap_or(u64::MAX);
         let all = tree.iter().map(|pid| (*pid, procfs::shared_memory(*pid).unwrap_or(0).min(most)));

@@ -1,7 +1,8 @@
 //! The census: programs of the tree that use memory and that no agent speaks for.
 //!
-//! Their memory counts against the budget like everybody's but cannot be evicted, so the user is told their names. A
-//! program is given a second to say hello, and nothing below 8 MiB is worth a word.
+//! Their memory counts against the budget like everybody's but cannot be evicted, so the user is
+//! told their names. A program is given a second to say hello, and nothing below 8 MiB is worth a
+//! word.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What must hold of policies on any trace: of those of the registry, those of the engine, and one that only tests know.
+//! What must hold of policies on any trace: of those of the registry, those of the engine, and one
+//! that only tests know.
 
 // The traces are those of the tests beside `src`, too.
 #[path = "../../../tests/common/mod.rs"]
@@ -35,7 +36,8 @@ fn fewest_misses(pages: &[u32], capacity: usize, held: &mut Vec<u32>) -> usize {
     1 + (0..capacity).map(with_victim).min().expect("a capacity")
 }
 
-/// Misses of LRU by the distance of each access from the last of the same page (Mattson et al. 1970).
+/// Misses of LRU by the distance of each access from the last of the same page (Mattson et al.
+/// 1970).
 fn misses_by_stack_distance(pages: &[u32], capacity: usize) -> usize {
     let is_miss = |at: &usize| {
         let before = &pages[..*at];
@@ -129,7 +131,8 @@ proptest! {
         }
     }
 
-    /// A round over one page too many is what these are defeated by, whatever comes before it does not help them.
+    /// A round over one page too many is what these are defeated by, whatever comes before it does
+    /// not help them.
     #[test]
     fn a_cycle_of_one_page_too_many_is_never_hit(capacity in 1usize..60) {
         let pages: Vec<u32> = (0..8).flat_map(|_| 0..=capacity as u32).collect();

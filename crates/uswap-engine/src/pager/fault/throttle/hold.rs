@@ -17,7 +17,8 @@ impl Throttle {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// A buffer for a read of so many pages, mostly. `None`: the fault waits until others come back.
+    /// A buffer for a read of so many pages, mostly. `None`: the fault waits until others come
+    /// back.
     pub fn lend_buffer(
         &mut self,
         space: &mut Space<M>,

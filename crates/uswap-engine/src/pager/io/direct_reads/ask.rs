@@ -7,7 +7,8 @@ use crate::pager::event_loop::Pager;
 use uswap_core::util::growth::{Growth, during};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Asks for the pages of a read, if they are few and one request brings them. The read otherwise.
+    /// Asks for the pages of a read, if they are few and one request brings them. The read
+    /// otherwise.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
         let few = read.buffer.pages.len() <= MAX_PAGES && read.purpose == Purpose::Fault;
         if !few || self.shared.faults.no_read_queue || !self.has_queue(device) {
@@ -47,7 +48,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Takes what has come in a queue. Not while a space is taken out of the map: its pages would find no home. What failed goes on to the readers.
+    /// Takes what has come in a queue. Not while a space is taken out of the map: its pages would
+    /// find no home. What failed goes on to the readers.
     pub fn look_at_queue(&mut self, device: u8) {
         while let Some((mut read, load, came)) = self.queues.find(device).and_then(DirectQueue::finished) {
             self.shared.readers.note_queued(device, -1);
@@ -81,7 +83,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Leaves servers that do not answer, and makes sure that nothing that came is overlooked. To be called now and then.
+    /// Leaves servers that do not answer, and makes sure that nothing that came is overlooked. To
+    /// be called now and then.
     pub fn sweep_queues(&mut self) {
         for index in 0..self.queues.open.len() {
             let queue = &mut self.queues.open[index];

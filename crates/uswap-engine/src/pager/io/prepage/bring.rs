@@ -13,7 +13,8 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_store::{Load, ObjectId};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Brings some of what a process lacks in its turn. To be called again while [`Returning::is_due`].
+    /// Brings some of what a process lacks in its turn. To be called again while
+    /// [`Returning::is_due`].
     pub fn go_on_with_turn(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held();
         if space.returning.was_held != held {
@@ -68,7 +69,8 @@ impl<M: AddressSpace> Pager<M> {
         count == 0 || self.install_returning(space, start, count)
     }
 
-    /// Loads a page into its place of the buffer; `false`: it is not in the pool, or has something under way.
+    /// Loads a page into its place of the buffer; `false`: it is not in the pool, or has something
+    /// under way.
     fn load_returning(&mut self, space: &Space<M>, page: u64, place: usize) -> bool {
         let word = space.table.get(page);
         let PageState::Stored(object) = word.state() else { return false };
@@ -93,7 +95,8 @@ impl<M: AddressSpace> Pager<M> {
         done > 0
     }
 
-    /// Book-keeping of a page that has returned: it lies where it lay. Nobody touched it, so it is no refault.
+    /// Book-keeping of a page that has returned: it lies where it lay. Nobody touched it, so it is
+    /// no refault.
     fn returned(&mut self, space: &mut Space<M>, page: u64, lonely: bool) {
         let word = space.table.get(page);
         let active = word.workingset();

@@ -24,7 +24,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A fault on a page with something under way. One that arrived ahead is installed with all that came with it.
+    /// A fault on a page with something under way. One that arrived ahead is installed with all
+    /// that came with it.
     pub fn reach_in_flight(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let PageState::Stored(object) = space.table.get(address).state() else { return Served::Wait };
         let object = ObjectId::from_bits(object);
@@ -36,7 +37,8 @@ impl<M: AddressSpace> Pager<M> {
             read.since = Instant::now();
             self.shared.counters.swap_ra_hit.add(1);
             self.place_read(space, read);
-            // Pages of it that the kernel put off are looked after soon, and not from here: one read would lead to the next.
+            // Pages of it that the kernel put off are looked after soon, and not from here: one
+            // read would lead to the next.
             if !space.waiting.waiters.is_empty() {
                 self.retry_soon();
             }
@@ -50,7 +52,8 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Asks for what the stream of `address` lacks of its lead.
     pub fn fill_lead(&mut self, space: &mut Space<M>, address: u64, device: u8) {
-        // While each touch is to be seen nothing comes before its own, and who waits for its turn needs nothing yet.
+        // While each touch is to be seen nothing comes before its own, and who waits for its turn
+        // needs nothing yet.
         if self.shared.faults.no_prefetch || self.shared.recorder.is_some() || space.record.is_held() {
             return;
         }
@@ -61,8 +64,9 @@ impl<M: AddressSpace> Pager<M> {
         while left > 0 {
             let wanted = left.min(PER_READ);
             let Some(mut buffer) = self.lend_buffer(space, address, wanted, Need::Ahead) else { break };
-            // Small reads breed small reads: while there is enough under way, a large buffer is waited for. The read of the
-            // fault itself is not enough: of a small reserve it takes so much that there would never be a lead.
+            // Small reads breed small reads: while there is enough under way, a large buffer is
+            // waited for. The read of the fault itself is not enough: of a small reserve it takes
+            // so much that there would never be a lead.
             if buffer.capacity() < wanted as usize && lead.ahead > PER_READ {
                 break;
             }
@@ -77,8 +81,8 @@ impl<M: AddressSpace> Pager<M> {
         space.readahead.streams.advance_lead(lead, from);
     }
 
-    /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device, across those that are in
-    /// memory or in the pool. Returns how many steps that are.
+    /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device,
+    /// across those that are in memory or in the pool. Returns how many steps that are.
     fn choose_ahead(&self, space: &Space<M>, window: Window, from: u64, buffer: &mut ReadBuffer) -> u32 {
         let mut before: Option<Spot> = None;
         for step in 0..window.pages {

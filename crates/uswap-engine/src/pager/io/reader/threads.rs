@@ -7,8 +7,8 @@ use crate::pager::context::{EngineContext, Message};
 use uswap_core::util::growth::{Growth, during};
 use uswap_sys::process::affinity::Processors;
 
-/// Opens the lane of a device that the store has. The reserve grows to what a device of its kind needs: at once for one
-/// that is far away or while memory is managed, else by [`prepare`].
+/// Opens the lane of a device that the store has. The reserve grows to what a device of its kind
+/// needs: at once for one that is far away or while memory is managed, else by [`prepare`].
 ///
 /// # Errors
 /// No memory, no thread.
@@ -33,8 +33,9 @@ pub fn open<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> std:
     if far || readers.managing.load(SeqCst) { equip(shared) } else { Ok(()) }
 }
 
-/// Memory begins to be managed: from now on there is something to read. What devices nearby need for that is made now
-/// and not at the start, so that a run that is never short of memory does not pay for it.
+/// Memory begins to be managed: from now on there is something to read. What devices nearby need
+/// for that is made now and not at the start, so that a run that is never short of memory does not
+/// pay for it.
 ///
 /// # Errors
 /// No memory, no thread.
@@ -78,8 +79,8 @@ fn wanted_pages(budget: i64, far: bool) -> u32 {
     (budget / part).clamp(256, most) as u32
 }
 
-/// Makes buffers until there are so many pages of them. They are touched here, so that they are there (and locked) when
-/// they are needed.
+/// Makes buffers until there are so many pages of them. They are touched here, so that they are
+/// there (and locked) when they are needed.
 fn grow_reserve(readers: &Readers, pages: u32) -> std::io::Result<()> {
     let missing = pages.saturating_sub(readers.reserve.usage().total);
     for (size, part) in SIZES {
@@ -105,9 +106,10 @@ fn add_thread<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> st
     thread.spawn(move || run(&shared, device)).map(drop)
 }
 
-/// Where a reader runs. A thread that waits for a device, its owner and the reader never want the processor at the same
-/// time: on one processor what passes between them are plain switches, on several each step is an interrupt to a processor
-/// that may sleep. Found for each read anew, so that a reader follows; what is read ahead is read where it disturbs nobody.
+/// Where a reader runs. A thread that waits for a device, its owner and the reader never want the
+/// processor at the same time: on one processor what passes between them are plain switches, on
+/// several each step is an interrupt to a processor that may sleep. Found for each read anew, so
+/// that a reader follows; what is read ahead is read where it disturbs nobody.
 struct Seat {
     home: Option<Processors>,
     now: Option<u32>,

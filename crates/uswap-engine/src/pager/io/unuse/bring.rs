@@ -23,8 +23,8 @@ impl<M: AddressSpace> Pager<M> {
         self.bringing.order.as_ref().filter(|order| !order.is_over())
     }
 
-    /// Whether a page that has come back keeps its copy. Not on a device that is being emptied; and not in the pool, if the
-    /// page came alone.
+    /// Whether a page that has come back keeps its copy. Not on a device that is being emptied; and
+    /// not in the pool, if the page came alone.
     pub fn keeps_copy(&self, id: ObjectId, lonely: bool) -> bool {
         let emptied = self.order_to_bring_in().map(|order| order.device);
         if !lonely && emptied.is_none() {
@@ -111,7 +111,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Installs pages that were read to be brought in. What the kernel puts off is found again by a later search.
+    /// Installs pages that were read to be brought in. What the kernel puts off is found again by a
+    /// later search.
     pub fn install_brought(&mut self, space: &mut Space<M>, start: u64, bytes: &[u8]) {
         let (result, length) =
             shorten(bytes.len() as u64, |length| space.memory.copy(start, &bytes[..length as usize]));
@@ -129,7 +130,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Book-keeping of a page that was brought in: it lies where it lay, unless a fault has come for it meanwhile.
+    /// Book-keeping of a page that was brought in: it lies where it lay, unless a fault has come
+    /// for it meanwhile.
     fn was_brought(&mut self, space: &mut Space<M>, page: u64, ample: bool) {
         let word = space.table.get(page);
         if !matches!(word.state(), PageState::Stored(_)) {
@@ -145,7 +147,8 @@ impl<M: AddressSpace> Pager<M> {
         self.keep_copy(space, page, false, active);
     }
 
-    /// A page that was to be brought in cannot be read. A fault that waits for it asks anew, and is told what became of it.
+    /// A page that was to be brought in cannot be read. A fault that waits for it asks anew, and is
+    /// told what became of it.
     pub fn could_not_bring(&self) {
         self.order_to_bring_in().into_iter().for_each(|order| order.unreadable.store(true, Relaxed));
     }

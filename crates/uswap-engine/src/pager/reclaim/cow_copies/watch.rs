@@ -101,7 +101,8 @@ impl<M: AddressSpace> Pager<M> {
         self.retry_soon();
     }
 
-    /// Lets writers go on that waited, as far as there is room or patience has run out, and protects what is still to be.
+    /// Lets writers go on that waited, as far as there is room or patience has run out, and
+    /// protects what is still to be.
     pub fn serve_copies(&mut self, space: &mut Space<M>) {
         if space.lineage.copies.watch == Watch::Soon {
             self.watch(space);
@@ -124,8 +125,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Takes the protection of a run back. Its pages can be evicted like others once they were copied. `false`: an event is
-    /// pending.
+    /// Takes the protection of a run back. Its pages can be evicted like others once they were
+    /// copied. `false`: an event is pending.
     fn let_copy(&self, space: &mut Space<M>, address: u64, run: &CopyRun) -> bool {
         match space.memory.unprotect(run.start, run.pages * PAGE) {
             Ok(()) => {}

@@ -1,5 +1,5 @@
-//! What a run answers to orders; the answer to `status` is in `status.rs`. Sizes are in bytes, counts in pages where a
-//! name says so.
+//! What a run answers to orders; the answer to `status` is in `status.rs`. Sizes are in bytes,
+//! counts in pages where a name says so.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

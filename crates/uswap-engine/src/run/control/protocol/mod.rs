@@ -1,12 +1,15 @@
-//! The control protocol: what a caller sends to the control socket of a run, and what the run answers.
+//! The control protocol: what a caller sends to the control socket of a run, and what the run
+//! answers.
 //!
-//! A request is one JSON object on one line, and so is its answer. Both ends use the types of this folder, so a field
-//! that is renamed here is renamed at both. Keys lie on the wire in alphabetical order.
+//! A request is one JSON object on one line, and so is its answer. Both ends use the types of this
+//! folder, so a field that is renamed here is renamed at both. Keys lie on the wire in alphabetical
+//! order.
 //!
-//! **Versions.** Both lines carry [`VERSION`] as `protocol`; a line without it is of version 1, which the builds before
-//! the field speak. The version grows when a request or a field changes its meaning or goes away. A new request or a
-//! new figure does not change it: a run refuses requests and fields that it does not know, and a caller ignores fields
-//! of answers that it does not know and takes missing figures for zero.
+//! **Versions.** Both lines carry [`VERSION`] as `protocol`; a line without it is of version 1,
+//! which the builds before the field speak. The version grows when a request or a field changes its
+//! meaning or goes away. A new request or a new figure does not change it: a run refuses requests
+//! and fields that it does not know, and a caller ignores fields of answers that it does not know
+//! and takes missing figures for zero.
 
 pub mod answer;
 pub mod request;

@@ -1,5 +1,6 @@
-//! What a caller can ask a run for. The list below is the only place where requests and their fields stand: the type,
-//! the check of what has come in and the test of the reference are made from it.
+//! What a caller can ask a run for. The list below is the only place where requests and their
+//! fields stand: the type, the check of what has come in and the test of the reference are made
+//! from it.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,8 @@ requests! {
         /// `PATH,prio=N,size=SIZE`, as `--swap` takes it; the path is absolute.
         spec: String,
     }
-    /// Empty a device and let it go. The answer comes when it has begun; the status tells how far it is.
+    /// Empty a device and let it go. The answer comes when it has begun; the status tells how far
+    /// it is.
     Swapoff = "swapoff" {
         /// The device's name in the status.
         device: String,
@@ -76,7 +78,8 @@ requests! {
     }
     /// Let go of the program that was attached to. The answer comes when it has begun.
     Detach = "detach" {}
-    /// What pages of a process hold, by questions and answers of another kind (`page_query.rs`) after the answer.
+    /// What pages of a process hold, by questions and answers of another kind (`page_query.rs`)
+    /// after the answer.
     Pages = "pages" {
         /// The process's number in the run's pid namespace.
         pid: u32,

@@ -1,4 +1,5 @@
-//! Requests as they lie on the wire: those of the builds before there were versions, damaged ones, and round trips.
+//! Requests as they lie on the wire: those of the builds before there were versions, damaged ones,
+//! and round trips.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
-//! The answer to `status`: who a run is, and its figures, which `--stats` writes too. Sizes are in bytes and times in
-//! the unit that a name ends with; figures without either are counts of pages or of events. Counters grow, the figures
-//! marked as gauges rise and fall.
+//! The answer to `status`: who a run is, and its figures, which `--stats` writes too. Sizes are in
+//! bytes and times in the unit that a name ends with; figures without either are counts of pages or
+//! of events. Counters grow, the figures marked as gauges rise and fall.
 
 use std::collections::BTreeMap;
 
