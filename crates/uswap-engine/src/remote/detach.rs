@@ -17,32 +17,28 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
 
 use uswap_abi::layout::{NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::page::word::PageState;
 use uswap_core::util::growth::{Growth, during};
-use uswap_core::util::size::human;
 
 use crate::pager::space::id::SpaceId;
 use crate::remote::Pager;
 use crate::remote::Space;
 use crate::remote::agent::link::AgentLink;
 use crate::remote::detach_progress::DetachProgress;
-use crate::remote::{EngineContext, Message};
-use crate::run::attach::eligibility;
 
-const STAYING: u8 = 0;
-const BRINGING_BACK: u8 = 1;
-const LETTING_GO: u8 = 2;
-const LEAVING: u8 = 3;
+/// The phases: nothing is under way.
+pub const STAYING: u8 = 0;
+/// The first.
+pub const BRINGING_BACK: u8 = 1;
+/// The second.
+pub const LETTING_GO: u8 = 2;
+/// The third.
+pub const LEAVING: u8 = 3;
 
 /// Pages that an owner brings back before it looks after its mail.
 const AT_ONCE: usize = 1024;
-/// How long nothing may come back before that is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long agents may take to go.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How far it is.
 #[derive(Debug)]
@@ -55,16 +51,21 @@ pub struct DetachState {
     agents: Mutex<Vec<Leaver>>,
     /// The attacher has done its part.
     pub agents_gone: AtomicBool,
-    outcome: Mutex<Option<DetachAsked>>,
+    /// What was asked for last.
+    pub outcome: Mutex<Option<DetachAsked>>,
 }
 
 /// What was asked for last, and what came of it.
 #[derive(Clone, Debug)]
-struct DetachAsked {
-    pages: u64,
-    limit_before: u64,
-    order_before: u64,
-    error: Option<String>,
+pub struct DetachAsked {
+    /// Pages that were to come back when it began.
+    pub pages: u64,
+    /// The budget before, in bytes.
+    pub limit_before: u64,
+    /// The budget that had been ordered before, in bytes; 0: none.
+    pub order_before: u64,
+    /// Why it was given up.
+    pub error: Option<String>,
 }
 
 /// An agent that is to go.
@@ -118,7 +119,23 @@ impl DetachState {
         figures.iter().map(|figure| Some(figure.load(SeqCst)).filter(|n| *n != UNKNOWN)).sum()
     }
 
-    fn begin(&self, phase: u8) {
+    /// Pages that are away; `None` until all owners have told.
+    pub fn away(&self) -> Option<u64> {
+        Self::sum(&self.away)
+    }
+
+    /// Spaces that are not let go; `None` until all owners have told.
+    pub fn spaces_left(&self) -> Option<u64> {
+        Self::sum(&self.spaces)
+    }
+
+    /// The phase now.
+    pub fn phase(&self) -> u8 {
+        self.phase.load(SeqCst)
+    }
+
+    /// Begins a phase.
+    pub fn begin(&self, phase: u8) {
         for figure in self.away.iter().chain(&self.spaces) {
             figure.store(UNKNOWN, SeqCst);
         }
@@ -136,118 +153,6 @@ impl DetachState {
         let DetachAsked { pages, error, .. } = self.outcome.lock().expect("outcome").clone()?;
         let pages_left = Self::sum(&self.away).unwrap_or(pages);
         Some(DetachProgress { running: self.is_under_way(), pages, pages_left, error })
-    }
-}
-
-/// Begins. Returns how many pages are to come back.
-///
-/// # Errors
-/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed
-/// then.
-pub fn begin(shared: &EngineContext) -> Result<u64, String> {
-    if !shared.of_memory.tree.is_attached() {
-        return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
-    }
-    let leaving = &shared.of_memory.leaving;
-    let mut outcome = leaving.outcome.lock().expect("outcome");
-    if leaving.is_under_way() {
-        return Err("it is letting go of its program already".into());
-    }
-    let pages = pages_away(shared);
-    let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
-    eligibility::check_room(pages << 12, room)?;
-    let limit_before = (shared.budget.limit() as u64) << 12;
-    *outcome = Some(DetachAsked {
-        pages,
-        limit_before,
-        order_before: shared.of_memory.run.orders.limit.load(SeqCst),
-        error: None,
-    });
-    let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
-    shared.of_memory.run.orders.limit.store(lifted << 12, SeqCst);
-    shared.budget.set_limit(lifted << 12);
-    leaving.begin(BRINGING_BACK);
-    wake(shared);
-    Ok(pages)
-}
-
-/// Pages that are not where the program would find them.
-fn pages_away(shared: &EngineContext) -> u64 {
-    let managed = shared.managed.all();
-    managed.values().map(|process| process.stored + process.staged).sum()
-}
-
-fn wake(shared: &EngineContext) {
-    for mailbox in &shared.mailboxes {
-        mailbox.post(Message::Balance);
-    }
-}
-
-/// What the main thread remembers of it.
-#[derive(Debug, Default)]
-pub struct LeaveProgress {
-    least: Option<(u64, Instant)>,
-    last: Option<Instant>,
-}
-
-impl LeaveProgress {
-    /// Looks whether the next phase can begin; `true`: everything is done.
-    pub fn go_on(&mut self, shared: &EngineContext) -> bool {
-        let leaving = &shared.of_memory.leaving;
-        match leaving.phase.load(SeqCst) {
-            BRINGING_BACK => self.bring_back(shared),
-            LETTING_GO if DetachState::sum(&leaving.spaces) == Some(0) => {
-                self.last = Some(Instant::now());
-                if let Some(asked) = leaving.outcome.lock().expect("outcome").as_ref() {
-                    // What is told at the end is what was asked for.
-                    shared.budget.set_limit(asked.limit_before);
-                }
-                leaving.begin(LEAVING);
-            }
-            LETTING_GO => wake(shared),
-            LEAVING => {
-                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PATIENCE);
-                if late {
-                    shared
-                        .notice("agents are slow to go; their mappings may be left behind, and hold no memory".into());
-                }
-                return late || leaving.agents_gone.load(SeqCst);
-            }
-            _ => {}
-        }
-        false
-    }
-
-    fn bring_back(&mut self, shared: &EngineContext) {
-        wake(shared);
-        let Some(away) = DetachState::sum(&shared.of_memory.leaving.away) else { return };
-        if away == 0 {
-            *self = Self::default();
-            return shared.of_memory.leaving.begin(LETTING_GO);
-        }
-        if self.least.is_none_or(|(least, _)| away < least) {
-            self.least = Some((away, Instant::now()));
-        }
-        let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
-        let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PATIENCE);
-        if stuck {
-            self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
-        } else if let Err(error) = eligibility::check_room(away << 12, room) {
-            self.give_up(shared, error);
-        }
-    }
-
-    /// All goes on as before.
-    fn give_up(&mut self, shared: &EngineContext, error: String) {
-        *self = Self::default();
-        let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");
-        if let Some(asked) = outcome.as_mut() {
-            shared.of_memory.run.orders.limit.store(asked.order_before, SeqCst);
-            shared.budget.set_limit(asked.limit_before);
-            asked.error = Some(error.clone());
-        }
-        shared.of_memory.leaving.begin(STAYING);
-        shared.alarm(format!("detach was given up: {error}"));
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the threads of an engine share of the processes whose memory is managed.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::mpsc::Sender;
@@ -20,7 +21,6 @@ use crate::remote::identity::probe::Prover;
 use crate::remote::inject::reason::UnmanagedReason;
 use crate::remote::process_tree::Tree;
 use crate::remote::sched::affinity::AffinityPolicy;
-use crate::run::shared::RunShared;
 
 /// Known to every thread.
 pub struct RemoteShared {
@@ -43,8 +43,8 @@ pub struct RemoteShared {
     pub tree: Tree,
     /// Letting go of a program that was attached to.
     pub leaving: DetachState,
-    /// What is shared of the run.
-    pub run: RunShared,
+    /// What the layer above shares; it alone knows what that is.
+    pub above: Box<dyn Any + Send + Sync>,
 }
 
 impl EngineContext {

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::remote::EngineContext;
 use crate::run::control::swapon::Orders;
 use crate::run::measure::unmanaged::Unmanaged;
 
@@ -18,4 +19,11 @@ pub struct RunShared {
     pub shared_memory: AtomicU64,
     /// Programs that no agent speaks for, noted by the census.
     pub unmanaged: Mutex<Vec<Unmanaged>>,
+}
+
+impl RunShared {
+    /// What an engine's threads share of its run. The run has put it there (`supervisor.rs`).
+    pub fn of(context: &EngineContext) -> &Self {
+        context.of_memory.above.downcast_ref().expect("the run of this engine")
+    }
 }

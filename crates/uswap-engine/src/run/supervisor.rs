@@ -321,7 +321,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<EngineContext>, Channel
         descriptors: Descriptors::new().map_err(|error| format!("descriptors: {error}"))?,
         tree: Tree::of(config.target, keeper),
         leaving: DetachState::new(owners),
-        run: RunShared::default(),
+        above: Box::<RunShared>::default(),
     };
     let shared = EngineContext {
         of_memory,
@@ -485,7 +485,7 @@ impl Engine {
 
     /// Once memory is to be managed the threads that look after it are started.
     fn start_later(&mut self) {
-        if !self.shared.of_memory.run.is_expecting.load(SeqCst) {
+        if !RunShared::of(&self.shared).is_expecting.load(SeqCst) {
             return;
         }
         if let Some(Err(error)) = self.later.take().map(Later::start) {
@@ -578,7 +578,7 @@ impl Engine {
     fn yield_to_program(&self) {
         let limit = (self.shared.budget.limit() as u64) << 12;
         let more = limit + limit / 4;
-        self.shared.of_memory.run.orders.limit.store(more, SeqCst);
+        RunShared::of(&self.shared).orders.limit.store(more, SeqCst);
         self.shared.budget.set_limit(more);
         let text = "swap space and pool are full and nothing can be freed: the budget is";
         self.shared.alarm(format!("{text} {} now; uswap swapon gives it more space", human(more)));

@@ -9,8 +9,8 @@ use uswap_sys::alloc::shared::ControlPage;
 use uswap_sys::process;
 
 use crate::remote::EngineContext;
-use crate::remote::detach::{self, LeaveProgress};
 use crate::remote::inject::reason::UnmanagedReason;
+use crate::run::attach::leave::{self, LeaveProgress};
 use crate::run::config::{RunConfig, exit};
 use crate::run::control::verbose::say;
 use uswap_sys::procfs;
@@ -77,7 +77,7 @@ impl AttachSession {
 
     /// The user, or the keeper's end, wants it.
     pub fn detach(&self, shared: &EngineContext) {
-        if let Err(error) = detach::begin(shared) {
+        if let Err(error) = leave::begin(shared) {
             say!("uswap: not detached: {error}");
         }
     }

@@ -7,6 +7,7 @@ use crate::pager::accounting::groups::Figures;
 use crate::remote::{EngineContext, Message};
 use crate::run::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
 use crate::run::control::protocol::status::GroupFigures;
+use crate::run::shared::RunShared;
 
 /// Makes a group, with the limit that is written there.
 ///
@@ -97,7 +98,7 @@ fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
 /// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks
 /// for.
 fn pinned(shared: &EngineContext, processes: &[u32]) -> i64 {
-    let unmanaged = shared.of_memory.run.unmanaged.lock().expect("unmanaged").clone();
+    let unmanaged = RunShared::of(&shared).unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
         Some(known) => known.pages,
         None => procfs::locked_pages(*pid).unwrap_or(0),

@@ -28,7 +28,7 @@ use uswap_sys::process::user;
 
 use crate::pager::io::page_query;
 use crate::remote::EngineContext;
-use crate::remote::detach;
+use crate::run::attach::leave;
 use crate::run::config::RunConfig;
 use crate::run::control::protocol::Request;
 use crate::run::control::protocol::answer::{DetachBegun, LimitAnswer, PagesBegun, Refusal, encode_answer};
@@ -153,7 +153,7 @@ impl Control {
             Request::Swapon { spec } => told(swapon::swapon(shared, &spec)),
             Request::Swapoff { device } => told(swapoff::begin(shared, &device)),
             Request::SwapoffStop {} => told(swapoff::stop(shared)),
-            Request::Detach {} => told(detach::begin(shared).map(|pages| DetachBegun { pages })),
+            Request::Detach {} => told(leave::begin(shared).map(|pages| DetachBegun { pages })),
             Request::Limit { bytes } => told(limit(shared, bytes)),
             Request::Compressor { compressor } => told(swapon::compressor(shared, &compressor)),
             Request::GroupCreate { group, limit } => told(group_orders::create(shared, &group, limit.as_deref())),

@@ -21,6 +21,7 @@ use crate::remote::{EngineContext, Message};
 use crate::run::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
 use crate::run::control::protocol::status::SwapoffProgress;
 use crate::run::control::swapon::Orders;
+use crate::run::shared::RunShared;
 
 /// How long a drain goes on without progress: pages that are being written when it begins become
 /// movable in between.
@@ -69,7 +70,7 @@ impl Orders {
 /// # Errors
 /// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
 pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
-    let mut slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
+    let mut slot = RunShared::of(&shared).orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
     }
@@ -95,7 +96,7 @@ pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, 
 /// # Errors
 /// For the user: there is none.
 pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
-    let slot = shared.of_memory.run.orders.swapoff.lock().expect("swapoff");
+    let slot = RunShared::of(&shared).orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
     job.stop.store(true, SeqCst);

@@ -8,6 +8,7 @@ use uswap_core::util::size::human;
 use crate::remote::EngineContext;
 use crate::run::config::RunConfig;
 use crate::run::measure::heap_limits;
+use crate::run::shared::RunShared;
 
 /// One line for the user. Nobody may be listening any more, which is no reason to end a tree.
 macro_rules! say {
@@ -105,7 +106,7 @@ impl VerboseLog {
     }
 
     fn tell_unmanaged(&mut self, shared: &EngineContext) {
-        for program in shared.of_memory.run.unmanaged.lock().expect("unmanaged").iter() {
+        for program in RunShared::of(&shared).unmanaged.lock().expect("unmanaged").iter() {
             if self.unmanaged.insert((program.pid, program.name.clone())) {
                 let (name, pid, memory) = (&program.name, program.pid, pages(program.pages));
                 say!("uswap: {name} (process {pid}, {memory}) stays unmanaged: {}", program.why);

@@ -34,6 +34,7 @@ use crate::run::measure::idle_sampling::SampleSkipper;
 use crate::run::measure::outgrown::Outgrown;
 use crate::run::measure::shared_memory::SharedMemory;
 use crate::run::measure::unmanaged::UnmanagedScan;
+use crate::run::shared::RunShared;
 use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small
@@ -298,11 +299,11 @@ impl Governor {
         self.shared.budget.end_measurement(begun, pages);
         self.leaving.retain(|(at, _)| at.elapsed() < LEAVING);
         let leaving: i64 = self.leaving.iter().map(|(_, pages)| pages).sum();
-        if let Some(balance) = self.shared.of_memory.run.orders.balance.lock().expect("balance").take() {
+        if let Some(balance) = RunShared::of(&self.shared).orders.balance.lock().expect("balance").take() {
             self.automatic = Some(balance);
         }
         // An order takes the place of the balance, until the next one.
-        if self.shared.of_memory.run.orders.limit.load(SeqCst) == 0
+        if RunShared::of(&self.shared).orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
             && let Some(limit) = balance.steer(pages + leaving, self.shared.counters.pgmajfault.get())
         {
@@ -600,12 +601,12 @@ impl Governor {
 
     /// Memory may have to be managed soon.
     fn expect_work(&self) {
-        if self.shared.of_memory.run.is_expecting.load(SeqCst) {
+        if RunShared::of(&self.shared).is_expecting.load(SeqCst) {
             return;
         }
         let budget = &self.shared.budget;
         if budget.usage() > budget.activation() / 2 || self.is_group_near() || self.shared.faults.crowd {
-            self.shared.of_memory.run.is_expecting.store(true, SeqCst);
+            RunShared::of(&self.shared).is_expecting.store(true, SeqCst);
             self.shared.main_bell.ring();
         }
     }

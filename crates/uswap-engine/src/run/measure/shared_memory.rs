@@ -10,6 +10,7 @@ use uswap_core::util::size::human;
 
 use crate::remote::EngineContext;
 use crate::run::measure::cgroup::{Cgroup, shared_memory_of_machine};
+use crate::run::shared::RunShared;
 use uswap_sys::procfs;
 
 /// How often it is looked at, at most, and which part of the time that may take.
@@ -44,7 +45,7 @@ impl SharedMemory {
             && let Some((pid, bytes)) = self.largest(tree).filter(|(_, bytes)| *bytes >= half)
         {
             self.told = true;
-            shared.of_memory.run.shared_memory.store(bytes, Relaxed);
+            RunShared::of(&shared).shared_memory.store(bytes, Relaxed);
             shared.notice(self.in_words(&procfs::name(pid).unwrap_or_default(), pid, bytes));
         }
         self.next = Instant::now() + PERIOD.max(begun.elapsed() * COST);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::pager::context::ManagedProcess;
 use crate::remote::EngineContext;
 use crate::remote::inject::reason::{UnmanagedReason, why};
+use crate::run::shared::RunShared;
 use uswap_sys::procfs;
 
 /// Anonymous memory (pages: 8 MiB) from which on a program without an agent is noted.
@@ -57,7 +58,7 @@ impl UnmanagedScan {
             self.since.entry(*pid).or_insert_with(Instant::now);
         }
         let late: HashSet<u32> = self.since.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(p, _)| *p).collect();
-        let mut noted = shared.of_memory.run.unmanaged.lock().expect("unmanaged");
+        let mut noted = RunShared::of(&shared).unmanaged.lock().expect("unmanaged");
         for known in noted.iter_mut().filter(|known| known.running) {
             known.running = late.contains(&known.pid);
         }
