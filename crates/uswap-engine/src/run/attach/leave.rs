@@ -37,11 +37,11 @@ pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     *outcome = Some(DetachAsked {
         pages,
         limit_before,
-        order_before: RunShared::of(&shared).orders.limit.load(SeqCst),
+        order_before: RunShared::of(shared).orders.limit.load(SeqCst),
         error: None,
     });
     let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
-    RunShared::of(&shared).orders.limit.store(lifted << 12, SeqCst);
+    RunShared::of(shared).orders.limit.store(lifted << 12, SeqCst);
     shared.budget.set_limit(lifted << 12);
     leaving.begin(BRINGING_BACK);
     wake(shared);
@@ -119,7 +119,7 @@ impl LeaveProgress {
         *self = Self::default();
         let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");
         if let Some(asked) = outcome.as_mut() {
-            RunShared::of(&shared).orders.limit.store(asked.order_before, SeqCst);
+            RunShared::of(shared).orders.limit.store(asked.order_before, SeqCst);
             shared.budget.set_limit(asked.limit_before);
             asked.error = Some(error.clone());
         }

@@ -98,7 +98,7 @@ fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
 /// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks
 /// for.
 fn pinned(shared: &EngineContext, processes: &[u32]) -> i64 {
-    let unmanaged = RunShared::of(&shared).unmanaged.lock().expect("unmanaged").clone();
+    let unmanaged = RunShared::of(shared).unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
         Some(known) => known.pages,
         None => procfs::locked_pages(*pid).unwrap_or(0),

@@ -204,7 +204,7 @@ pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
     let budget = &shared.budget;
     let (peak, limit) = (budget.peak().max(0), budget.limit());
     let begin = format!("uswap: peak {} of {}", human((peak as u64) << 12), human((limit as u64) << 12));
-    let unmanaged = unmanaged::in_words(&RunShared::of(&shared).unmanaged.lock().expect("unmanaged"));
+    let unmanaged = unmanaged::in_words(&RunShared::of(shared).unmanaged.lock().expect("unmanaged"));
     let unmanaged = unmanaged.map(|programs| format!("; unmanaged: {programs}")).unwrap_or_default();
     let middle = match shared.counters.managed_processes.get() {
         0 if peak > limit => "nothing could be managed".into(),
@@ -212,7 +212,7 @@ pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
         _ => traffic(shared),
     };
     let turns = shared.load.in_words().map(|words| format!("; {words}")).unwrap_or_default();
-    let unevicted = match RunShared::of(&shared).shared_memory.load(Relaxed) {
+    let unevicted = match RunShared::of(shared).shared_memory.load(Relaxed) {
         0 => String::new(),
         bytes => format!("; {} of shared memory, never evicted", human(bytes)),
     };

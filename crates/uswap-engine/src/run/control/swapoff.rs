@@ -70,7 +70,7 @@ impl Orders {
 /// # Errors
 /// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
 pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
-    let mut slot = RunShared::of(&shared).orders.swapoff.lock().expect("swapoff");
+    let mut slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
         return Err(format!("{} is being emptied; one after the other", running.device));
     }
@@ -96,7 +96,7 @@ pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, 
 /// # Errors
 /// For the user: there is none.
 pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
-    let slot = RunShared::of(&shared).orders.swapoff.lock().expect("swapoff");
+    let slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
     let job = running.ok_or("no device is being emptied")?;
     job.stop.store(true, SeqCst);

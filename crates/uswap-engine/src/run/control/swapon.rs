@@ -104,8 +104,8 @@ pub fn limit(shared: &EngineContext, bytes: u64) -> Result<LimitAnswer, String> 
     if bytes < MIN_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_BUDGET)));
     }
-    RunShared::of(&shared).orders.balance.lock().expect("balance").take();
-    RunShared::of(&shared).orders.limit.store(bytes, SeqCst);
+    RunShared::of(shared).orders.balance.lock().expect("balance").take();
+    RunShared::of(shared).orders.limit.store(bytes, SeqCst);
     shared.budget.set_limit(bytes);
     let used = (shared.budget.usage().max(0) as u64) << 12;
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(used), auto: None })
@@ -121,10 +121,10 @@ pub fn limit_auto(shared: &EngineContext) -> Result<LimitAnswer, String> {
     let balance = Cgroup::of_process(shared.of_memory.tree.first()).map(Balance::new);
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
     let follows = balance.is_some();
-    *RunShared::of(&shared).orders.balance.lock().expect("balance") = balance;
+    *RunShared::of(shared).orders.balance.lock().expect("balance") = balance;
     // The governor steers from its next turn on, and a limit that was ordered stands where nothing
     // is to be followed.
-    RunShared::of(&shared).orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
+    RunShared::of(shared).orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: None, auto: Some(follows) })
 }

@@ -106,7 +106,7 @@ impl VerboseLog {
     }
 
     fn tell_unmanaged(&mut self, shared: &EngineContext) {
-        for program in RunShared::of(&shared).unmanaged.lock().expect("unmanaged").iter() {
+        for program in RunShared::of(shared).unmanaged.lock().expect("unmanaged").iter() {
             if self.unmanaged.insert((program.pid, program.name.clone())) {
                 let (name, pid, memory) = (&program.name, program.pid, pages(program.pages));
                 say!("uswap: {name} (process {pid}, {memory}) stays unmanaged: {}", program.why);

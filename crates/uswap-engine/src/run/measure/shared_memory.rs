@@ -45,7 +45,7 @@ impl SharedMemory {
             && let Some((pid, bytes)) = self.largest(tree).filter(|(_, bytes)| *bytes >= half)
         {
             self.told = true;
-            RunShared::of(&shared).shared_memory.store(bytes, Relaxed);
+            RunShared::of(shared).shared_memory.store(bytes, Relaxed);
             shared.notice(self.in_words(&procfs::name(pid).unwrap_or_default(), pid, bytes));
         }
         self.next = Instant::now() + PERIOD.max(begun.elapsed() * COST);

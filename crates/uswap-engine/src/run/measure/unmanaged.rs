@@ -58,7 +58,7 @@ impl UnmanagedScan {
             self.since.entry(*pid).or_insert_with(Instant::now);
         }
         let late: HashSet<u32> = self.since.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(p, _)| *p).collect();
-        let mut noted = RunShared::of(&shared).unmanaged.lock().expect("unmanaged");
+        let mut noted = RunShared::of(shared).unmanaged.lock().expect("unmanaged");
         for known in noted.iter_mut().filter(|known| known.running) {
             known.running = late.contains(&known.pid);
         }
