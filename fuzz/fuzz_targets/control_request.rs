@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uswap_engine::control::protocol::Request;
+use uswap_run::control::protocol::Request;
 
 fuzz_target!(|line: &[u8]| match Request::decode(line) {
     Ok(request) => assert_eq!(Request::decode(request.encode().as_bytes()), Ok(request)),

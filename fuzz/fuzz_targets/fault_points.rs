@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uswap_engine::fault_points::FaultPoints;
+use uswap_run::fault_points::FaultPoints;
 
 fuzz_target!(|text: &str| {
     if let Err(entry) = FaultPoints::parse(text) {

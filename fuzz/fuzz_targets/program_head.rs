@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uswap_engine::reason::kind_of_program;
+use uswap_run::reason::kind_of_program;
 
 fuzz_target!(|head: &[u8]| {
     let kind = kind_of_program(head);

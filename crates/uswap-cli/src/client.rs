@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use uswap_engine::control;
-use uswap_engine::control::protocol::Request;
-use uswap_engine::control::protocol::answer::{PagesBegun, decode_answer};
-use uswap_engine::control::protocol::status::RunStatus;
+use uswap_run::control;
+use uswap_run::control::protocol::Request;
+use uswap_run::control::protocol::answer::{PagesBegun, decode_answer};
+use uswap_run::control::protocol::status::RunStatus;
 use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 

@@ -111,7 +111,7 @@ fn perform(command: Command) -> i32 {
 
 /// Help and version are asked for; everything else that stops the parser is wrong usage.
 fn refuse(error: &clap::Error) -> ! {
-    let status = if error.use_stderr() { uswap_engine::config::exit::REFUSED } else { 0 };
+    let status = if error.use_stderr() { uswap_run::config::exit::REFUSED } else { 0 };
     // Nobody to tell it to.
     let _ = error.print();
     std::process::exit(status)
@@ -126,5 +126,5 @@ fn print(text: &str) {
         std::process::exit(0);
     }
     eprintln!("uswap: standard output: {error}");
-    std::process::exit(uswap_engine::config::exit::REFUSED)
+    std::process::exit(uswap_run::config::exit::REFUSED)
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use uswap_core::util::size::human;
-use uswap_engine::config::{RunConfig, Target, exit};
-use uswap_engine::control::protocol::Request;
-use uswap_engine::control::protocol::answer::DetachBegun;
-use uswap_engine::{eligibility, keeper};
+use uswap_run::config::{RunConfig, Target, exit};
+use uswap_run::control::protocol::Request;
+use uswap_run::control::protocol::answer::DetachBegun;
+use uswap_run::{eligibility, keeper};
 use uswap_sys::process::interrupt;
 use uswap_sys::process::{self, ChildChange, Fork};
 

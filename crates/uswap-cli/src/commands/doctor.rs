@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use uswap_core::reclaim::age_test::AgeTest;
 use uswap_core::reclaim::staging::Staging;
 use uswap_core::util::size::human;
-use uswap_engine::cgroup::{Cgroup, machine_memory};
-use uswap_engine::fd_budget;
-use uswap_engine::heap_limits;
+use uswap_run::cgroup::{Cgroup, machine_memory};
+use uswap_run::fd_budget;
+use uswap_run::heap_limits;
 use uswap_sys::process::{self, ResourceLimit};
 use uswap_sys::userfaultfd::{self as uffd, Userfaultfd};
 
@@ -412,7 +412,7 @@ fn oom_protection() -> Check {
 fn priority() -> Check {
     let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
                CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";
-    match process::may_take_niceness(uswap_engine::boost::HURRIED) {
+    match process::may_take_niceness(uswap_run::boost::HURRIED) {
         true => Check::new("engine's priority", DoctorVerdict::Works, "it may give way to a program and come back"),
         false => Check::new("engine's priority", DoctorVerdict::Note, "not above that of the programs").fix(fix),
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
 use uswap_core::util::size::{human, unit_hint};
-use uswap_engine::control::protocol::Request;
-use uswap_engine::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
-use uswap_engine::control::protocol::status::GroupFigures;
+use uswap_run::control::protocol::Request;
+use uswap_run::control::protocol::answer::{GroupLimited, GroupMoved, GroupRemoved};
+use uswap_run::control::protocol::status::GroupFigures;
 
 use crate::client::{self, RunningRun};
 use crate::commands::orders::{tell, wait_until};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use uswap_engine::config::exit;
 use uswap_lab::generate::{self, TraceFormat, TracePattern, TraceRecipe};
 use uswap_lab::report::Report;
 use uswap_lab::{Kind, MemoryShareOf, plot, replay};
+use uswap_run::config::exit;
 
 use crate::commands::record;
 use crate::ui::table::Table;

@@ -9,14 +9,12 @@ use serde::Serialize;
 use uswap_core::util::size::{Size, human, unit_hint};
 use uswap_device::kinds::help;
 use uswap_device::{SwapSpec, spec};
-use uswap_engine::cgroup::machine_memory;
-use uswap_engine::config::{Compression, exit};
-use uswap_engine::control::protocol::Request;
-use uswap_engine::control::protocol::answer::{
-    CompressorAnswer, LimitAnswer, SwapoffBegun, SwapoffStopped, SwaponAnswer,
-};
-use uswap_engine::control::protocol::request::NewBudget;
-use uswap_engine::control::protocol::status::SwapoffProgress;
+use uswap_run::cgroup::machine_memory;
+use uswap_run::config::{Compression, exit};
+use uswap_run::control::protocol::Request;
+use uswap_run::control::protocol::answer::{CompressorAnswer, LimitAnswer, SwapoffBegun, SwapoffStopped, SwaponAnswer};
+use uswap_run::control::protocol::request::NewBudget;
+use uswap_run::control::protocol::status::SwapoffProgress;
 use uswap_sys::process::interrupt;
 
 use crate::client::{self, RunningRun};

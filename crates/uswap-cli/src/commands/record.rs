@@ -9,11 +9,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use clap::Args;
-use uswap_engine::config::exit;
-use uswap_engine::keeper;
-use uswap_engine::record::TouchRecord;
 use uswap_lab::lackey;
 use uswap_lab::record::TraceFile;
+use uswap_run::config::exit;
+use uswap_run::keeper;
+use uswap_run::record::TouchRecord;
 
 use crate::commands::run::{RunArguments, RunRefusal, find_program, prepare};
 use crate::host::ward::{Reading, Ward};

@@ -10,12 +10,12 @@ use clap::Args;
 use uswap_core::util::size::{Size, human, unit_hint};
 use uswap_device::SwapSpec;
 use uswap_device::kinds::help;
-use uswap_engine::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
-use uswap_engine::config::{Compression, Ram, RunConfig, Target, Tier, exit};
-use uswap_engine::control::check_name;
-use uswap_engine::fd_budget::check_limit;
-use uswap_engine::swapon::MIN_BUDGET;
-use uswap_engine::{EVENT_FEATURES, STAGING_FEATURES, keeper};
+use uswap_run::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
+use uswap_run::config::{Compression, Ram, RunConfig, Target, Tier, exit};
+use uswap_run::control::check_name;
+use uswap_run::fd_budget::check_limit;
+use uswap_run::swapon::MIN_BUDGET;
+use uswap_run::{EVENT_FEATURES, STAGING_FEATURES, keeper};
 use uswap_sys::userfaultfd::Userfaultfd;
 
 /// What an engine is told, whatever it serves.

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::Value;
 use uswap_core::util::size::human;
 use uswap_device::ConnectionState;
-use uswap_engine::config::exit;
-use uswap_engine::control::protocol::status::{ProcessFigures, RunFigures, RunStatus};
+use uswap_run::config::exit;
+use uswap_run::control::protocol::status::{ProcessFigures, RunFigures, RunStatus};
 
 use crate::client::{self, RunningRun};
 use crate::ui::table::{Table, printable};

@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use uswap_engine::config::exit;
-use uswap_engine::control::protocol::status::RunStatus;
+use uswap_run::config::exit;
+use uswap_run::control::protocol::status::RunStatus;
 use uswap_sys::io::terminal::Keys;
 use uswap_sys::process::signal;
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use uswap_engine::process_tree::Tree;
+use uswap_run::process_tree::Tree;
 use uswap_sys::process::signal::{self, Taken};
 use uswap_sys::process::{self, ChildChange};
 

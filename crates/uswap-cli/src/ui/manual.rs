@@ -5,7 +5,7 @@ use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use uswap_engine::config::Compression;
+use uswap_run::config::Compression;
 
 use crate::Cli;
 
@@ -33,7 +33,7 @@ pub fn print_man_page() -> i32 {
         }
         Err(error) => {
             eprintln!("uswap: {error}");
-            uswap_engine::config::exit::REFUSED
+            uswap_run::config::exit::REFUSED
         }
     }
 }

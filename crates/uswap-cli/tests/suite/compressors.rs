@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::victims::victim;
 use common::{Launch, Outcome, figures, under};
-use uswap_engine::config::Compression;
+use uswap_run::config::Compression;
 
 fn uswap(words: &[&str]) -> Output {
     Command::new(common::USWAP).args(words).output().expect("uswap runs")

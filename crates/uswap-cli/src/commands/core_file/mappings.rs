@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use uswap_engine::page_answer::AREA_BYTES;
+use uswap_run::page_answer::AREA_BYTES;
 
 /// Bits of `coredump_filter`.
 const PRIVATE: u32 = 1 << 0;

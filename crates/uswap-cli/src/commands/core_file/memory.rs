@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
-use uswap_engine::page_answer::{Answered, Named};
+use uswap_run::page_answer::{Answered, Named};
 use uswap_sys::procfs::pagemap::{Pagemap, PresentRun};
 
 use super::file::CoreFile;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use uswap_core::util::size::human;
-use uswap_engine::config::exit;
+use uswap_run::config::exit;
 use uswap_sys::process::interrupt;
 
 use crate::client;

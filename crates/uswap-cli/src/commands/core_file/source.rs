@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use uswap_engine::control::protocol::Request;
-use uswap_engine::page_answer::{AnswerHeader, Named, PageQuestion};
+use uswap_run::control::protocol::Request;
+use uswap_run::page_answer::{AnswerHeader, Named, PageQuestion};
 
 use crate::client::{self, RunningRun};
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use uswap_engine::page_answer::{AGENT_NAME, CALL_NAME};
+use uswap_run::page_answer::{AGENT_NAME, CALL_NAME};
 use uswap_sys::process::trace::{Stop, Tracee};
 
 /// How long threads may take to stop: one that waits in the kernel for a page is woken for it, one

@@ -1,0 +1,23 @@
+//! The pager: pages, their faults and their reclaim, in the spaces of one pager thread each. It
+//! asks its memory by the trait [`address_space::AddressSpace`], and knows neither a process, nor
+//! /proc, nor the agent.
+#![forbid(unsafe_code)]
+
+pub mod accounting;
+pub mod address_space;
+pub mod balance_state;
+pub mod context;
+pub mod counters;
+pub mod event_loop;
+#[cfg(test)]
+mod fake;
+pub mod fault;
+pub mod fault_points;
+pub mod idle_priority;
+pub mod io;
+pub mod latency;
+pub mod load_control;
+pub mod reclaim;
+pub mod record;
+pub mod runner;
+pub mod space;

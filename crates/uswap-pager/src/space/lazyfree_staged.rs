@@ -1,0 +1,72 @@
+//! Pages that the kernel takes out of their staging slots.
+//!
+//! What a program has freed with MADV_FREE and not written again is clean, and the kernel takes
+//! such a page when it likes: it is zeros then. Where it lies by that time does not matter to the
+//! kernel, and that it was freed nobody can see: it may have been before the memory was managed, or
+//! between the reading of the event and the act that it announced. MOVE leaves a clean page clean.
+//! So agents write to whatever they have moved (`make_dirty`), and a page that was written to can
+//! only be lost. Until then it is *clean* in its tray, and stays so where the agent finds it gone:
+//! a clean page that is in neither half is zeros. In a fork child, or when the agent ends, what was
+//! clean remains it.
+
+use uswap_abi::layout::TRAY_PAGES;
+use uswap_core::page::word::PageState;
+use uswap_core::reclaim::policy::ReclaimPolicy;
+use uswap_store::ObjectId;
+
+use crate::address_space::AddressSpace;
+use crate::event_loop::Pager;
+use crate::reclaim::staging::bits;
+use crate::space::Space;
+
+impl<M: AddressSpace> Pager<M> {
+    /// Clean pages of the tray that the kernel has taken are zeros from now on.
+    pub fn settle_freed(&mut self, space: &mut Space<M>, number: u32) {
+        let tray = space.trays.get(number);
+        for bit in bits(tray.clean & tray.live) {
+            if !self.shared.faults.mourn_freed && space.is_taken(number * TRAY_PAGES + bit) {
+                self.become_zeros(space, number, bit);
+            }
+        }
+    }
+
+    fn become_zeros(&mut self, space: &mut Space<M>, number: u32, bit: u32) {
+        self.shared.counters.freed_in_staging.add(1);
+        let address = space.trays.get(number).addresses[bit as usize];
+        if let Some(copy) = space.table.get(address).kept_copy() {
+            self.shared.store.release_cached(ObjectId::from_bits(copy));
+        }
+        self.evicted_as_zeros(space, number, bit);
+    }
+
+    /// A staged page that holds nothing but zeros needs its slot no longer.
+    pub fn evicted_as_zeros(&mut self, space: &mut Space<M>, number: u32, bit: u32) {
+        let tray = space.trays.get_mut(number);
+        tray.live &= !(1 << bit);
+        let address = tray.addresses[bit as usize];
+        let word = space.table.get(address);
+        space.table.set(address, word.zero(space.policy.evict(word)));
+        space.counts.zeros += 1;
+        space.readahead.first_touches.was_zeros();
+        self.shared.gauges.zero_pages.add(1);
+        self.shared.counters.swpout_zero.add(1);
+    }
+}
+
+impl<M: AddressSpace> Space<M> {
+    /// Whether no page lies in either half of the slot; `false` also where that cannot be known.
+    fn is_taken(&self, slot: u32) -> bool {
+        self.memory.is_slot_empty(slot)
+    }
+
+    /// Whether the kernel may have taken the page of this slot.
+    pub fn is_clean(&self, slot: u16) -> bool {
+        let slot = u32::from(slot);
+        self.trays.get(slot / TRAY_PAGES).clean & 1 << (slot % TRAY_PAGES) != 0
+    }
+
+    /// Whether the page lies in a staging slot.
+    pub fn is_staged(&self, address: u64) -> bool {
+        matches!(self.table.get(address).state(), PageState::Staged(_))
+    }
+}

@@ -1,0 +1,376 @@
+//! Where an owner runs: beside the one thread that faults, or wherever the kernel likes.
+//!
+//! A thread that faults sleeps until its page is there, so it and its owner never want the
+//! processor at the same time. The kernel does not know that: it wakes each of them on an idle
+//! processor, which costs an interrupt to a sleeping processor twice a fault (tens of µs on a
+//! virtual machine). On one processor both are plain context switches. The same holds for the
+//! agent: each page it moves out is flushed from the address translation of every processor the
+//! program runs on, by interrupts, unless that is the agent's own.
+//!
+//! While all faults an owner sees come from one thread there are three ways ([`AffinityMode`]), and
+//! which is best depends on the machine and on what else runs: so it is measured. A window of
+//! faults in one way gives a cost, the time it took for each fault; most windows go the way that
+//! was cheapest, and now and then a short one tries another. A wrong choice costs what it would
+//! cost without all this, until the next trial. With a second thread faulting, or with no faults
+//! for a while, everything is left to the kernel: then it is better to serve on another processor
+//! than to wait for one.
+//!
+//! Beside an owner that is lowered (see `idle_priority.rs`) the thread stays by itself, until
+//! something else runs there when it wakes. Then faults take longer, and the owner looks where it
+//! went and follows. On two busy processors a lowered owner may have to wait for the governor: such
+//! a window is broken off.
+//!
+//! The program's own thread is never confined, not even while it sleeps: it may be let in before it
+//! can be set free again, see what it may not see, and hand it on to its children.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uswap_sys::process::affinity::Processors;
+
+use crate::Mailbox;
+use uswap_sys::procfs::WhereThread;
+
+/// Faults in a window, and in one that tries another way.
+const WINDOW: u32 = 256;
+const TRIAL: u32 = 64;
+/// One window in so many is a trial.
+const TRIAL_EVERY: u32 = 48;
+/// Without faults for this long nobody is kept anywhere.
+const STALE: Duration = Duration::from_millis(100);
+/// In the lowered way: so many faults that take so many times what they do at best have the thread
+/// looked for.
+const LOOK_EVERY: u32 = 2;
+const SLOW: f64 = 1.5;
+/// And a window that takes this much longer than another way would, eight times over, is broken
+/// off.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// What is done about one faulting thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AffinityMode {
+    /// Nothing.
+    Free,
+    /// Owner and agent are confined to the processor on which the thread was seen.
+    Beside,
+    /// The same, and the owner is lowered.
+    Lowered,
+}
+
+const WAYS: [AffinityMode; 3] = [AffinityMode::Free, AffinityMode::Beside, AffinityMode::Lowered];
+
+/// The placement of one owner thread.
+#[derive(Debug)]
+pub struct AffinityPolicy {
+    /// Where the owner may run at all; `None` switches the whole off.
+    home: Option<Processors>,
+    mailbox: Arc<Mailbox>,
+    /// How many of the ways are open to us: the last one needs a permission.
+    ways: usize,
+    thread: u32,
+    /// Tells where that thread is.
+    seen: Option<WhereThread>,
+    several: bool,
+    faults: u32,
+    begun: Instant,
+    /// In the lowered way: when the last look was, what two faults took at best in this window, and
+    /// in those before.
+    looked: Instant,
+    quickest: Duration,
+    usual: Duration,
+    way: AffinityMode,
+    /// Nanoseconds a fault by way, of late; 0: not tried.
+    costs: [f64; WAYS.len()],
+    windows: u32,
+    confined: Option<u32>,
+    /// The agent that is confined along, and where it ran before.
+    agent: Option<(u32, Processors)>,
+}
+
+impl AffinityPolicy {
+    /// For the calling thread. On a single processor there is nothing to choose.
+    pub fn of_this_thread(enabled: bool, mailbox: Arc<Mailbox>) -> Self {
+        let home = Processors::of(0).ok().filter(|home| enabled && home.count() > 1);
+        let ways = if home.is_some() && mailbox.lowered.adopt() { WAYS.len() } else { WAYS.len() - 1 };
+        Self {
+            home,
+            mailbox,
+            ways,
+            thread: 0,
+            seen: None,
+            several: false,
+            faults: 0,
+            begun: Instant::now(),
+            looked: Instant::now(),
+            quickest: Duration::MAX,
+            usual: Duration::ZERO,
+            way: AffinityMode::Free,
+            costs: [0.0; WAYS.len()],
+            windows: 0,
+            confined: None,
+            agent: None,
+        }
+    }
+
+    /// `thread` of process `pid` has faulted, whose agent is the thread `agent` (0: none).
+    pub fn fault(&mut self, thread: u32, pid: u32, agent: u32) {
+        if self.home.is_none() {
+            return;
+        }
+        self.several |= self.faults > 0 && thread != self.thread;
+        (self.thread, self.faults) = (thread, self.faults + 1);
+        if self.way == AffinityMode::Lowered && self.faults.is_multiple_of(LOOK_EVERY) {
+            self.follow(pid, agent);
+        }
+        let is_over = self.faults >= if self.is_trial() { TRIAL } else { WINDOW };
+        if is_over || self.several && self.way != AffinityMode::Free {
+            self.end_window(pid, agent);
+        }
+    }
+
+    /// Goes after the thread if it seems to run elsewhere; gives up on being lowered if that takes
+    /// far too long.
+    fn follow(&mut self, pid: u32, agent: u32) {
+        let took = self.looked.elapsed();
+        self.quickest = self.quickest.min(took);
+        if took > self.usual.mul_f64(SLOW) {
+            if let Some(processor) = self.processor_of_thread(pid) {
+                self.confine(processor, agent);
+            }
+            let others = self.costs[..AffinityMode::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
+            let most = Duration::from_nanos((8.0 * others * f64::from(self.faults)) as u64) + PATIENCE;
+            if self.begun.elapsed() > most {
+                self.end_window(pid, agent);
+            }
+        }
+        self.looked = Instant::now();
+    }
+
+    /// What two faults take at best is learnt from each window.
+    fn learn_usual(&mut self) {
+        if self.quickest < Duration::MAX {
+            self.usual = (self.usual * 3 + self.quickest) / 4;
+        }
+        self.quickest = Duration::MAX;
+    }
+
+    /// Before threads are woken, and after each turn of the owner: lowered again, if somebody
+    /// needed it meanwhile.
+    pub fn keep(&self) {
+        if self.way == AffinityMode::Lowered {
+            self.mailbox.lowered.keep();
+        }
+    }
+
+    /// The processor of the one thread that faults, if it is waited for there.
+    pub fn processor(&self) -> Option<u32> {
+        self.confined
+    }
+
+    fn is_trial(&self) -> bool {
+        self.windows.is_multiple_of(TRIAL_EVERY)
+    }
+
+    fn end_window(&mut self, pid: u32, agent: u32) {
+        if !self.several {
+            let cost = self.begun.elapsed().as_nanos() as f64 / f64::from(self.faults);
+            let known = &mut self.costs[self.way as usize];
+            // One window in which faults waited for room says nothing of the way: a better one
+            // counts at once, or the way would be left alone for the five trials that an average
+            // takes to forget.
+            *known = if *known == 0.0 || cost < *known { cost } else { (*known + cost) / 2.0 };
+        }
+        self.learn_usual();
+        self.windows = self.windows.wrapping_add(1);
+        self.way = if self.several { AffinityMode::Free } else { self.next_way() };
+        let processor = self.processor_of_thread(pid);
+        match processor {
+            Some(processor) if self.way != AffinityMode::Free => self.confine(processor, agent),
+            _ => {
+                self.way = AffinityMode::Free;
+                self.let_go();
+            }
+        }
+        if self.way == AffinityMode::Lowered {
+            self.mailbox.lowered.lower()
+        } else {
+            self.mailbox.lowered.end()
+        }
+        (self.faults, self.several, self.begun) = (0, false, Instant::now());
+        self.looked = self.begun;
+    }
+
+    /// Where the thread that faults ran last.
+    fn processor_of_thread(&mut self, pid: u32) -> Option<u32> {
+        if self.seen.as_ref().is_none_or(|seen| seen.thread() != self.thread) {
+            self.seen = WhereThread::open(pid, self.thread);
+        }
+        let processor = self.seen.as_ref()?.processor();
+        if processor.is_none() {
+            // It has ended, and its number may be another thread's.
+            self.seen = None;
+        }
+        processor
+    }
+
+    /// What was never tried comes first, then the cheapest, and in a trial one of the others.
+    fn next_way(&self) -> AffinityMode {
+        let ways = &WAYS[..self.ways];
+        if let Some(untried) = ways.iter().find(|way| self.costs[**way as usize] == 0.0) {
+            return *untried;
+        }
+        let cheapest = ways.iter().copied().min_by(|a, b| self.costs[*a as usize].total_cmp(&self.costs[*b as usize]));
+        let cheapest = cheapest.unwrap_or(AffinityMode::Free);
+        let step = if self.is_trial() { 1 + (self.windows / TRIAL_EVERY) as usize % (ways.len() - 1) } else { 0 };
+        ways[(cheapest as usize + step) % ways.len()]
+    }
+
+    fn confine(&mut self, processor: u32, agent: u32) {
+        let Some(only) = Processors::only(processor) else { return };
+        if self.confined != Some(processor) {
+            if only.confine(0).is_err() {
+                return;
+            }
+            self.confined = Some(processor);
+            self.let_agent_go();
+        }
+        if self.agent.is_none_or(|(known, _)| known != agent) {
+            self.let_agent_go();
+            let here = self.confined.and_then(Processors::only).unwrap_or(only);
+            if agent != 0
+                && let Ok(before) = Processors::of(agent)
+                && here.confine(agent).is_ok()
+            {
+                self.agent = Some((agent, before));
+            }
+        }
+    }
+
+    /// Now and then: nobody is kept where nobody faults.
+    pub fn sweep(&mut self) {
+        if self.confined.is_some() && self.begun.elapsed() > STALE {
+            self.let_go();
+            self.seen = None;
+            self.mailbox.lowered.end();
+            self.way = AffinityMode::Free;
+            (self.faults, self.several, self.begun) = (0, false, Instant::now());
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.let_agent_go();
+        if let (Some(_), Some(home)) = (self.confined.take(), &self.home) {
+            // Refused only if the owner's cpuset changed; then the kernel has moved it already.
+            let _ = home.confine(0);
+        }
+    }
+
+    fn let_agent_go(&mut self) {
+        if let Some((agent, before)) = self.agent.take() {
+            // An agent that has ended meanwhile needs nothing.
+            let _ = before.confine(agent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uswap_sys::process::this_thread;
+
+    fn placement() -> Option<AffinityPolicy> {
+        let mailbox = Arc::new(Mailbox::new().expect("mailbox"));
+        Some(AffinityPolicy::of_this_thread(true, mailbox)).filter(|placement| placement.home.is_some())
+    }
+
+    fn window(placement: &mut AffinityPolicy, thread: u32) {
+        let windows = placement.windows;
+        while placement.windows == windows {
+            placement.fault(thread, std::process::id(), 0);
+        }
+    }
+
+    fn is_confined() -> bool {
+        Processors::of(0).expect("affinity").count() == 1
+    }
+
+    #[test]
+    fn one_faulting_thread_confines_and_a_second_one_frees() {
+        let Some(mut placement) = placement() else { return };
+        let me = this_thread();
+        placement.costs = [3.0e9, 1.0, 3.0e9];
+        window(&mut placement, me);
+        assert!(is_confined());
+        placement.fault(me, std::process::id(), 0);
+        placement.fault(me + 1, std::process::id(), 0);
+        assert!(!is_confined());
+    }
+
+    #[test]
+    fn every_way_is_tried_and_the_cheapest_is_gone() {
+        let Some(mut placement) = placement() else { return };
+        let me = this_thread();
+        let mut counts = [0; WAYS.len()];
+        for _ in 0..400 {
+            let beside = placement.way == AffinityMode::Beside;
+            placement.begun = Instant::now() - Duration::from_millis(if beside { 1 } else { 40 });
+            window(&mut placement, me);
+            counts[placement.way as usize] += 1;
+        }
+        let others = if placement.ways == WAYS.len() { [0, 2].as_slice() } else { &[0] };
+        assert!(counts[1] > 350 && others.iter().all(|way| counts[*way] > 3), "{counts:?}");
+        placement.let_go();
+    }
+
+    #[test]
+    fn an_owner_is_lowered_while_that_pays_and_follows_the_thread() {
+        let Some(mut placement) = placement().filter(|placement| placement.ways == WAYS.len()) else { return };
+        placement.costs = [3.0e9, 3.0e9, 1.0];
+        window(&mut placement, this_thread());
+        assert!(placement.way == AffinityMode::Lowered && placement.mailbox.lowered.is_lowered());
+        let here = placement.confined.expect("confined");
+        placement.confined = Some(here + 1);
+        (placement.usual, placement.looked) = (Duration::from_nanos(1), Instant::now() - Duration::from_millis(1));
+        placement.follow(std::process::id(), 0);
+        assert_eq!(placement.confined, Some(here), "found again");
+        placement.begun -= Duration::from_secs(3600);
+        (placement.usual, placement.faults) = (Duration::from_nanos(1), 2);
+        placement.follow(std::process::id(), 0);
+        assert!(placement.costs[AffinityMode::Lowered as usize] > 1.0e11, "broken off: {:?}", placement.costs);
+        placement.mailbox.lowered.end();
+        placement.let_go();
+    }
+
+    #[test]
+    fn a_way_that_was_tried_at_a_bad_moment_is_found_again() {
+        let Some(mut placement) = placement() else { return };
+        let me = this_thread();
+        placement.costs = [40_000.0, 9.0e8, 8.0e8];
+        let taken = |placement: &mut AffinityPolicy| {
+            placement.begun =
+                Instant::now() - if placement.way == AffinityMode::Free { SLOW_WINDOW } else { Duration::ZERO };
+            window(placement, me);
+            placement.way
+        };
+        let found =
+            (0..2 * TRIAL_EVERY).position(|_| taken(&mut placement) != AffinityMode::Free && !placement.is_trial());
+        assert!(found.is_some(), "{:?}", placement.costs);
+        assert!((0..8).all(|_| taken(&mut placement) != AffinityMode::Free), "{:?}", placement.costs);
+        placement.mailbox.lowered.end();
+        placement.let_go();
+    }
+
+    /// What a window takes when nothing is done about the thread.
+    const SLOW_WINDOW: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn without_faults_it_lets_go() {
+        let Some(mut placement) = placement() else { return };
+        placement.costs = [3.0e9, 1.0, 3.0e9];
+        window(&mut placement, this_thread());
+        assert!(is_confined());
+        placement.begun -= 2 * STALE;
+        placement.sweep();
+        assert!(!is_confined());
+    }
+}

@@ -1,0 +1,129 @@
+//! Letting go of a program that was attached to, phase by phase ([`uswap_remote::detach`]): what is
+//! asked for, when the next phase begins, and when all is given up.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use uswap_core::util::size::human;
+
+use crate::attach::eligibility;
+use crate::shared::RunShared;
+use uswap_remote::detach::{BRINGING_BACK, DetachAsked, LEAVING, LETTING_GO, STAYING};
+use uswap_remote::{EngineContext, Message};
+
+/// How long nothing may come back before that is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long agents may take to go.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Begins. Returns how many pages are to come back.
+///
+/// # Errors
+/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed
+/// then.
+pub fn begin(shared: &EngineContext) -> Result<u64, String> {
+    if !shared.of_memory.tree.is_attached() {
+        return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
+    }
+    let leaving = &shared.of_memory.leaving;
+    let mut outcome = leaving.outcome.lock().expect("outcome");
+    if leaving.is_under_way() {
+        return Err("it is letting go of its program already".into());
+    }
+    let pages = pages_away(shared);
+    let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+    eligibility::check_room(pages << 12, room)?;
+    let limit_before = (shared.budget.limit() as u64) << 12;
+    *outcome = Some(DetachAsked {
+        pages,
+        limit_before,
+        order_before: RunShared::of(shared).orders.limit.load(SeqCst),
+        error: None,
+    });
+    let lifted = (shared.budget.usage().max(0) as u64) + pages + (1 << 28);
+    RunShared::of(shared).orders.limit.store(lifted << 12, SeqCst);
+    shared.budget.set_limit(lifted << 12);
+    leaving.begin(BRINGING_BACK);
+    wake(shared);
+    Ok(pages)
+}
+
+/// Pages that are not where the program would find them.
+fn pages_away(shared: &EngineContext) -> u64 {
+    let managed = shared.managed.all();
+    managed.values().map(|process| process.stored + process.staged).sum()
+}
+
+fn wake(shared: &EngineContext) {
+    for mailbox in &shared.mailboxes {
+        mailbox.post(Message::Balance);
+    }
+}
+
+/// What the main thread remembers of it.
+#[derive(Debug, Default)]
+pub struct LeaveProgress {
+    least: Option<(u64, Instant)>,
+    last: Option<Instant>,
+}
+
+impl LeaveProgress {
+    /// Looks whether the next phase can begin; `true`: everything is done.
+    pub fn go_on(&mut self, shared: &EngineContext) -> bool {
+        let leaving = &shared.of_memory.leaving;
+        match leaving.phase() {
+            BRINGING_BACK => self.bring_back(shared),
+            LETTING_GO if leaving.spaces_left() == Some(0) => {
+                self.last = Some(Instant::now());
+                if let Some(asked) = leaving.outcome.lock().expect("outcome").as_ref() {
+                    // What is told at the end is what was asked for.
+                    shared.budget.set_limit(asked.limit_before);
+                }
+                leaving.begin(LEAVING);
+            }
+            LETTING_GO => wake(shared),
+            LEAVING => {
+                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PATIENCE);
+                if late {
+                    shared
+                        .notice("agents are slow to go; their mappings may be left behind, and hold no memory".into());
+                }
+                return late || leaving.agents_gone.load(SeqCst);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn bring_back(&mut self, shared: &EngineContext) {
+        wake(shared);
+        let Some(away) = shared.of_memory.leaving.away() else { return };
+        if away == 0 {
+            *self = Self::default();
+            return shared.of_memory.leaving.begin(LETTING_GO);
+        }
+        if self.least.is_none_or(|(least, _)| away < least) {
+            self.least = Some((away, Instant::now()));
+        }
+        let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
+        let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PATIENCE);
+        if stuck {
+            self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
+        } else if let Err(error) = eligibility::check_room(away << 12, room) {
+            self.give_up(shared, error);
+        }
+    }
+
+    /// All goes on as before.
+    fn give_up(&mut self, shared: &EngineContext, error: String) {
+        *self = Self::default();
+        let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");
+        if let Some(asked) = outcome.as_mut() {
+            RunShared::of(shared).orders.limit.store(asked.order_before, SeqCst);
+            shared.budget.set_limit(asked.limit_before);
+            asked.error = Some(error.clone());
+        }
+        shared.of_memory.leaving.begin(STAYING);
+        shared.alarm(format!("detach was given up: {error}"));
+    }
+}

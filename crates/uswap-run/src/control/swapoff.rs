@@ -1,0 +1,273 @@
+//! `uswap swapoff`: a device is emptied and let go. It goes on in a thread of its own, and callers
+//! watch it in the figures.
+//!
+//! A swapoff goes in rounds over all that lies on the device. Each moves what pool and other
+//! devices take; when one has found that there is more, the owners are to bring that in
+//! (`unuse.rs`), and rounds go on beside them, since room may come up anywhere. It ends when
+//! nothing lies there any more, when it is interrupted, when nothing has left the device for
+//! [`PATIENCE`], or when the programs would have to wait for what only the device could take
+//! ([`STARVED`]). In all cases but the first the device is used again (unless what is left cannot
+//! be read: then it gets no more pages), and every page is where some owner knows it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use uswap_core::util::size::human;
+use uswap_store::{Drain, DrainRefusal, DrainReport};
+
+use crate::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
+use crate::control::protocol::status::SwapoffProgress;
+use crate::control::swapon::Orders;
+use crate::shared::RunShared;
+use uswap_pager::io::unuse::BringIn;
+use uswap_remote::{EngineContext, Message};
+
+/// How long a drain goes on without progress: pages that are being written when it begins become
+/// movable in between.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long programs may wait for room with nothing left that could take their pages. The tree is
+/// ended for that after longer.
+const STARVED: Duration = Duration::from_millis(500);
+/// Between two rounds: while others have room, and while owners bring pages in.
+const SHORT_PAUSE: Duration = Duration::from_millis(2);
+const LONG_PAUSE: Duration = Duration::from_millis(20);
+
+/// One swapoff, under way or over.
+#[derive(Debug)]
+pub struct Swapoff {
+    device: String,
+    pages: u64,
+    left: AtomicU64,
+    stop: AtomicBool,
+    /// `Some` once it is over: what went wrong, if anything.
+    outcome: Mutex<Option<Result<(), String>>>,
+}
+
+impl Swapoff {
+    fn is_running(&self) -> bool {
+        self.outcome.lock().expect("outcome").is_none()
+    }
+}
+
+impl Orders {
+    /// The last swapoff, for the figures.
+    pub fn swapoff_figures(&self) -> Option<SwapoffProgress> {
+        let last = self.swapoff.lock().expect("swapoff").clone()?;
+        let outcome = last.outcome.lock().expect("outcome");
+        Some(SwapoffProgress {
+            device: last.device.clone(),
+            pages: last.pages,
+            pages_left: last.left.load(SeqCst),
+            running: outcome.is_none(),
+            error: outcome.as_ref().and_then(|outcome| outcome.as_ref().err().cloned()),
+        })
+    }
+}
+
+/// `uswap swapoff`: begins to empty a device.
+///
+/// # Errors
+/// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
+pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
+    let mut slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
+    if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
+        return Err(format!("{} is being emptied; one after the other", running.device));
+    }
+    let memory = shared.budget.free() as u64;
+    let drain = shared.store.begin_drain(device, memory).map_err(|refusal| refused(device, &refusal))?;
+    let pages = shared.store.left_to_drain(&drain);
+    let job = Arc::new(Swapoff {
+        device: device.to_owned(),
+        pages,
+        left: AtomicU64::new(pages),
+        stop: AtomicBool::new(false),
+        outcome: Mutex::default(),
+    });
+    let (for_thread, its) = (shared.clone(), job.clone());
+    let begun = uswap_sys::process::thread::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
+    begun.map_err(|error| format!("no thread for it: {error}"))?;
+    *slot = Some(job);
+    Ok(SwapoffBegun { device: device.to_owned(), pages })
+}
+
+/// Has a swapoff under way stop; its device is used again.
+///
+/// # Errors
+/// For the user: there is none.
+pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
+    let slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
+    let running = slot.as_ref().filter(|job| job.is_running());
+    let job = running.ok_or("no device is being emptied")?;
+    job.stop.store(true, SeqCst);
+    Ok(SwapoffStopped { device: job.device.clone() })
+}
+
+fn refused(device: &str, refusal: &DrainRefusal) -> String {
+    match refusal {
+        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
+        DrainRefusal::Unknown(known) => {
+            format!("{device} is no swap device of this run; there is: {}", known.join(", "))
+        }
+        DrainRefusal::Busy => format!("{device} is being emptied already"),
+        DrainRefusal::NoRoom { slots, pages, room } => {
+            let [slots, pages] = [slots, pages].map(|n| human(n << 12));
+            let [pool, devices, memory] = [room.pool, room.devices, room.memory].map(|n| human(n << 12));
+            format!(
+                "{device} holds {slots} ({pages} in memory), of which the pool can take {pool}, other devices {devices}, and \
+                 the budget has room for {memory}; add another one first, or raise the limit"
+            )
+        }
+    }
+}
+
+/// Empties the device, until it has gone or it is clear that it will not.
+fn empty(shared: &EngineContext, job: &Swapoff, mut drain: Drain) {
+    let outcome = work(shared, job, &mut drain);
+    match &outcome {
+        Ok(()) => shared.notice(format!("swap off {}", job.device)),
+        Err(error) => shared.notice(format!("swapoff of {}: {error}", job.device)),
+    }
+    *job.outcome.lock().expect("outcome") = Some(outcome);
+}
+
+fn work(shared: &EngineContext, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
+    let order = Arc::new(BringIn::new(drain.device()));
+    shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::BringIn(order.clone())));
+    let outcome = go_in_rounds(shared, job, drain, &order);
+    order.end();
+    outcome
+}
+
+fn go_in_rounds(shared: &EngineContext, job: &Swapoff, drain: &mut Drain, order: &BringIn) -> Result<(), String> {
+    let store = &shared.store;
+    let mut progress = Progress::new(job.pages);
+    loop {
+        let left = store.left_to_drain(drain);
+        job.left.store(left, SeqCst);
+        if left == 0 && let_go(shared, drain) {
+            return Ok(());
+        }
+        if job.stop.load(SeqCst) {
+            store.cancel_drain(drain);
+            return Err(format!("interrupted; {} are still there, and it is used again", human(left << 12)));
+        }
+        if progress.is_starved(shared) {
+            store.cancel_drain(drain);
+            let left = human(left << 12);
+            return Err(format!("programs need the room that the last {left} would take; it is used again"));
+        }
+        shared.faults.pause(shared.faults.delay_drain);
+        let report = store.drain_step(drain);
+        shared.budget.set_pool(store.pool_bytes());
+        progress.note(left, &report);
+        if report.round_done {
+            if progress.at.elapsed() > PATIENCE {
+                return Err(give_up(shared, drain, &progress, order));
+            }
+            std::thread::sleep(progress.end_round(shared, order));
+        }
+    }
+}
+
+/// Closes the device; `false` while something still lies on it.
+fn let_go(shared: &EngineContext, drain: &Drain) -> bool {
+    let gone = shared.store.end_drain(drain);
+    if gone {
+        shared.readers.close(drain.device());
+        shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::DeviceGone(drain.device())));
+    }
+    gone
+}
+
+/// How a swapoff comes on.
+struct Progress {
+    least: u64,
+    /// When something left the device last.
+    at: Instant,
+    /// In this round: pages that could not be read, and that nobody took.
+    unreadable: u32,
+    refused: u32,
+    /// Of the last round.
+    last: (u32, u32),
+    starved_since: Option<Instant>,
+    /// Since something left the device last.
+    short_of_memory: bool,
+    could_not_bring: bool,
+}
+
+impl Progress {
+    fn new(pages: u64) -> Self {
+        Self {
+            least: pages,
+            at: Instant::now(),
+            unreadable: 0,
+            refused: 0,
+            last: (0, 0),
+            starved_since: None,
+            short_of_memory: false,
+            could_not_bring: false,
+        }
+    }
+
+    fn note(&mut self, left: u64, report: &DrainReport) {
+        self.unreadable += report.unreadable;
+        self.refused += report.refused;
+        if report.moved > 0 || left < self.least {
+            (self.least, self.at) = (self.least.min(left), Instant::now());
+            (self.short_of_memory, self.could_not_bring) = (false, false);
+        }
+    }
+
+    /// Tells the owners whether they are needed. Returns how long to wait for the next round.
+    fn end_round(&mut self, shared: &EngineContext, order: &BringIn) -> Duration {
+        self.last = (self.unreadable, self.refused);
+        (self.unreadable, self.refused) = (0, 0);
+        let is_left = self.last.1 > 0;
+        if order.want(is_left) && is_left {
+            shared.mailboxes.iter().for_each(|mailbox| mailbox.post(Message::Balance));
+        }
+        let (short, unreadable) = order.hindrances();
+        self.short_of_memory |= short;
+        self.could_not_bring |= unreadable;
+        if is_left { LONG_PAUSE } else { SHORT_PAUSE }
+    }
+
+    /// Whether faults have waited for some time for room that nothing makes, or a group outgrows
+    /// its limit: what evicts finds everything full. A group between its high mark and its hard one
+    /// wants pages evicted, and nobody waits for that.
+    fn is_starved(&mut self, shared: &EngineContext) -> bool {
+        let budget = &shared.budget;
+        let is_short = || !budget.has_room(1) || shared.groups.in_use() && shared.groups.lack_room();
+        if !budget.exhausted.load(SeqCst) || !is_short() {
+            self.starved_since = None;
+            return false;
+        }
+        self.starved_since.get_or_insert_with(Instant::now).elapsed() > STARVED
+    }
+}
+
+/// Nothing moved for a while. A device whose pages cannot be read gets no more; one for whose pages
+/// there is no room is used again.
+fn give_up(shared: &EngineContext, drain: &Drain, progress: &Progress, order: &BringIn) -> String {
+    let left = human(shared.store.left_to_drain(drain) << 12);
+    let (unreadable, refused) = progress.last;
+    let (short, could_not_bring) = order.hindrances();
+    let short = progress.short_of_memory || short;
+    let lost = progress.could_not_bring || could_not_bring;
+    if unreadable > 0 && refused == 0 {
+        return format!("{unreadable} pages cannot be read; the device stays with {left} and gets no more pages");
+    }
+    if lost && !short {
+        return format!("the last {left} cannot be read; the device stays with them and gets no more pages");
+    }
+    let pages = shared.store.left_to_drain(drain);
+    shared.store.cancel_drain(drain);
+    let free = shared.budget.free() as u64;
+    let why = match short {
+        true if free > pages => " (their processes are in groups that are at their limits)".into(),
+        true => format!(" (the budget has {})", human(free << 12)),
+        false => String::new(),
+    };
+    format!("nobody has room for the last {left}{why}; it is used again")
+}

@@ -1,0 +1,198 @@
+//! The keeper: what the user started. It shares its descriptors with the engine, so that no
+//! userfaultfd is closed by an engine that dies: programs that fault then wait, instead of reading
+//! zeros, until the keeper has killed them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use uswap_sys::alloc::shared::{ControlPage, SharedValue};
+use uswap_sys::io::spares::Spares;
+use uswap_sys::process::signal::{self, Taken};
+use uswap_sys::process::{self, ChildChange, Fork};
+
+use crate::config::{RunConfig, exit};
+use crate::control::verbose::say;
+use crate::supervisor;
+use uswap_pager::fault_points::FaultPoints;
+use uswap_remote::agent::image_file::ImageFile;
+use uswap_remote::fd_budget;
+use uswap_remote::process_tree::Tree;
+
+/// For keeper and engine; the programs keep theirs.
+const OOM_SCORE_ADJ: i32 = -900;
+
+/// Room in the table of descriptors (8 bytes each): of a thousand processes. Beyond that the engine
+/// stands still for a moment when the table grows.
+const DESCRIPTORS: u64 = 8192;
+
+const SIGHUP: i32 = 1;
+const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
+const SIGTERM: i32 = 15;
+const SIGCHLD: i32 = 17;
+const SIGCONT: i32 = 18;
+const SIGTSTP: i32 = 20;
+const SIGTTIN: i32 = 21;
+const SIGTTOU: i32 = 22;
+
+/// Runs the command; returns the exit status for the user.
+pub fn run(config: &RunConfig) -> i32 {
+    let mask = signal::block_all();
+    let control: SharedValue<ControlPage> = match SharedValue::new(c"uswap-control") {
+        Ok(control) => control,
+        Err(error) => return refuse(&format!("no memory for the control page: {error}")),
+    };
+    if let Err(error) = process::become_subreaper() {
+        return refuse(&format!("cannot become a subreaper: {error}"));
+    }
+    let keeper = std::process::id();
+    let tree = Tree::of(config.target, keeper);
+    let files_before = process::raise_open_files();
+    let spares = match fd_budget::of_keeper() {
+        Ok(spares) => spares,
+        Err(error) => return refuse(&format!("no descriptors: {error}")),
+    };
+    process::reserve_descriptors(DESCRIPTORS);
+    let image = image_file(config).map(Arc::new);
+    let remove_image = || image.iter().for_each(|image| image.remove());
+    match process::fork_sharing_fds() {
+        Err(error) => {
+            remove_image();
+            refuse(&format!("cannot start the engine: {error}"))
+        }
+        Ok(Fork::Child) => {
+            let status = supervisor::run(config, &control, keeper, &mask, image.clone(), files_before);
+            remove_image();
+            process::exit_now(status)
+        }
+        Ok(Fork::Parent(engine)) => {
+            protect();
+            let status = Keeper { engine, control: &control, tree, spares }.watch();
+            remove_image();
+            status
+        }
+    }
+}
+
+/// A program that was attached to loads nothing.
+fn image_file(config: &RunConfig) -> Option<ImageFile> {
+    let is_refused = FaultPoints::parse(&config.fault_points).is_ok_and(|points| points.no_image_file);
+    if config.target.is_some() || is_refused { None } else { ImageFile::create() }
+}
+
+/// Makes this process one of the last that the kernel's OOM killer would choose, where that is
+/// permitted: without keeper or engine the whole tree is lost. Called after the fork of what must
+/// not inherit it.
+pub fn protect() {
+    // Without the permission it is as likely a victim as the programs.
+    let _ = process::lower_oom_score_adj(OOM_SCORE_ADJ);
+}
+
+fn refuse(why: &str) -> i32 {
+    say!("uswap: {why}");
+    exit::REFUSED
+}
+
+struct Keeper<'a> {
+    engine: u32,
+    control: &'a ControlPage,
+    tree: Tree,
+    /// The engine has the same numbers and leaves them alone.
+    spares: Spares,
+}
+
+impl Keeper<'_> {
+    fn watch(&self) -> i32 {
+        let (mut was_stopped, mut told) = (false, false);
+        loop {
+            if let Ok(taken) = signal::take(Duration::from_millis(100)) {
+                self.pass_on(taken);
+            }
+            if let Some(status) = self.look_after_engine() {
+                return status;
+            }
+            let stopped = self.control.stopped.load(SeqCst) == 1;
+            if stopped && was_stopped && !told {
+                // The shell that started us sees its job stop; SIGCONT wakes us again.
+                signal::stop_self();
+                self.to_command(SIGCONT);
+                told = true;
+            }
+            told &= stopped;
+            was_stopped = stopped;
+        }
+    }
+
+    /// The engine's end: in good order with the status it left, or by death.
+    fn look_after_engine(&self) -> Option<i32> {
+        loop {
+            match process::wait_news(None) {
+                Ok(Some((pid, change @ (ChildChange::Exited(_) | ChildChange::Killed(_))))) if pid == self.engine => {
+                    return Some(self.engine_ended(change));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(_) => return Some(self.engine_ended(ChildChange::Exited(exit::ENGINE_DIED))),
+            }
+        }
+    }
+
+    fn engine_ended(&self, change: ChildChange) -> i32 {
+        if self.control.finished.load(SeqCst) == 1 {
+            return self.control.status.load(SeqCst) as i32;
+        }
+        let harmless = self.tree.is_attached() && self.control.holds.load(SeqCst) == 0;
+        let left = if harmless { None } else { self.kill_tree() };
+        let how = match change {
+            ChildChange::Killed(signal) => format!("was killed by signal {signal}"),
+            ChildChange::Exited(status) => format!("ended with status {status}"),
+            ChildChange::Stopped(_) | ChildChange::Continued => "stopped".into(),
+        };
+        if harmless {
+            say!("uswap: the engine {how}; nothing of the program's memory was with it");
+            return exit::ENGINE_DIED;
+        }
+        say!("uswap: the engine {how}; all programs of this run were killed, because their memory was with it");
+        left.iter().for_each(|left| say!("uswap: {left}"));
+        exit::ENGINE_DIED
+    }
+
+    /// What is left of it, in words. The engine may have left no descriptor to look with.
+    fn kill_tree(&self) -> Option<String> {
+        self.spares.give_up_all();
+        self.tree.kill()
+    }
+
+    /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in
+    /// our process group.
+    fn pass_on(&self, taken: Taken) {
+        match taken.signal {
+            SIGCHLD => {}
+            // The program is not ours to end or to stop: it is let go.
+            signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM) if self.tree.is_attached() => {
+                self.control.end_requested.store(signal as u32, SeqCst);
+            }
+            _ if self.tree.is_attached() => {}
+            SIGINT | SIGQUIT | SIGTSTP | SIGTTIN | SIGTTOU if taken.from_kernel => {}
+            signal if self.control.stopped.load(SeqCst) == 2 => self.control.end_requested.store(signal as u32, SeqCst),
+            signal => self.to_command(signal),
+        }
+    }
+
+    /// A signal that comes before there is a command waits for it, for a second at most.
+    fn to_command(&self, signal: i32) {
+        for _ in 0..1000 {
+            let command = self.control.command.load(SeqCst);
+            if command != 0 {
+                // A command that has ended has no use for it.
+                let _ = process::kill(command, signal);
+                return;
+            }
+            if self.control.finished.load(SeqCst) != 0 {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
