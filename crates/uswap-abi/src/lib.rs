@@ -2,7 +2,7 @@
 //! their socket.
 //!
 //! The agent is freestanding and is compiled from this very source, so nothing here needs `std`.
-//! The engine writes orders into a [`Ring`] (a memfd mapped by both); the agent executes them
+//! The engine writes orders into a [`ring::Ring`] (a memfd mapped by both); the agent executes them
 //! inside its process. Everything the engine reads back from the ring can have been scribbled on by
 //! the program: it is masked, never trusted.
 #![cfg_attr(not(any(test, loom)), no_std)]

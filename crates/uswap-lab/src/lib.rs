@@ -6,8 +6,8 @@
 //!
 //! Two kinds of policies are told apart. A [`Policy`] sees every access, which is what a simulator
 //! can show and a pager cannot. A [`pager::FaultPolicy`] sees faults and soft faults only:
-//! [`pager::Pager`] keeps the page table and answers hits itself, so such a policy cannot learn of
-//! one.
+//! [`pager::SimulatedPager`] keeps the page table and answers hits itself, so such a policy cannot
+//! learn of one.
 #![forbid(unsafe_code)]
 
 // The tests of policies share their traces with the tests beside `src`, which know the crate by its

@@ -50,7 +50,7 @@
 //! run, whoever is last in line first, as its pages are needed last.
 //!
 //! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for
-//! [`REST`] (or [`NEWCOMER`] if it never was: of two dozen compilers that begin together each has
+//! [`REST`] (or `NEWCOMER` if it never was: of two dozen compilers that begin together each has
 //! used that little for a second, in which all of them thrash): what is short or interactive comes
 //! first. Who answers others over sockets: somebody waits for it who gives up after some seconds.
 //! Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them

@@ -63,7 +63,7 @@ fn two_workers_take_and_free() {
 
 /// One wants all there is while the other fills its cache and takes of it. Caching ends in between,
 /// because few slots are left.
-fn everything_beside_a_cache(mistake: Mistake) {
+fn everything_beside_a_cache(mistake: SlotMistake) {
     model(move || {
         let slots = Arc::new(Slots { mistake, ..caching() });
         let enough = slots.scarce() + 2;
@@ -82,13 +82,13 @@ fn everything_beside_a_cache(mistake: Mistake) {
 
 #[test]
 fn a_request_falls_short_only_when_nothing_is_hidden() {
-    everything_beside_a_cache(Mistake::None);
+    everything_beside_a_cache(SlotMistake::None);
 }
 
 #[test]
 #[should_panic(expected = "while slots lay in a cache")]
 fn looking_before_saying_is_found() {
-    everything_beside_a_cache(Mistake::LooksBeforeItSays);
+    everything_beside_a_cache(SlotMistake::LooksBeforeItSays);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The kinds of places that swap can go to, and the registry of them.
 //!
-//! A kind is one file in this folder and one line in [`device_kinds`], at the end of this file. The
+//! A kind is one file in this folder and one line in `device_kinds!`, at the end of this file. The
 //! grammar of a swap specification (`spec.rs`), the help, the man page and the checks that every
 //! kind passes (`checks.rs`) follow from the registry.
 //!

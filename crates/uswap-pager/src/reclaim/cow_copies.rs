@@ -31,8 +31,9 @@
 //!
 //! **What must not be protected.** The kernel clears the tid word of a thread that ends without
 //! waiting for anybody: where a write would raise a fault it gives up, and whoever joins the thread
-//! sleeps for ever. So pages of control blocks are left out ([`AddressSpace::never_protected`]); a
-//! child has no thread yet that anybody could join.
+//! sleeps for ever. So pages of control blocks are left out
+//! ([`crate::address_space::AddressSpace::never_protected`]); a child has no thread yet that
+//! anybody could join.
 
 pub mod watch;
 

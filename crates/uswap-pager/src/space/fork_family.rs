@@ -1,7 +1,7 @@
 //! Who may share pages with whom: address spaces that come from one image by fork.
 //!
 //! A fork leaves all private pages shared until one side writes them, and each side's statm counts
-//! them. How many they are is costly to ask (see [`uswap_run::measure::cow_accounting`]), so it is
+//! them. How many they are is costly to ask (see `cow_accounting.rs` of the crate run), so it is
 //! asked only of those who have kin: a space made by execve(2) is an image of its own, one made by
 //! fork(2) is of its parent's image, and who is the last of its image shares with nobody. Most
 //! processes of a build are: a shell forks, and the child executes a compiler.

@@ -2,10 +2,11 @@
 //!
 //! The device takes no more pages: none is written to it, and no page that is evicted again is
 //! taken for its copy there. Each object on it, packed or not, is put into the pool if it is
-//! compressed and there is room, else on another device ([`crate::moving`]); copies that are only
-//! cached are given up. What neither has room for is not read here but left to those whose pages
-//! they are: brought back into memory its objects lose their last reference. Once the device has
-//! been closed a reader that looked an object up before looks again and finds the new place.
+//! compressed and there is room, else on another device ([`crate::background::relocate`]); copies
+//! that are only cached are given up. What neither has room for is not read here but left to those
+//! whose pages they are: brought back into memory its objects lose their last reference. Once the
+//! device has been closed a reader that looked an object up before looks again and finds the new
+//! place.
 //!
 //! **Whether it fits** is looked at beforehand ([`DrainRoom`]). A page that does not compress
 //! cannot go to the pool, a compressed one takes a whole page in memory, and one that several

@@ -3,9 +3,9 @@
 //! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %.
 //! A step does the cheapest thing that makes room: give up cached copies, else empty thin slabs by
 //! moving what is in them while holes take more than an eighth of the pool, else write one batch.
-//! Pages are written as they are compressed, packed one behind the other ([`crate::outgoing`]) in
-//! the order in which they were stored: what was evicted together lies together, and one read
-//! brings several.
+//! Pages are written as they are compressed, packed one behind the other
+//! ([`crate::device::write_batch`]) in the order in which they were stored: what was evicted
+//! together lies together, and one read brings several.
 //!
 //! During the write an object stays in the pool and readable, marked `writing` so that nobody else
 //! frees or moves its copy. Who releases the last reference meanwhile leaves the entry with

@@ -2,8 +2,8 @@
 //! verified.
 //!
 //! A page that is wrong is first looked up again: it may have been moved while it was read, and its
-//! old place have been given to others ([`crate::moving`]). Only one that still is where it was
-//! read counts as damaged.
+//! old place have been given to others ([`crate::background::relocate`]). Only one that still is
+//! where it was read counts as damaged.
 //!
 //! Nothing here allocates: what pages need on their way in is made before ([`LoadScratch`]).
 
