@@ -248,7 +248,7 @@ fn a_panic_puts_back() {
         || -> Vec<String> { uswap_bench::measure::proc_text::swaps().into_iter().map(|(name, _)| name).collect() };
     let mut during: Vec<String> = Vec::new();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        match KernelSwap::new(&SwapPlan::BenchSwapFile, &place.folder, 16 << 20) {
+        match KernelSwap::new(&SwapPlan::SwapFile, &place.folder, 16 << 20) {
             Ok(_swap) => {
                 during = areas().into_iter().filter(|name| name.starts_with(place.folder.to_str().unwrap())).collect();
                 panic!("as intended");

@@ -121,8 +121,8 @@ impl Bench {
         match self.try_run(cell) {
             Ok(sample) => Ok(sample),
             Err(Unrun::Skipped(why)) => Ok(sample(CellOutcome::Skipped(why))),
-            Err(Unrun::StoppedGroup(StoppedGroup::Unstartable(why))) => Ok(sample(CellOutcome::Failed(why))),
-            Err(Unrun::StoppedGroup(StoppedGroup::Interrupted(signal))) => Err(signal),
+            Err(Unrun::Stopped(StoppedGroup::Unstartable(why))) => Ok(sample(CellOutcome::Failed(why))),
+            Err(Unrun::Stopped(StoppedGroup::Interrupted(signal))) => Err(signal),
         }
     }
 
@@ -155,7 +155,7 @@ impl Bench {
         let before = Traffic::now();
         let run_to_ask = binary.as_deref().map(|binary| (binary, name.as_str()));
         let ended =
-            run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::StoppedGroup)?;
+            run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::Stopped)?;
         let traffic = Traffic::now().since(before);
         let stats = fs::read_to_string(folder.join("stats.json")).unwrap_or_default();
         let stats = serde_json::from_str(&stats).unwrap_or(Value::Null);
@@ -178,7 +178,7 @@ impl Bench {
     fn fresh_folder(&self) -> Result<PathBuf, Unrun> {
         let folder = self.folder.join("cell");
         let _ = fs::remove_dir_all(&folder);
-        let failed = |error| Unrun::StoppedGroup(StoppedGroup::Unstartable(format!("{}: {error}", folder.display())));
+        let failed = |error| Unrun::Stopped(StoppedGroup::Unstartable(format!("{}: {error}", folder.display())));
         fs::create_dir_all(&folder).map_err(failed)?;
         Ok(folder)
     }
@@ -209,7 +209,7 @@ impl Bench {
 #[derive(Debug)]
 enum Unrun {
     Skipped(String),
-    StoppedGroup(StoppedGroup),
+    Stopped(StoppedGroup),
 }
 
 /// The last line of a workload's output: JSON, or text after `answer`.

@@ -201,7 +201,7 @@ pub struct KernelSwap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapPlan {
     /// A swap file and nothing else.
-    BenchSwapFile,
+    SwapFile,
     /// A swap file with zswap and this compressor in front.
     Zswap(String),
     /// A zram device with this algorithm.

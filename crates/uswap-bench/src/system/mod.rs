@@ -69,7 +69,7 @@ impl System {
             (_, _) if head.starts_with("uswap@") && head.len() > 6 => {
                 one(SystemKind::Uswap { binary: Some(head[6..].into()), options: options(), fixed: false })
             }
-            ("kernel-swapfile", None) => one(SystemKind::Kernel(SwapPlan::BenchSwapFile)),
+            ("kernel-swapfile", None) => one(SystemKind::Kernel(SwapPlan::SwapFile)),
             ("kernel-zswap", Some("each")) => Ok(each("kernel-zswap", &zswap_compressors(), SwapPlan::Zswap)),
             ("kernel-zswap", _) => {
                 Ok(each("kernel-zswap", &[tail.map_or_else(zswap_default, String::from)], SwapPlan::Zswap))
@@ -169,7 +169,7 @@ mod tests {
         );
         assert_eq!(parse("kernel-zram").name, "kernel-zram:lz4");
         assert_eq!(parse("kernel-zswap:zstd").kind, SystemKind::Kernel(SwapPlan::Zswap("zstd".into())));
-        assert_eq!(parse("kernel-swapfile").kind, SystemKind::Kernel(SwapPlan::BenchSwapFile));
+        assert_eq!(parse("kernel-swapfile").kind, SystemKind::Kernel(SwapPlan::SwapFile));
         for bad in ["", "nothing", "uswap@", "none:x", "kernel-swapfile:4", "kernel"] {
             assert!(System::parse(bad).is_err(), "{bad}");
         }

@@ -12,7 +12,7 @@ pub enum TouchPattern {
     /// Every 16th page, then the same from the next page on
     Stride,
     /// Each page as likely as any other
-    SequenceRandom,
+    Random,
     /// Zipf with exponent 0.5: a broad middle
     #[value(name = "zipf-0.5")]
     ZipfHalf,
