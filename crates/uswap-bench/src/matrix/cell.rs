@@ -154,8 +154,7 @@ impl Bench {
         let mut seen = CellSeen::default();
         let before = Traffic::now();
         let run_to_ask = binary.as_deref().map(|binary| (binary, name.as_str()));
-        let ended =
-            run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::Stopped)?;
+        let ended = run(&launch, || seen.look(group.as_ref(), swap.as_ref(), run_to_ask)).map_err(Unrun::Stopped)?;
         let traffic = Traffic::now().since(before);
         let stats = fs::read_to_string(folder.join("stats.json")).unwrap_or_default();
         let stats = serde_json::from_str(&stats).unwrap_or(Value::Null);

@@ -245,11 +245,12 @@ fn notes(page: &mut Roff) {
             "Not managed: thread stacks, mappings below 256 KiB, locked, shared and file-backed memory, and processes \
              below 4 MiB.",
             "An evicted page cannot be read by ptrace(2) or /proc/PID/mem (EIO), is zero in core dumps and, without a word, for \
-             gcore(1), gdb(1) -p and py-spy, and FUTEX_LOCK_PI and FUTEX_WAKE_OP on it answer EFAULT. The agent is a thread: \
-             unshare(CLONE_NEWUSER) and setns to a user namespace fail in a managed program.",
+             gcore(1), gdb(1) -p and py-spy, and FUTEX_LOCK_PI and FUTEX_WAKE_OP on it answer EFAULT.",
+            "The agent is a process of its own beside each program, uswap-agent in ps(1). Where it had to be made a \
+             thread of its program, unshare(CLONE_NEWUSER) and setns to a user namespace fail in that program.",
             "uswap core writes what gcore(1) would, with evicted pages: the program's threads are stopped until it is written, no \
              page comes back for it, and the program goes on. The file is made beside its place under another name and renamed \
-             when it is whole. What has MADV_DONTDUMP is left out, as are the agent's thread and memory; /proc/PID/coredump_filter \
+             when it is whole. What has MADV_DONTDUMP is left out, as are the agent and its memory; /proc/PID/coredump_filter \
              holds. The process id is as seen from where it is called, in the pid namespace of the run or above it.",
             "Runs are found by abstract Unix sockets, which belong to a network namespace: ask about a run in a \
              container from inside the container.",
