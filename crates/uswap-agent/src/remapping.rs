@@ -5,14 +5,21 @@
 //! three until the engine has registered the rest of it: microseconds later, or milliseconds where
 //! the range had a hole that was filled meanwhile. mremap(2) refuses a range of several mappings
 //! with EFAULT. That answer is taken up again for a moment where the whole range is mapped, which
-//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare
-//! system call sees the kernel's answer.
+//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare system
+//! call sees the kernel's answer.
+//!
+//! With `MREMAP_FIXED` or `MREMAP_DONTUNMAP` the answer is never taken up again: Linux 6.17 and
+//! later move such a range mapping by mapping and may have moved the first ones before they refuse.
+//! With `MREMAP_DONTUNMAP` the first ones are mapped and empty then, and a second call would put
+//! these empty pages in the place of those that were moved.
 
 use crate::hooks::finish;
 use crate::locking::is_mapped;
 use crate::start;
 use crate::syscall::{self, EFAULT, call};
 
+const MREMAP_FIXED: i32 = 2;
+const MREMAP_DONTUNMAP: i32 = 4;
 /// The first pause and the last one, each twice the one before: 100 ms together.
 const FIRST_PAUSE_US: u32 = 50;
 const LAST_PAUSE_US: u32 = 51_200;
@@ -29,7 +36,8 @@ pub unsafe extern "C" fn mremap(old: usize, old_size: usize, new_size: usize, fl
     let remap = || unsafe { call(syscall::MREMAP, [old, old_size, new_size, flags as usize, new, 0]) };
     let mut result = remap();
     let mut pause = FIRST_PAUSE_US;
-    while result == -EFAULT && pause <= LAST_PAUSE_US && may_be_cut(old, old_size) {
+    let changes_nothing = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP) == 0;
+    while result == -EFAULT && changes_nothing && pause <= LAST_PAUSE_US && may_be_cut(old, old_size) {
         syscall::sleep(pause);
         pause *= 2;
         result = remap();

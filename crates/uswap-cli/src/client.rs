@@ -14,7 +14,7 @@ use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 
 /// A run gets this long to answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const SWAPON_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest answer in bytes: a tree of a hundred thousand processes.
 const LONGEST_ANSWER: usize = 32 << 20;
@@ -106,13 +106,13 @@ pub fn converse(run: &RunningRun, request: impl FnOnce(u32) -> Result<Request, S
     let silent = |error: io::Error| format!("run {:?} does not answer: {error}", run.name);
     let (stream, engine) = connect(run).map_err(silent)?;
     let request = request(engine).map_err(|error| format!("run {:?}: {error}", run.name))?;
-    told::<PagesBegun>(run, exchange(&stream, &request, PATIENCE))?;
+    told::<PagesBegun>(run, exchange(&stream, &request, ANSWER_TIMEOUT))?;
     Ok(stream)
 }
 
 fn ask<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> io::Result<Result<A, String>> {
     // A server on the network is met before the answer comes.
-    let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { PATIENCE };
+    let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { ANSWER_TIMEOUT };
     exchange(&connect(run)?.0, request, patience)
 }
 

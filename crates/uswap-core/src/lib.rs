@@ -10,7 +10,7 @@ pub mod reclaim;
 mod slots;
 pub mod util;
 
-pub use page::bytes::{PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
+pub use page::bytes::{PAGE, PAGE_SIZE, PageBuf, PageHash, PageHasher, same_filled};
 pub use pool::{AllocError, Allocator, Handle, MAX_OBJECT, OneLock, PoolPiece, SLAB_SIZE, Slabs, Supply, Usage, Zbud};
 pub use slots::blocks::Blocks;
 pub use slots::living::Living;

@@ -21,3 +21,6 @@ pub mod reclaim;
 pub mod record;
 pub mod runner;
 pub mod space;
+
+// The agent is compiled without uswap-core and has the size from uswap-abi.
+const _: () = assert!(uswap_abi::layout::PAGE == uswap_core::PAGE);

@@ -18,7 +18,7 @@ const LIST: usize = 4096;
 /// Lists that may wait to be written.
 const WAITING: usize = 256;
 /// How long the end of a run waits for the rest to be written.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WRITE_OUT: Duration = Duration::from_secs(10);
 /// Bits of a page number within its space: addresses have 47 bits.
 const PAGE_BITS: u32 = 35;
 
@@ -74,7 +74,7 @@ impl Recorder {
         let begin = Instant::now();
         for mut list in [rest, Vec::new()] {
             while let Err(TrySendError::Full(back)) = self.full.try_send(list) {
-                if begin.elapsed() > PATIENCE {
+                if begin.elapsed() > MAX_WRITE_OUT {
                     self.lost.fetch_add(back.len() as u64, Relaxed);
                     break;
                 }

@@ -35,7 +35,7 @@ const HEADROOM: usize = 12;
 /// To look for whom there is to kill: the engine's, and the keeper's own.
 const LAST: usize = 4;
 /// How long a fork waits for others to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Those of the engine.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl FdBudgetPager for Pager {
                 return true;
             }
             let since = *space.memory.changes.starved.get_or_insert_with(Instant::now);
-            if since.elapsed() < PATIENCE {
+            if since.elapsed() < FORK_TIMEOUT {
                 std::thread::sleep(Duration::from_millis(1));
                 self.retry_soon();
                 return false;

@@ -23,7 +23,7 @@ pub struct Target {
     pub tree: bool,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The processes of a run.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Tree {
             if gone {
                 return None;
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > END_TIMEOUT {
                 return Some(in_words(&left));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -153,7 +153,7 @@ fn is_childless() -> bool {
 fn in_words(left: &ProcessSeen) -> String {
     let pids: Vec<String> = left.pids.iter().map(u32::to_string).collect();
     let more = if left.complete { "" } else { " (and what cannot be seen for want of descriptors)" };
-    format!("not ended within {} seconds: processes {}{more}", PATIENCE.as_secs(), pids.join(", "))
+    format!("not ended within {} seconds: processes {}{more}", END_TIMEOUT.as_secs(), pids.join(", "))
 }
 
 impl Members {

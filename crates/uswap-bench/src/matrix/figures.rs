@@ -29,7 +29,7 @@ impl From<String> for Missing {
 /// A value with what was measured for it, in words.
 type Measured = Result<(f64, String), Missing>;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Short processes in the loop that shows what each costs.
 const PROCESSES: u32 = 300;
 /// The budget of the fast allocator.
@@ -92,7 +92,7 @@ impl Meter<'_> {
         let unlimited = Limits { ram: None, kernel_swap: false };
         let group =
             self.bench.hierarchy.as_ref().ok().map(|hierarchy| BenchCgroup::new(hierarchy, unlimited)).transpose()?;
-        let launch = Launch { words: all, environment, folder: &folder, group: group.as_ref(), timeout: PATIENCE };
+        let launch = Launch { words: all, environment, folder: &folder, group: group.as_ref(), timeout: RUN_TIMEOUT };
         let ended = run(&launch, || ()).map_err(|stopped| match stopped {
             StoppedGroup::Interrupted(signal) => Missing::Interrupted(signal),
             StoppedGroup::Unstartable(why) => Missing::Because(why),
@@ -185,7 +185,7 @@ impl Meter<'_> {
             fraction: 50,
             peak: 2 * LIMIT,
             repetition: 1,
-            timeout: PATIENCE,
+            timeout: RUN_TIMEOUT,
         };
         let sample = self.bench.run(&cell).map_err(Missing::Interrupted)?;
         match sample.outcome {

@@ -18,7 +18,7 @@ use crate::report::results::{CellOutcome, CellSample};
 use crate::system::System;
 use crate::workload::{Prepared, WorkFolder};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// More visits than any system makes in time.
 const VISITS: &str = "2000000000";
 /// The compressor of both.
@@ -92,7 +92,7 @@ fn run(
         fraction: 50,
         peak: 2 * plan.limit,
         repetition: round as u32 + 1,
-        timeout: PATIENCE,
+        timeout: RUN_TIMEOUT,
     })
 }
 

@@ -8,6 +8,7 @@
 //! pages are words repeated, which have an object as others do, and nothing else.
 
 use std::fmt::Write;
+use uswap_core::PAGE;
 
 use uswap_core::page::table::PageTable;
 use uswap_core::page::word::PageState;
@@ -17,7 +18,6 @@ use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_store::{Concurrency, ObjectId, Scratch, Store, StoreConfig, Tier};
 use uswap_sys::alloc::heap;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that come or go at a time.
 const RUN: u64 = 64;
 

@@ -24,7 +24,7 @@ const SIGTTOU: i32 = 22;
 /// How often it is looked at, when no signal says that something has happened.
 const TICK: Duration = Duration::from_millis(50);
 /// How long the command may take to end once it was asked to.
-const PATIENCE: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How far the reading is of what is told of the command.
 #[derive(Default)]
@@ -73,7 +73,7 @@ impl Ward {
             if let Some(status) = self.news() {
                 (line, ended) = (None, Some(status));
             }
-            let too_long = self.asked.is_some_and(|asked| asked.elapsed() > PATIENCE);
+            let too_long = self.asked.is_some_and(|asked| asked.elapsed() > END_TIMEOUT);
             let is_over = too_long || ended.is_some() && self.asked.is_some();
             if is_over || reading.0.load(SeqCst) == FAILED {
                 self.kill();

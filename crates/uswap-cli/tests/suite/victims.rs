@@ -77,6 +77,7 @@ victims! {
     strides: "strides", "--memory 38";
     holes: "holes", "--memory 31 --seconds 3";
     holes_beside_forks: "holes", "--memory 31 --seconds 3 --forks 1";
+    partly_moved: "partly_moved", "--memory 31";
     replaced_and_moved: "replaced_and_moved", "--memory 31 --seconds 3";
     late_maps: "late_maps", "--memory 34 --seconds 3";
     sparse_blocks: "sparse_blocks", "--memory 34";

@@ -8,6 +8,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
+/// The same, for addresses.
+pub const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The bytes of one page.
 pub type PageBuf = [u8; PAGE_SIZE];

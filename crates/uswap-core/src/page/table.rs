@@ -12,15 +12,14 @@
 //! nothing is known, and never another page. A region that is kept for its entries alone has no
 //! chunks.
 
+use crate::PAGE;
 use std::collections::BTreeMap;
 
-use crate::PAGE_SIZE;
 use crate::page::slab::IndexSlab;
 use crate::page::word::PageWord;
 use crate::util::growth::{Growth, during};
 
 const CHUNK_PAGES: usize = 16;
-const PAGE: u64 = PAGE_SIZE as u64;
 const CHUNK_BYTES: u64 = CHUNK_PAGES as u64 * PAGE;
 const REGION_CHUNKS: usize = 16;
 const REGION_BYTES: u64 = REGION_CHUNKS as u64 * CHUNK_BYTES;

@@ -23,6 +23,7 @@
 //! readahead by hits, `swapin_nr_pages` in mm/swap_state.c: it counts touches of the pages that it
 //! brought; here no touch of a mapped page can be seen.)
 
+use crate::PAGE;
 use std::ops::Range;
 
 /// Pages that are watched at once.
@@ -39,7 +40,6 @@ const SOONER: f32 = 1.4;
 const MIN: f32 = 1.0 / 16.0;
 /// After so many pages or horizons what is known counts half.
 const MEMORY: f32 = 32.0;
-const PAGE: u64 = 4096;
 
 /// Events per page and horizon.
 #[derive(Clone, Copy, Debug)]

@@ -46,7 +46,7 @@ const VOTERS: usize = 9;
 const MAJORITY: usize = 5;
 /// Pages further apart than this have nothing to do with each other, in bytes.
 const MAX_STRIDE: i64 = 4 << 20;
-const PAGE: i64 = 4096;
+const PAGE: i64 = crate::PAGE_SIZE as i64;
 /// Pages of a lead, whatever the device.
 const LONGEST_LEAD: u32 = 1 << 16;
 

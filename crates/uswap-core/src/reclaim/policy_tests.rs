@@ -1,6 +1,7 @@
 //! What holds of every policy of the registry. A space's table and lists go through all that
 //! happens to pages: no page that is listed is lost or named twice, and what is stale stays little.
 
+use crate::PAGE;
 use std::collections::BTreeMap;
 
 use crate::page::table::PageTable;
@@ -9,7 +10,6 @@ use crate::reclaim::policy::ReclaimPolicy;
 use crate::reclaim::{AnyPolicy, PolicyKind};
 use proptest::prelude::*;
 
-const PAGE: u64 = 4096;
 /// Stale entries that there may be beside half as many as count.
 const STALE: u64 = 1024;
 

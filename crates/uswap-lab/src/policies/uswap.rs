@@ -3,7 +3,7 @@
 //! under the staged pages that follows from them, watermarks, readahead. With [`AccessBits`]
 //! instead of soft faults it is what the engine's own would be on a kernel that notes accesses.
 
-use uswap_core::PAGE_SIZE;
+use uswap_core::PAGE;
 use uswap_core::page::table::PageTable;
 use uswap_core::page::word::PageState;
 use uswap_core::reclaim::age_test::AccessBits;
@@ -12,8 +12,6 @@ use uswap_core::reclaim::working_set::WorkingSet;
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::pager::{FaultPolicy, SimulatedPages};
-
-const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A space and its staged pages.
 #[derive(Clone, Debug)]

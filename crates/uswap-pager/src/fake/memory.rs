@@ -12,6 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use uswap_core::PAGE;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
@@ -28,7 +29,6 @@ use crate::reclaim::staging::PageRun;
 use crate::runner::Runner;
 use crate::space::Space;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Where slots lie.
 const SLOTS: u64 = 1 << 40;
 /// A page of the mechanism's own.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
@@ -33,7 +34,6 @@ use crate::space::Space;
 use crate::space::id::SpaceId;
 use crate::space::parts::PageCounts;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// First page of the programs' memory.
 const START: u64 = 0x10_0000;
 /// Pages of the budget; reserves and marks are made for no less.

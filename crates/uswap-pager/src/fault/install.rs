@@ -6,6 +6,7 @@
 //! after that event was read.
 
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 
 use uswap_core::PAGE_SIZE;
 use uswap_core::page::word::{PageState, PageWord};
@@ -20,7 +21,6 @@ use crate::fault::served::Served;
 use crate::latency::LatencyTier;
 use crate::space::Space;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead window of first touches, in pages.
 const MAX_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer has waited for room.

@@ -6,6 +6,7 @@
 //! inactive.
 
 use std::time::Instant;
+use uswap_core::PAGE;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
@@ -21,7 +22,6 @@ use crate::latency::LatencyTier;
 use crate::reclaim::staging::{Phase, StagingBatch};
 use crate::space::Space;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that come with one soft fault, at most. They are read to behind the first page of the
 /// buffer.
 const MAX_STAGED: usize = 32;

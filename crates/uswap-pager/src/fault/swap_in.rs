@@ -8,6 +8,7 @@
 //! faulted, whose thread wakes up when all are there.
 
 use std::time::Instant;
+use uswap_core::PAGE;
 
 use uswap_core::page::word::PageState;
 use uswap_core::readahead::streams::Window;
@@ -24,7 +25,6 @@ use crate::io::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::latency::LatencyTier;
 use crate::space::Space;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Readahead windows in pages: pool, device.
 const MAX_POOL: u32 = 32;
 const MAX_DEVICE: u32 = 64;

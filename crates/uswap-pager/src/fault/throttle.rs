@@ -21,13 +21,13 @@ use uswap_core::util::growth::{Growth, during};
 /// How long a fault inside a system call is held.
 const HELD: Duration = Duration::from_millis(4);
 /// How long a fault waits for room before it is let through above the limit, where swap is fast.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
 /// The same above the limit itself, where the kernel may kill: since it may be a system call that
 /// waits, with locks that others want.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(1);
 /// The same for the program's own faults where swap is far away: a server may have to be started
 /// anew.
-const PATIENCE_FAR: Duration = Duration::from_secs(10);
+const MAX_WAIT_FOR_ROOM_FAR: Duration = Duration::from_secs(10);
 /// How long it waits when nothing is under way that would make room.
 const GRACE: Duration = Duration::from_millis(2);
 /// Faults whose threads are remembered.

@@ -9,17 +9,17 @@
 //! **If the guess is wrong**, as where a large table is touched at few places, pages come along
 //! that nobody uses. Nobody sees that until they are evicted and turn out to be zeros still. A
 //! space of which more pages were evicted as zeros than half of those that came along unproven (and
-//! [`PATIENCE`]) brings one page until a stream is proven from then on.
+//! [`MAX_UNUSED_PAGES`]) brings one page until a stream is proven from then on.
 
+use uswap_core::PAGE;
 use uswap_core::readahead::streams::{Streams, Window};
 
-const PAGE: u64 = uswap_core::PAGE_SIZE as u64;
 /// Pages that come with a first touch that belongs to no stream, itself included.
 const BEGINNING: u32 = 4;
 /// Of so many that came along one may turn out to be unused.
 const USED: u64 = 2;
 /// So many unused ones say nothing.
-const PATIENCE: u64 = 256;
+const MAX_UNUSED_PAGES: u64 = 256;
 
 /// Streams of first touches of a space, and what came of those that were begun.
 #[derive(Clone, Default, Debug)]
@@ -56,7 +56,7 @@ impl FirstTouches {
     }
 
     fn is_worth_it(&self) -> bool {
-        self.zeros <= self.came_along / USED + PATIENCE
+        self.zeros <= self.came_along / USED + MAX_UNUSED_PAGES
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! A queue has no patience of its own and tries nothing twice ([`uswap_device::ReadQueue`]).
 //! Whatever goes wrong with a read, an error, wrong bytes, a page that moved meanwhile, a server
-//! that does not answer for [`PATIENCE`], hands it on to the readers, with its buffer: there errors
+//! that does not answer for [`MAX_SILENCE`], hands it on to the readers, with its buffer: there errors
 //! are judged, connections made anew, other copies asked. So each rule about failing devices stands
 //! in one place. A queue is made by a reader, since that can wait, at the first read of a device,
 //! and after it broke with growing pauses.
@@ -25,7 +25,7 @@ use crate::io::reader::{Job, Purpose, Read};
 /// Pages of a read that is asked for here, at most.
 const MAX_PAGES: usize = 4;
 /// A server that has not answered for so long is left to the readers.
-const PATIENCE: Duration = Duration::from_millis(500);
+const MAX_SILENCE: Duration = Duration::from_millis(500);
 /// Pauses before a queue is asked for again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
@@ -86,7 +86,7 @@ impl DirectQueue {
     }
 
     fn is_overdue(&self) -> bool {
-        self.reads.iter().flatten().any(|(_, _, since)| since.elapsed() > PATIENCE)
+        self.reads.iter().flatten().any(|(_, _, since)| since.elapsed() > MAX_SILENCE)
     }
 
     /// There is no queue, until the next one is made.

@@ -1,7 +1,7 @@
 //! Questions about pages and their answers, as they lie on the connection of a caller
 //! (`page_query.rs`): little arrays of 64-bit words, the lowest byte first.
 
-use uswap_core::PAGE_SIZE;
+use uswap_core::PAGE;
 
 /// Bytes of an agent's area.
 pub use uswap_abi::layout::AREA_BYTES;
@@ -12,7 +12,6 @@ pub use uswap_abi::message::{AGENT_NAME, CALL_NAME};
 pub const MAX_BYTES: usize = 128;
 /// Pages that fit into an answer.
 pub const MAX_RECORDS: usize = 1024;
-const PAGE: u64 = PAGE_SIZE as u64;
 
 /// What a caller asks: the pages from `start` to `end`, both multiples of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

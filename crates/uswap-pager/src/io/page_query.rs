@@ -24,6 +24,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
+use uswap_core::PAGE;
 
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_store::{LoadScratch, ObjectId};
@@ -36,10 +37,9 @@ const MAX_CALLERS: usize = 4;
 /// A caller that neither asks nor reads for so long is left.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long an owner may take for an answer: it serves faults before.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Words that an owner looks at for an answer.
 const MAX_LOOKS: usize = 4 * 1024;
-const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The callers that are served.
 #[derive(Debug, Default)]

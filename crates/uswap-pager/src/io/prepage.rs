@@ -16,15 +16,15 @@
 pub mod bring;
 
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 use uswap_core::PAGE_SIZE;
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that are brought in one turn, at most: 128 MiB. The rest comes by faults.
 const MAX: usize = 32_768;
 /// Runs of pages that are installed between looks at the events of other processes.
 const RUNS: usize = 4;
 /// Where no memory is free for so long, what is left comes by faults.
-const PATIENCE: Duration = Duration::from_millis(300);
+const MAX_WAIT_FOR_MEMORY: Duration = Duration::from_millis(300);
 
 /// What is on its way back to a process whose turn has begun.
 #[derive(Default, Debug)]

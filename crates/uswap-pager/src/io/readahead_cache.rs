@@ -26,7 +26,7 @@ const WORTH_A_READ: usize = 32;
 /// Reads of a space that wait for their faults, at most.
 const MAX_WAITING: usize = 64;
 /// How long they wait.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// What arrived ahead of its faults, oldest first.
 #[derive(Default, Debug)]

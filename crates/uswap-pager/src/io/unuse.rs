@@ -30,9 +30,9 @@ pub mod bring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 use uswap_core::{Need, PAGE_SIZE};
 
-const PAGE: u64 = PAGE_SIZE as u64;
 /// Words that an owner looks at in a step.
 const LOOKS: usize = 1024;
 /// The least time between two steps.

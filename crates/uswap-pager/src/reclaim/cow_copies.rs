@@ -40,8 +40,8 @@ pub mod watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+use uswap_core::PAGE;
 
-const PAGE: u64 = 4096;
 /// Pages that a write lets go, at least and at most where some are shared, and at most where none
 /// is.
 const MIN_RUN: u64 = 4;

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_abi::ring::RunResult;
@@ -22,7 +23,6 @@ use crate::event_loop::Pager;
 use crate::reclaim::staging::{PageRun, Phase, bits};
 use crate::space::Space;
 
-const PAGE: u64 = 4096;
 /// Most trays being filled at a time in a space.
 const MAX_FILLING: usize = 32;
 /// How long a page that cannot be moved is left alone.

@@ -6,8 +6,7 @@
 //! itself, in each relative.
 
 use std::collections::VecDeque;
-
-const PAGE: u64 = 4096;
+use uswap_core::PAGE;
 
 /// The queue: runs of neighbours, each from its first byte to the one behind its last page.
 #[derive(Clone, Debug, Default)]

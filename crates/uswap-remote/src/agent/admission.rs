@@ -6,7 +6,7 @@
 //! when there is room again, one program after the other. Until its answer comes a program stands
 //! before its first instruction, with no lock of anybody.
 //!
-//! Nobody waits longer than [`PATIENCE`], and nobody waits while nothing is under way that would
+//! Nobody waits longer than [`MAX_WAIT`], and nobody waits while nothing is under way that would
 //! make room. Fork children do not wait: their memory is registered from the beginning.
 
 pub mod admit;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::agent::link::AgentHello;
 
 /// The longest that a program waits.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_WAIT: Duration = Duration::from_millis(250);
 /// What is to be free for one that comes in: what it touches before it does anything, in pages.
 const ENTRANCE: i64 = 256;
 /// While memory is short they come in one after the other, so far apart that the first is seen

@@ -25,7 +25,7 @@ use crate::identity::probe::ProbeAnswer;
 use uswap_pager::space::id::SpaceId;
 
 /// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What this file adds to [`Pager`].
 pub(crate) trait HandshakeChildPager {
@@ -41,7 +41,7 @@ impl HandshakeChildPager for Pager {
     fn greet_child(&mut self, greeting: Box<AgentHello>, since: Instant) {
         if let Some(id) = self.find_child(&greeting) {
             self.join(id, *greeting);
-        } else if since.elapsed() < PATIENCE && !self.shared.faults.hasty_greeting && greeting.is_current() {
+        } else if since.elapsed() < SEARCH_TIMEOUT && !self.shared.faults.hasty_greeting && greeting.is_current() {
             self.of_memory.late_children.push((since, greeting));
             self.retry_soon();
         } else {

@@ -26,7 +26,7 @@ use uswap_sys::procfs;
 
 const SIGKILL: i32 = 9;
 /// How long an agent may take to go.
-const PATIENCE: Duration = Duration::from_millis(200);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// An agent process, as its owner holds it.
 #[derive(Debug)]

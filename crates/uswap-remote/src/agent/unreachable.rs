@@ -17,7 +17,7 @@ use uswap_pager::context::ManagedProcess;
 use uswap_sys::procfs;
 
 /// How long a process that no agent speaks for is looked at: an agent waits ten seconds.
-const PATIENCE: Duration = Duration::from_secs(11);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(11);
 
 /// The governor's memory of who was looked at since when; `None` when there is nothing more to be
 /// expected.
@@ -34,7 +34,7 @@ impl Callers {
         self.since.retain(|pid, _| silent.contains(pid));
         for pid in silent {
             let since = self.since.entry(pid).or_insert_with(|| Some(Instant::now()));
-            if since.is_some_and(|since| since.elapsed() > PATIENCE || fetch(shared, pid)) {
+            if since.is_some_and(|since| since.elapsed() > LOOK_TIMEOUT || fetch(shared, pid)) {
                 *since = None;
             }
         }

@@ -26,6 +26,7 @@
 //! above not, since the kernel chose place and moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use uswap_core::PAGE;
 
 use uswap_sys::userfaultfd::{Event, Userfaultfd};
 
@@ -36,7 +37,6 @@ use uswap_pager::space::id::PageRange;
 const MAX_STEPS: u32 = 20_000;
 /// Borders within one range; of thousands of mappings unmapped at once the rest is not told apart.
 const MAX_EDGES: usize = 256;
-const PAGE: u64 = 4096;
 
 /// A change as far as the order depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

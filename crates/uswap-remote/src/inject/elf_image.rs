@@ -5,13 +5,13 @@
 //! segments, relative relocations, and zeros for the functions of a C library that it can do
 //! without (elf(5), System V ABI for x86-64).
 
+use uswap_core::PAGE;
 use uswap_sys::procfs::maps::Maps;
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 
 use crate::agent::image::IMAGE;
 use crate::agent::image_file::PREFIX;
 
-const PAGE: u64 = 4096;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const RELATIVE: u32 = 8;

@@ -35,7 +35,7 @@ const NOBODY: Duration = Duration::from_millis(100);
 /// How often a program whose threads all wait in calls that must not be disturbed is looked at.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long it is looked for a thread that is better to be stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHOICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a program that cannot be attached to is left alone.
 const REFUSED: Duration = Duration::from_secs(1);
 /// How long an agent that was brought may take to be known everywhere.
@@ -250,7 +250,7 @@ impl Attacher {
         if known.agents >= MAX_AGENTS {
             return;
         }
-        let patient = known.since.elapsed() > PATIENCE;
+        let patient = known.since.elapsed() > CHOICE_TIMEOUT;
         let outcome = self.attach(pid, tree, large, patient);
         let known = self.known.get_mut(&pid).expect("known");
         let (wait, why) = match outcome {

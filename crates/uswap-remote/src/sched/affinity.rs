@@ -44,7 +44,7 @@ const LOOK_EVERY: u32 = 2;
 const SLOW: f64 = 1.5;
 /// And a window that takes this much longer than another way would, eight times over, is broken
 /// off.
-const PATIENCE: Duration = Duration::from_millis(2);
+const MAX_LATE: Duration = Duration::from_millis(2);
 
 /// What is done about one faulting thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl AffinityPolicy {
                 self.confine(processor, agent);
             }
             let others = self.costs[..AffinityMode::Lowered as usize].iter().copied().fold(f64::INFINITY, f64::min);
-            let most = Duration::from_nanos((8.0 * others * f64::from(self.faults)) as u64) + PATIENCE;
+            let most = Duration::from_nanos((8.0 * others * f64::from(self.faults)) as u64) + MAX_LATE;
             if self.begun.elapsed() > most {
                 self.end_window(pid, agent);
             }

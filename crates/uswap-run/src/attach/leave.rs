@@ -12,9 +12,9 @@ use uswap_remote::detach::{BRINGING_BACK, DetachAsked, LEAVING, LETTING_GO, STAY
 use uswap_remote::{EngineContext, Message};
 
 /// How long nothing may come back before that is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long agents may take to go.
-const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const LAST_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Begins. Returns how many pages are to come back.
 ///
@@ -83,7 +83,7 @@ impl LeaveProgress {
             }
             LETTING_GO => wake(shared),
             LEAVING => {
-                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PATIENCE);
+                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PROGRESS_TIMEOUT);
                 if late {
                     shared
                         .notice("agents are slow to go; their mappings may be left behind, and hold no memory".into());
@@ -106,7 +106,7 @@ impl LeaveProgress {
             self.least = Some((away, Instant::now()));
         }
         let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
-        let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PATIENCE);
+        let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PROGRESS_TIMEOUT);
         if stuck {
             self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
         } else if let Err(error) = eligibility::check_room(away << 12, room) {

@@ -17,7 +17,7 @@ use uswap_sys::procfs;
 
 /// How long a thread is looked for that can be stopped without the program being told, and the
 /// agent's hello is waited for.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How it stands with the program.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl AttachSession {
         let refused = shared.of_memory.refused.lock().expect("refused").get(&self.pid).copied();
         match refused {
             Some(why) if why != UnmanagedReason::Busy => Err(why.to_string()),
-            why if self.since.elapsed() > PATIENCE => {
+            why if self.since.elapsed() > ATTACH_TIMEOUT => {
                 Err(why.map_or_else(|| "no agent came to life in it".to_string(), |why| why.to_string()))
             }
             _ => Ok(()),

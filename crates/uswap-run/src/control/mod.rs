@@ -36,7 +36,7 @@ use uswap_pager::io::page_query;
 use uswap_remote::EngineContext;
 
 /// A caller gets this long, all in all.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CALLER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest request in bytes.
 const LONGEST_REQUEST: usize = 4096;
 /// Longest name of a run in bytes.
@@ -120,14 +120,14 @@ impl Control {
     }
 
     fn answer(&self, stream: UnixStream, shared: &Arc<EngineContext>) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CALLER_TIMEOUT;
         let caller = peer_credentials(&stream)?.user;
         // Also of a caller that is refused: one whose request lies there unread would see an error
         // instead of the answer.
         let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
         let Some(reply) = self.reply(caller, &line, &stream, shared) else { return Ok(()) };
         // What was ordered can have taken its time.
-        let deadline = deadline.max(Instant::now() + PATIENCE / 4);
+        let deadline = deadline.max(Instant::now() + CALLER_TIMEOUT / 4);
         write_all(&stream, format!("{reply}\n").as_bytes(), deadline)
     }
 

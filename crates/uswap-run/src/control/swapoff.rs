@@ -5,7 +5,7 @@
 //! devices take; when one has found that there is more, the owners are to bring that in
 //! (`unuse.rs`), and rounds go on beside them, since room may come up anywhere. It ends when
 //! nothing lies there any more, when it is interrupted, when nothing has left the device for
-//! [`PATIENCE`], or when the programs would have to wait for what only the device could take
+//! [`PROGRESS_TIMEOUT`], or when the programs would have to wait for what only the device could take
 //! ([`STARVED`]). In all cases but the first the device is used again (unless what is left cannot
 //! be read: then it gets no more pages), and every page is where some owner knows it.
 
@@ -25,7 +25,7 @@ use uswap_remote::{EngineContext, Message};
 
 /// How long a drain goes on without progress: pages that are being written when it begins become
 /// movable in between.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long programs may wait for room with nothing left that could take their pages. The tree is
 /// ended for that after longer.
 const STARVED: Duration = Duration::from_millis(500);
@@ -162,7 +162,7 @@ fn go_in_rounds(shared: &EngineContext, job: &Swapoff, drain: &mut Drain, order:
         shared.budget.set_pool(store.pool_bytes());
         progress.note(left, &report);
         if report.round_done {
-            if progress.at.elapsed() > PATIENCE {
+            if progress.at.elapsed() > PROGRESS_TIMEOUT {
                 return Err(give_up(shared, drain, &progress, order));
             }
             std::thread::sleep(progress.end_round(shared, order));

@@ -16,7 +16,7 @@ use uswap_sys::procfs;
 /// Anonymous memory (pages: 8 MiB) from which on a program without an agent is noted.
 const WORTH_A_WORD: i64 = 2048;
 /// How long it may take to say hello.
-const PATIENCE: Duration = Duration::from_secs(1);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most programs that are remembered; those that have ended go first.
 const MAX_NOTED: usize = 256;
 
@@ -57,7 +57,8 @@ impl UnmanagedScan {
         for pid in large.keys() {
             self.since.entry(*pid).or_insert_with(Instant::now);
         }
-        let late: HashSet<u32> = self.since.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(p, _)| *p).collect();
+        let late: HashSet<u32> =
+            self.since.iter().filter(|(_, at)| at.elapsed() > HANDSHAKE_TIMEOUT).map(|(p, _)| *p).collect();
         let mut noted = RunShared::of(shared).unmanaged.lock().expect("unmanaged");
         for known in noted.iter_mut().filter(|known| known.running) {
             known.running = late.contains(&known.pid);

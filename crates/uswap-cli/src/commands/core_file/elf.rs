@@ -2,8 +2,8 @@
 //! of memory, each at a multiple of a page.
 
 use super::mappings::CoreMapping;
+use uswap_core::PAGE;
 
-const PAGE: u64 = 4096;
 const HEADER: u64 = 64;
 const PROGRAM_HEADER: u64 = 56;
 const SECTION_HEADER: u64 = 64;

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::IsTerminal;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+use uswap_core::PAGE;
 
 use uswap_core::util::size::human;
 use uswap_run::page_answer::{Answered, Named};
@@ -19,11 +20,10 @@ use super::mappings::{Content, CoreMapping};
 use super::source::Source;
 use super::{CoreFailure, look_for_interrupt, refused};
 
-const PAGE: u64 = 4096;
 /// Read at a time.
 const PIECE: u64 = 2 << 20;
 /// How long a page may be on its way, or an address space changing.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 /// Between two lines about how far it is.
 const TELLING: Duration = Duration::from_millis(200);
@@ -210,13 +210,13 @@ impl<'a> Copier<'a> {
     fn ask_range(&mut self, piece: &MemoryPiece, start: u64, end: u64) -> Result<(), CoreFailure> {
         self.moving.clear();
         let mut next = start;
-        let mut deadline = Instant::now() + PATIENCE;
+        let mut deadline = Instant::now() + SETTLE_TIMEOUT;
         while next < end {
             let header = self.source.ask(next, end).map_err(refused)?;
             match header.state {
                 Answered::Done => {
                     self.take(piece)?;
-                    deadline = Instant::now() + PATIENCE;
+                    deadline = Instant::now() + SETTLE_TIMEOUT;
                     next = header.next;
                 }
                 // No run looks after it, so nothing is evicted.
@@ -259,7 +259,7 @@ impl<'a> Copier<'a> {
     /// A page is on its way: it is looked for where it may be until it is found.
     fn settle(&mut self, piece: &MemoryPiece, page: u64) -> Result<(), CoreFailure> {
         let piece = MemoryPiece { start: page, end: page + PAGE, ..*piece };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
             look_for_interrupt()?;
             self.begin(&piece);

@@ -2,6 +2,7 @@
 //! its files, and the registers of each thread.
 
 use std::os::unix::ffi::OsStrExt;
+use uswap_core::PAGE;
 
 use super::mappings::CoreMapping;
 use super::threads::{StoppedThreads, Thread};
@@ -17,7 +18,6 @@ const NAME: usize = 16;
 const ARGUMENTS: usize = 80;
 /// Clock ticks in a second, as /proc counts.
 const TICKS: u64 = 100;
-const PAGE: u64 = 4096;
 
 /// All notes.
 ///

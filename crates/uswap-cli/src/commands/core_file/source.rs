@@ -11,8 +11,8 @@ use uswap_run::page_answer::{AnswerHeader, Named, PageQuestion};
 use crate::client::{self, RunningRun};
 
 /// The run answers each question in this time: it may have to read a slow device.
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAGE: usize = 4096;
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const PAGE: usize = uswap_core::PAGE_SIZE;
 
 /// A connection to the run of a process.
 pub struct Source {
@@ -34,7 +34,8 @@ impl Source {
         }
         let request = |engine: u32| Ok(Request::Pages { pid: number_there(engine, pid)? });
         let stream = client::converse(run, request)?;
-        let bounded = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let bounded =
+            stream.set_read_timeout(Some(ANSWER_TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(ANSWER_TIMEOUT)));
         bounded.map_err(|error| error.to_string())?;
         Ok(Self { stream, named: Vec::new(), bytes: Vec::new() })
     }

@@ -8,7 +8,7 @@ use uswap_sys::process::trace::{Stop, Tracee};
 
 /// How long threads may take to stop: one that waits in the kernel for a page is woken for it, one
 /// that waits for a disk is not.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A thread that is stopped.
 pub struct Thread {
@@ -30,7 +30,7 @@ impl StoppedThreads {
     /// For the user: they may not be stopped, or do not stop in time. All go on then.
     pub fn all_of(pid: u32) -> Result<Self, String> {
         let mut stopped = Self { threads: Vec::new() };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         loop {
             let begun = stopped.begin(pid)?;
             if begun.is_empty() {

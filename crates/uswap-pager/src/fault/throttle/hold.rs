@@ -54,9 +54,9 @@ impl<M: AddressSpace> Pager<M> {
         }
         if !self.shared.readers.is_far() {
             let budget = &self.shared.budget;
-            return waited > if budget.usage() < budget.limit() { PATIENCE } else { LAST_PATIENCE };
+            return waited > if budget.usage() < budget.limit() { MAX_WAIT_FOR_ROOM } else { LAST_MAX_WAIT_FOR_ROOM };
         }
-        waited > PATIENCE_FAR || (waited > HELD && space.waiting.throttle.is_system::<M>(address))
+        waited > MAX_WAIT_FOR_ROOM_FAR || (waited > HELD && space.waiting.throttle.is_system::<M>(address))
     }
 }
 

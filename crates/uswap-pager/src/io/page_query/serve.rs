@@ -96,7 +96,7 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
         let (reply, answers) = sync_channel(1);
         let query = PageQuery { space, pid, question, answer, reply };
         self.shared.mailboxes[owner].post(Message::Pages(Box::new(query)));
-        answers.recv_timeout(PATIENCE).map_err(|_| io::ErrorKind::TimedOut.into())
+        answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| io::ErrorKind::TimedOut.into())
     }
 
     /// Owner, space and process of the memory: that of a child of vfork is its parent's.

@@ -28,7 +28,8 @@ impl<M: AddressSpace> Pager<M> {
             }
             space.returning.moved = Some(Instant::now());
         }
-        if space.returning.pages.is_empty() || space.returning.moved.is_none_or(|at| at.elapsed() > PATIENCE) {
+        if space.returning.pages.is_empty() || space.returning.moved.is_none_or(|at| at.elapsed() > MAX_WAIT_FOR_MEMORY)
+        {
             space.returning.pages = Vec::new();
         } else {
             self.retry_soon();

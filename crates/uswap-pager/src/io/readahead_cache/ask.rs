@@ -111,7 +111,7 @@ impl<M: AddressSpace> Pager<M> {
     /// Drops what waited for its fault for too long: the stream has turned elsewhere.
     pub fn drop_untouched(&mut self, space: &mut Space<M>) {
         let before = space.readahead.cache.reads.len();
-        while space.readahead.cache.reads.first().is_some_and(|(_, since)| since.elapsed() > PATIENCE) {
+        while space.readahead.cache.reads.first().is_some_and(|(_, since)| since.elapsed() > MAX_AGE) {
             let (read, _) = space.readahead.cache.reads.remove(0);
             space.readahead.streams.missed(read.buffer.pages[0].address);
             self.shared.counters.swap_ra_miss.add(1);

@@ -27,7 +27,7 @@ impl AdmissionPager for Pager {
 
     fn open_lobby(&mut self) {
         while let Some((since, greeting)) = self.of_memory.lobby.waiting.pop_front() {
-            if since.elapsed() < PATIENCE && !self.may_enter() {
+            if since.elapsed() < MAX_WAIT && !self.may_enter() {
                 self.of_memory.lobby.waiting.push_front((since, greeting));
                 return self.retry_soon();
             }

@@ -29,7 +29,7 @@ impl ProcessesPager for Pager {
     }
 
     fn see_off(&self, space: &Space) {
-        if space.memory.agent_state.dismissed.is_some_and(|at| at.elapsed() > PATIENCE)
+        if space.memory.agent_state.dismissed.is_some_and(|at| at.elapsed() > EXIT_TIMEOUT)
             && let Some(process) = space.memory.agent.as_ref().and_then(|agent| agent.process.as_ref())
         {
             process.kill();
