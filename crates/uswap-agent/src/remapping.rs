@@ -5,8 +5,8 @@
 //! three until the engine has registered the rest of it: microseconds later, or milliseconds where
 //! the range had a hole that was filled meanwhile. mremap(2) refuses a range of several mappings
 //! with EFAULT. That answer is taken up again for a moment where the whole range is mapped, which
-//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare system
-//! call sees the kernel's answer.
+//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare
+//! system call sees the kernel's answer.
 //!
 //! With `MREMAP_FIXED` or `MREMAP_DONTUNMAP` the answer is never taken up again: Linux 6.17 and
 //! later move such a range mapping by mapping and may have moved the first ones before they refuse.

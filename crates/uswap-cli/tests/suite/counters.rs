@@ -43,7 +43,8 @@ fn pages_that_are_written_back_are_counted() {
         assert!(outcome.stat(name) > 1000, "{name}: {}", outcome.account());
     }
     assert!(outcome.stat("pswpout") >= outcome.stat("zswpwb"), "{}", outcome.account());
-    // Pages that came ahead of their first touch are zeros when a busy machine has them evicted before it.
+    // Pages that came ahead of their first touch are zeros when a busy machine has them evicted
+    // before it.
     assert!(outcome.stat("swpout_zero") <= 256, "{}", outcome.account());
     assert_eq!(outcome.stat("reject_compress_poor"), 0, "{}", outcome.account());
 }

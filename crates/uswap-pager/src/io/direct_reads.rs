@@ -8,10 +8,10 @@
 //!
 //! A queue has no patience of its own and tries nothing twice ([`uswap_device::ReadQueue`]).
 //! Whatever goes wrong with a read, an error, wrong bytes, a page that moved meanwhile, a server
-//! that does not answer for [`MAX_SILENCE`], hands it on to the readers, with its buffer: there errors
-//! are judged, connections made anew, other copies asked. So each rule about failing devices stands
-//! in one place. A queue is made by a reader, since that can wait, at the first read of a device,
-//! and after it broke with growing pauses.
+//! that does not answer for [`MAX_SILENCE`], hands it on to the readers, with its buffer: there
+//! errors are judged, connections made anew, other copies asked. So each rule about failing devices
+//! stands in one place. A queue is made by a reader, since that can wait, at the first read of a
+//! device, and after it broke with growing pauses.
 
 pub mod ask;
 

@@ -5,9 +5,9 @@
 //! devices take; when one has found that there is more, the owners are to bring that in
 //! (`unuse.rs`), and rounds go on beside them, since room may come up anywhere. It ends when
 //! nothing lies there any more, when it is interrupted, when nothing has left the device for
-//! [`PROGRESS_TIMEOUT`], or when the programs would have to wait for what only the device could take
-//! ([`STARVED`]). In all cases but the first the device is used again (unless what is left cannot
-//! be read: then it gets no more pages), and every page is where some owner knows it.
+//! [`PROGRESS_TIMEOUT`], or when the programs would have to wait for what only the device could
+//! take ([`STARVED`]). In all cases but the first the device is used again (unless what is left
+//! cannot be read: then it gets no more pages), and every page is where some owner knows it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
