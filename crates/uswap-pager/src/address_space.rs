@@ -128,7 +128,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Whether both processes use the same memory.
     fn share_memory(one: u32, other: u32) -> bool;
 
-    // --- The owner of the memory -------------------------------------------------------------------------------------
+    // --- Identity ----------------------------------------------------------------------------------------------------
 
     /// The name of the memory in messages: "python3 (process 4711)".
     fn label(&self) -> String;
