@@ -313,8 +313,8 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Cancels run `run` of the tray: it is not executed, unless it has begun.
     fn cancel(&self, tray: u32, run: u32);
 
-    /// Counts whether all runs of a tray were refused. Returns `true` when so many trays in a row
-    /// were refused that nothing is ordered for a while.
+    /// Counts whether all runs of a tray were refused. Returns `true` when enough trays in a row
+    /// were refused for nothing to be ordered for a while.
     fn count_refusal(&mut self, refused: bool, now: Instant) -> bool;
 
     /// Whether the program may have replaced pages that look managed, so that a refusal does not

@@ -274,7 +274,7 @@ impl Budget {
         (self.high() - self.usage()).max(0)
     }
 
-    /// Whether there is so much free memory that newly installed pages displace no others.
+    /// Whether free memory is plentiful, so that newly installed pages displace no others.
     pub fn is_ample(&self) -> bool {
         self.has_room(AMPLE + self.marks().reserve())
     }

@@ -83,7 +83,7 @@ impl<M: AddressSpace> Pager<M> {
         fits && self.shared.budget.free() >= pages
     }
 
-    /// Whether there is so much free memory that pages installed in the space now displace no
+    /// Whether free memory is plentiful, so that pages installed in the space now displace no
     /// others.
     pub fn is_ample(&self, space: &Space<M>) -> bool {
         self.shared.budget.is_ample() && self.groups_have_room(space, AMPLE)

@@ -496,9 +496,9 @@ impl Quads {
     }
 }
 
-/// Number of pages that are to lie staged; at most a part of the pages of a small space, so that
-/// others are left to be staged. A process that waits for its turn touches no pages, so none are
-/// tested; and not every policy tests the age of pages.
+/// Number of pages that are to lie staged; at most a quarter of the resident pages, so that others
+/// are left to be staged. A process that waits for its turn touches no pages, so none are tested;
+/// and not every policy tests the age of pages.
 fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() {
         return 0;

@@ -66,7 +66,7 @@ impl<M: AddressSpace> Pager<M> {
             let Some(mut buffer) = self.lend_buffer(space, address, wanted, Need::Ahead) else { break };
             // Small reads lead to more small reads: while enough pages are under way, the pager
             // waits for a large buffer. The read of the fault itself does not count as enough: it
-            // takes so much of a small reserve that there would never be a lead.
+            // takes such a large part of a small reserve that there would never be a lead.
             if buffer.capacity() < wanted as usize && lead.ahead > PER_READ {
                 break;
             }
