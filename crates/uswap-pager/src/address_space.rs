@@ -90,7 +90,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// The reader of staged pages for other threads.
     type Reader: StagedReader;
 
-    // --- The pager thread --------------------------------------------------------------------------------------------
+    // --- The pager thread -------------------------------------------------------------------------------------------
 
     /// Makes the state that a pager keeps; called before its thread begins.
     fn per_owner(mailbox: &Arc<Mailbox<Self>>) -> Self::PerOwner;
@@ -128,7 +128,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Whether both processes use the same memory.
     fn share_memory(one: u32, other: u32) -> bool;
 
-    // --- Identity ----------------------------------------------------------------------------------------------------
+    // --- Identity ---------------------------------------------------------------------------------------------------
 
     /// The name of the memory in messages: "python3 (process 4711)".
     fn label(&self) -> String;
@@ -245,7 +245,7 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Serves a fault on a page of the mechanism.
     fn serve_own(pager: &mut Pager<Self>, space: &mut Space<Self>, address: u64) -> Served;
 
-    // --- Contents ----------------------------------------------------------------------------------------------------
+    // --- Contents ---------------------------------------------------------------------------------------------------
 
     /// Whether the page is present; `None`: unknown.
     fn is_present(&self, address: u64) -> Option<bool>;

@@ -50,7 +50,7 @@ pub struct Pager<M: AddressSpace> {
     /// Reads that this pager asks devices for itself.
     pub queues: DirectReads,
     next_space: SpaceId,
-    /// When something is to be tried again.
+    /// When the next round of retries is due.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
     /// When results of orders were last looked for.

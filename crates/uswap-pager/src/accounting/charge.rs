@@ -2,9 +2,9 @@
 //! that holds it, and both must have room.
 //!
 //! A space charges the account of its process. A fork child whose process is not known yet charges
-//! its parent's, which is in the same group; the next measurement of both puts right what each
-//! holds. Pages on the way from order to drop are counted by the space too, so that they can change
-//! the account with it.
+//! the account of its parent, which is in the same group; the next measurement of both corrects the
+//! two accounts. The space also counts its pages that are being evicted, so that they can move to
+//! another account with it.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;

@@ -212,7 +212,7 @@ impl Trays {
         self.trays.iter().filter(|tray| tray.phase != Phase::Free).map(|tray| u64::from(tray.filled.count_ones())).sum()
     }
 
-    /// Pages that were chosen to go and are neither stored nor back.
+    /// Pages that were chosen for eviction and are neither stored nor back.
     pub fn leaving_pages(&self) -> u64 {
         let leaving = |tray: &&StagingBatch| matches!(tray.phase, Phase::Filling | Phase::Staged | Phase::Storing);
         self.trays.iter().filter(leaving).map(|tray| u64::from(tray.live.count_ones())).sum()

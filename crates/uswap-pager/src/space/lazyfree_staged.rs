@@ -5,9 +5,9 @@
 //! time, and the pager cannot see that it was freed: it may have been before the memory was
 //! managed, or between the reading of the event and the act that it announced. MOVE leaves a clean
 //! page clean. So agents write to all pages that they have moved (`make_dirty`), and a page that
-//! was written to can only be lost. Until it is written to, a page is marked *clean* in its tray,
-//! and stays so if the agent finds it gone: a clean page that is in neither half of its slot is
-//! zeros. In a fork child, and when the agent ends, clean pages remain marked.
+//! was written to can only be lost. Until its agent has written to it, a page is marked *clean* in
+//! its tray, and stays so if the agent finds it gone: a clean page that is in neither half of its
+//! slot is zeros. In a fork child, and when the agent ends, clean pages remain marked.
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::page::word::PageState;
