@@ -1,5 +1,5 @@
-//! Load control in the engine: the figures that the policy (`load_control.rs` of the core) sees,
-//! and how a process is held.
+//! Load control in the engine: the figures that the policy (`load_control/mod.rs` of the core)
+//! sees, and how a process is held.
 //!
 //! The controller's thread looks at all processes every few milliseconds while load control is on,
 //! and 20 times a second otherwise: at counters that the pagers keep and at the processor time of
