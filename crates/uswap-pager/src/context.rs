@@ -1,5 +1,5 @@
-//! What the threads of the engine share: the store, the budget, the counters, and the mailboxes of
-//! the owners.
+//! The state that the threads of the engine share: the store, the budget, the counters, and the
+//! mailboxes of the pagers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -25,9 +25,9 @@ use crate::reclaim::cow_copies::Copied;
 use crate::space::fork_family::ForkFamilySeen;
 use crate::space::id::SpaceId;
 
-/// Known to every thread.
+/// The state that all threads of the engine share.
 pub struct EngineContext<M: AddressSpace> {
-    /// The two tiers.
+    /// The store: pool and devices.
     pub store: Store,
     /// The budget.
     pub budget: Budget,
@@ -39,99 +39,99 @@ pub struct EngineContext<M: AddressSpace> {
     pub counters: Counters,
     /// Fault latencies by tier.
     pub latencies: Latencies,
-    /// The hash of this run.
+    /// The keyed hash of this run.
     pub hasher: PageHasher,
     /// Delays and refusals for tests.
     pub faults: FaultPoints,
-    /// The owners' mailboxes, by owner number.
+    /// The mailboxes of the pagers, by the pager's number.
     pub mailboxes: Vec<Arc<Mailbox<M>>>,
     /// The threads that read devices.
     pub readers: Readers,
-    /// What the threads share of the kind of memory that is managed.
+    /// State that the threads share for the kind of memory that is managed.
     pub of_memory: M::Shared,
-    /// Who asks for pages.
+    /// The callers that query pages.
     pub page_callers: PageCallers,
-    /// Wakes the engine's main thread.
+    /// Wakes the main thread of the engine.
     pub main_bell: EventFd,
-    /// Where pages of forked processes went, by hash.
+    /// The objects in which pages of forked processes were stored, by hash.
     pub twins: crate::reclaim::fork_dedup::ForkDedup,
-    /// The pool's share of the budget, as it was asked for and as it is.
+    /// The pool's share of the budget, as it was set and as it is.
     pub pool_share: crate::accounting::pool_size::ShareTold,
-    /// Resident memory of managed processes by pid, for the governor: pages the owner believes
-    /// resident.
+    /// The managed processes by pid, with the pages that the pagers believe resident; for the
+    /// governor.
     pub managed: Managed,
-    /// What workers that store trays have to do.
+    /// The jobs of the workers that store trays.
     pub storing: StoreQueue<M>,
-    /// What each pager tells of its spaces.
+    /// Gauges that each pager publishes.
     pub gauges: PagerGauges,
-    /// What the user is told.
+    /// Messages for the user.
     pub said: Said,
-    /// What is touched, if the run is recorded.
+    /// The recorder of touches, if the run is recorded.
     pub recorder: Option<crate::record::Recorder>,
 }
 
-/// What workers that store trays have to do.
+/// The jobs of the workers that store trays.
 pub struct StoreQueue<M: AddressSpace> {
     /// Jobs for the workers that store trays.
     pub jobs: Jobs<EvictJob<M>>,
-    /// Lists of pages for them.
+    /// Lists of pages for the jobs.
     pub lists: Reserve<TrayList>,
 }
 
-/// What each pager tells of its spaces.
+/// Gauges that each pager publishes.
 pub struct PagerGauges {
-    /// Pages that each owner could reclaim, as of its last look.
+    /// For each pager: pages that it could reclaim when it last looked.
     pub manageable: Vec<std::sync::atomic::AtomicI64>,
-    /// By owner: memory is short, and it has no evictions under way.
+    /// For each pager: whether memory is short and the pager has no evictions under way.
     pub idle: Vec<std::sync::atomic::AtomicBool>,
-    /// Pages in all spaces that are evicted and nothing but zeros: the sum of what the spaces
-    /// count.
+    /// Evicted pages that hold nothing but zeros, in all spaces: the sum of the counts of the
+    /// spaces.
     pub zero_pages: crate::counters::Gauge,
 }
 
-/// What the user is told.
+/// Messages for the user.
 pub struct Said {
-    /// Why the tree must end, said once.
+    /// The reason why the process tree must end, told once.
     pub verdict: Mutex<Option<Verdict>>,
-    /// What the user should know, in the order it happened.
+    /// Notices for the user, in the order in which they were made.
     pub notices: Mutex<Vec<Notice>>,
 }
 
-/// What an owner tells of a managed process.
+/// Data about a managed process that its pager publishes.
 #[derive(Clone, Debug, Default)]
 pub struct ManagedProcess {
     /// Command name.
     pub name: String,
-    /// A thread by whose id its memory can be measured.
+    /// A thread through whose id the memory can be measured.
     pub reader: u32,
-    /// Space.
+    /// The number of its space.
     pub space: SpaceId,
-    /// Owner's number.
+    /// The number of its pager.
     pub owner: usize,
-    /// An agent speaks for it.
+    /// Whether an agent is connected for it.
     pub agent: bool,
-    /// The agent is a process of its own, whose number is `reader`.
+    /// Whether the agent is a process of its own, with the number `reader`.
     pub apart: bool,
-    /// Its memory is registered.
+    /// Whether its memory is registered.
     pub active: bool,
     /// Pages believed resident, as of the last sweep.
     pub resident: u64,
-    /// Pages staged.
+    /// Staged pages.
     pub staged: u64,
-    /// Pages stored.
+    /// Stored pages.
     pub stored: u64,
-    /// Entries on the lists, trays being filled, faults waiting.
+    /// Number of entries on the lists, of trays being filled, and of faults that wait.
     pub queues: [usize; 3],
-    /// Pages set aside: those that could not be moved when they were tried last, those that
-    /// relatives share.
+    /// Pages set aside: those that could not be moved at the last attempt, and those that are
+    /// shared with relatives by fork.
     pub set_aside: [usize; 2],
-    /// It was forked from a managed process: pages may be shared.
+    /// Whether it was forked from a managed process, so that pages may be shared.
     pub forked: bool,
     /// How often its pages were installed or dropped.
     pub moves: Moves,
     /// Pages that its writes may have copied since it was forked, or a child from it.
     pub copied: Copied,
-    /// Whom it may share pages with.
+    /// The processes that it may share pages with.
     pub kin: ForkFamilySeen,
 }
 
@@ -142,24 +142,24 @@ impl ManagedProcess {
     }
 }
 
-/// The managed processes, by pid. Who reads them takes all as they are ([`Managed::all`]), which
-/// costs nothing; who changes them while somebody still reads copies them.
+/// The managed processes, by pid. A reader takes them all as they are ([`Managed::all`]), which
+/// costs nothing; a change copies them while a reader still holds them.
 #[derive(Debug, Default)]
 pub struct Managed(Mutex<Arc<BTreeMap<u32, ManagedProcess>>>);
 
 impl Managed {
-    /// All.
+    /// All managed processes.
     pub fn all(&self) -> Arc<BTreeMap<u32, ManagedProcess>> {
         self.0.lock().expect("managed").clone()
     }
 
-    /// Notes a process.
+    /// Adds a process, or replaces it.
     pub fn insert(&self, pid: u32, process: ManagedProcess) {
         let mut all = self.0.lock().expect("managed");
         during(Growth::AddressSpaces, || Arc::make_mut(&mut all).insert(pid, process));
     }
 
-    /// Forgets the process, if it still is the one of this space of this owner.
+    /// Removes the process, if it still is the one of this space of this pager.
     pub fn remove(&self, pid: u32, space: SpaceId, owner: usize) {
         let mut all = self.0.lock().expect("managed");
         if all.get(&pid).is_some_and(|known| known.space == space && known.owner == owner) {
@@ -168,64 +168,63 @@ impl Managed {
     }
 }
 
-/// A line for the user.
+/// A message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The line.
+    /// The text, one line.
     pub text: String,
-    /// Data is lost or in danger: said with `-q` too.
+    /// Whether data is lost or in danger: such a message is printed with `-q` too.
     pub grave: bool,
 }
 
-/// Why the tree is ended by us.
+/// The reason why the engine ends the process tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Pool and devices are full and no page can be freed.
     Exhausted(String),
-    /// Something that must not happen; going on could give wrong bytes.
+    /// An internal error; going on could give programs wrong bytes.
     Broken(String),
 }
 
 impl<M: AddressSpace> EngineContext<M> {
-    /// A page was touched that was not mapped.
+    /// Records that a page was touched that was not mapped.
     pub fn touched(&self, space: SpaceId, address: u64) {
         if let Some(recorder) = &self.recorder {
             recorder.touch(space, address);
         }
     }
 
-    /// How long nobody need look after memory: until as much as can grow might bring it near a
-    /// limit.
+    /// How long memory need not be measured: until the fastest growth could bring it near a limit.
     pub fn quiet(&self) -> std::time::Duration {
         let quiet = self.budget.poll_interval();
         if self.groups.in_use() { quiet.min(self.groups.poll_interval()) } else { quiet }
     }
 
-    /// Every how many rounds who is still need be measured: each time where groups are, which have
-    /// limits of their own.
+    /// Number of rounds after which a process that does not change must also be measured: each
+    /// round where there are groups, since these have limits of their own.
     pub fn patience(&self) -> u32 {
         if self.groups.in_use() { 1 } else { self.budget.patience() }
     }
 
-    /// Ends the tree with a reason; the first one counts.
+    /// Ends the process tree for a reason; only the first reason counts.
     pub fn condemn(&self, verdict: Verdict) {
         self.said.verdict.lock().expect("verdict").get_or_insert(verdict);
         self.main_bell.ring();
     }
 
-    /// A job will not be done: its kept copies are given back.
+    /// Gives back the kept copies of a job that is not done.
     pub fn release_kept(&self, job: &EvictJob<M>) {
         for kept in job.pages.pages.iter().filter_map(|page| page.kept) {
             self.store.release_cached(kept);
         }
     }
 
-    /// Tells the user something, unless the run is quiet.
+    /// Sends a message to the user, unless the run is quiet.
     pub fn notice(&self, text: String) {
         self.tell(Notice { text, grave: false });
     }
 
-    /// Tells the user, a quiet run's too, that data is lost or in danger.
+    /// Sends the user the message, in a quiet run too, that data is lost or in danger.
     pub fn alarm(&self, text: String) {
         self.tell(Notice { text, grave: true });
     }
@@ -236,17 +235,17 @@ impl<M: AddressSpace> EngineContext<M> {
     }
 }
 
-/// Messages that a mailbox has room for from the start: more than all reads and trays that can be
-/// under way.
+/// Messages that a mailbox has room for from the start: more than all the reads and trays that can
+/// be under way.
 const ROOM: usize = 1024;
 
-/// Where an owner gets its messages.
+/// The mailbox of a pager.
 #[derive(Debug)]
 pub struct Mailbox<M: AddressSpace> {
     queue: RankedMutex<VecDeque<Message<M>>>,
-    /// Wakes the owner; agents ring it too when they complete an order.
+    /// Wakes the pager thread; agents also ring it when they complete an order.
     pub bell: EventFd,
-    /// Of the owner's thread.
+    /// The scheduling class of the pager thread.
     pub lowered: Arc<IdlePriority>,
 }
 
@@ -263,7 +262,7 @@ impl<M: AddressSpace> Mailbox<M> {
         })
     }
 
-    /// Puts a message in and wakes the owner.
+    /// Puts a message in and wakes the pager thread.
     pub fn post(&self, message: Message<M>) {
         self.lowered.raise();
         let mut queue = self.queue.lock();
@@ -281,10 +280,10 @@ impl<M: AddressSpace> Mailbox<M> {
     }
 }
 
-/// What an owner is told.
+/// A message to a pager.
 #[derive(Debug)]
 pub enum Message<M: AddressSpace> {
-    /// From whoever looks after this kind of memory.
+    /// A message for this kind of memory.
     OfMemory(M::Message),
     /// A worker has stored a tray.
     Evicted(EvictDone),
@@ -292,58 +291,58 @@ pub enum Message<M: AddressSpace> {
     Read(Read),
     /// A queue of reads from a device was made, or could not be.
     Queue {
-        /// Its number.
+        /// The number of the device.
         device: u8,
-        /// The queue.
+        /// The queue; `None`: it could not be made.
         queue: Option<Box<dyn ReadQueue>>,
     },
-    /// A device has gone.
+    /// A device was removed.
     DeviceGone(u8),
-    /// A device is being emptied, and what it holds may have to be brought in.
+    /// A device is being emptied, and its pages may have to be brought in.
     BringIn(Arc<BringIn>),
-    /// A fault that was put aside may not wait: its thread is in a system call.
+    /// A fault that was put aside must not wait: its thread is in a system call.
     ServeAtOnce {
-        /// Whose.
+        /// The space of the fault.
         space: SpaceId,
-        /// Its page.
+        /// The page of the fault.
         address: u64,
     },
-    /// Somebody asks what pages hold.
+    /// A caller queries the contents of pages.
     Pages(Box<PageQuery>),
-    /// Look at the budget, and at who is held.
+    /// The pager is to look at the budget and at the processes that are held.
     Balance,
     /// The run is over.
     Stop,
 }
 
-/// A tray to be stored.
+/// A job: a tray to be stored.
 #[derive(Debug)]
 pub struct EvictJob<M: AddressSpace> {
-    /// Whose.
+    /// The space of the tray.
     pub space: SpaceId,
-    /// Owner to be told.
+    /// The number of the pager that gets the answer.
     pub owner: usize,
     /// Tray number.
     pub tray: u32,
     /// The tray's generation.
     pub generation: u32,
-    /// Reads its pages.
+    /// The reader of its pages.
     pub reader: M::Reader,
-    /// Relatives by fork may have the same pages.
+    /// Whether relatives by fork may have the same pages.
     pub forked: bool,
     /// Its pages.
     pub pages: Lease<TrayList>,
 }
 
-/// The pages of a tray on their way to a worker, and back with what became of them.
+/// The pages of a tray, on their way to a worker, and back with their outcome.
 #[derive(Debug)]
 pub struct TrayList {
-    /// At most a tray.
+    /// The pages, at most those of a tray.
     pub pages: Vec<EvictPage>,
 }
 
 impl TrayList {
-    /// So many lists, each with room for a tray.
+    /// Makes this many lists, each with room for a tray.
     pub fn reserve(lists: usize) -> Reserve<Self> {
         let list = || Self { pages: Vec::with_capacity(uswap_abi::layout::TRAY_PAGES as usize) };
         Reserve::new(vec![(1, std::iter::repeat_with(list).take(lists).collect())])
@@ -355,36 +354,36 @@ impl TrayList {
 pub struct EvictPage {
     /// Slot in the tray.
     pub slot: u32,
-    /// Where it lies in the process.
+    /// Address of the staged page in the process.
     pub address: u64,
-    /// Copy that may still be true.
+    /// A kept copy in the store that may still be equal.
     pub kept: Option<ObjectId>,
-    /// Once the tray was looked at.
+    /// The outcome, once the worker has handled the tray.
     pub fate: Stored,
 }
 
-/// What became of a page.
+/// The outcome of storing a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// Only zeros.
+    /// The page holds only zeros.
     Zero,
-    /// In the store.
+    /// The page is in the store.
     Object(ObjectId),
     /// The store is full: the page stays where it is. Its kept copy is gone.
     Full,
-    /// It could not be read.
+    /// The page could not be read.
     Unreadable,
 }
 
 /// The answer to an [`EvictJob`].
 #[derive(Debug)]
 pub struct EvictDone {
-    /// Whose.
+    /// The space of the tray.
     pub space: SpaceId,
     /// Tray number.
     pub tray: u32,
     /// The tray's generation.
     pub generation: u32,
-    /// What became of each page.
+    /// The outcome for each page.
     pub pages: Lease<TrayList>,
 }

@@ -1,5 +1,5 @@
-//! Counters of one run, by the kernel's names where the kernel has one. The comment says exactly
-//! when each grows.
+//! Counters of one run, by the kernel's names where the kernel has one. The comment of each counter
+//! says exactly when it grows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,17 +25,17 @@ macro_rules! counters {
     };
 }
 
-/// What rises and falls.
+/// A value that rises and falls.
 #[derive(Default, Debug)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// Rises.
+    /// Adds to the value.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// Falls.
+    /// Subtracts from the value.
     pub fn sub(&self, n: u64) {
         self.0.fetch_sub(n, Relaxed);
     }

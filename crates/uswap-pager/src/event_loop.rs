@@ -1,8 +1,9 @@
-//! The owner: one thread that owns the userfaultfds and the page tables of its spaces.
+//! The pager: one thread that owns the userfaultfds and the page tables of its spaces.
 //!
-//! It alone reads the events and issues the installing ioctls of a space, so nothing it has decided
-//! can be overtaken by an event that somebody else read. It waits on nobody: what blocks (device
-//! reads, reading trays, compressing) is done by others, who answer into its mailbox.
+//! Only this thread reads the events of a space and issues the ioctls that install pages, so
+//! nothing that it has decided can be overtaken by an event that another thread read. It never
+//! blocks: work that blocks (reading devices, reading trays, compressing) is done by other threads,
+//! which answer into its mailbox.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,41 +27,41 @@ use crate::load_control::LoadRecord;
 use crate::space::Space;
 use crate::space::id::SpaceId;
 
-/// Most pages in one installation.
+/// Maximum number of pages in one installation.
 pub const MAX_INSTALL: usize = 64;
 
-/// State of one owner thread.
+/// State of one pager thread.
 pub struct Pager<M: AddressSpace> {
-    /// Its number.
+    /// The number of this pager.
     pub number: usize,
-    /// What all threads share.
+    /// The state that all threads share.
     pub shared: Arc<EngineContext<M>>,
-    /// Its spaces.
+    /// The spaces that this pager owns.
     pub spaces: HashMap<SpaceId, Box<Space<M>>>,
-    /// Pages on their way in.
+    /// Buffer for pages that are being installed.
     pub buffer: AlignedBuf,
-    /// Zeros.
+    /// A buffer of zeros.
     pub zeros: AlignedBuf,
-    /// Kept for their room: faults just read.
+    /// Faults that were just read; kept to reuse its memory.
     pub faults: Vec<Fault>,
     mailbox: Arc<Mailbox<M>>,
-    /// What it waits for.
+    /// The event sources that the thread waits for.
     pub poller: Poller,
-    /// Reads that it asks devices for itself.
+    /// Reads that this pager asks devices for itself.
     pub queues: DirectReads,
     next_space: SpaceId,
-    /// When something is to be tried again.
+    /// When the next round of retries is due.
     pub retry_at: Option<Instant>,
     last_sweep: Instant,
-    /// When results of orders were looked for last.
+    /// When results of orders were last looked for.
     absorbed: Instant,
-    /// What it keeps for this kind of memory.
+    /// State for this kind of memory.
     pub of_memory: M::PerOwner,
-    /// Kept for their room.
+    /// Lists of ids; kept to reuse their memory.
     spare_ids: Vec<Vec<SpaceId>>,
-    /// When load control was told of the spaces last.
+    /// When the spaces were last reported to load control.
     pub told_load: Instant,
-    /// What a swapoff has it bring in.
+    /// This pager's part of a swapoff.
     pub bringing: Bringing,
     /// How reclaim is shared out over its spaces.
     pub balance: BalanceState,
@@ -69,30 +70,30 @@ pub struct Pager<M: AddressSpace> {
 /// A fault message.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// Its page.
+    /// The page.
     pub address: u64,
-    /// The access was a write.
+    /// Whether the access was a write.
     pub write: bool,
-    /// The page is there, and was write-protected.
+    /// Whether the page is present, but write-protected.
     pub protected: bool,
-    /// Who waits, as its pid namespace counts.
+    /// The thread that faulted, by its number in its own pid namespace.
     pub thread: u32,
 }
 
 const BELL: u64 = 0;
-/// Among more than a few spaces reclaim is shared out so rarely that it takes one part in so many
-/// of the time, while memory is not urgently short.
+/// While memory is not urgently short, sharing reclaim out over more than `FEW` spaces takes at
+/// most one part in `BALANCE_COST` of the time.
 const BALANCE_COST: u32 = 5;
 const FEW: usize = 8;
 
-/// What the poller tells of a source of a space: 1, its faults and changes; 2 and 3 are its
-/// memory's own.
+/// The token by which the poller reports an event source of a space: 1 is its faults and changes; 2
+/// and 3 belong to its memory.
 pub fn token(space: SpaceId, source: u64) -> u64 {
     u64::from(space) << 2 | source
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// An owner without spaces.
+    /// A pager without spaces.
     ///
     /// # Errors
     /// EMFILE.
@@ -128,7 +129,7 @@ impl<M: AddressSpace> Pager<M> {
         })
     }
 
-    /// Serves until told to stop.
+    /// Serves events until it is told to stop.
     pub fn run(&mut self) {
         M::begin(self);
         let mut ready = Vec::with_capacity(64);
@@ -145,7 +146,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Serves what is ready, and looks after all else. `true`: stop.
+    /// One round: serves the events that are ready, and does all other regular work. Returns `true`
+    /// if the thread must stop.
     pub fn go_round(&mut self, ready: &[Ready]) -> bool {
         for event in ready {
             if self.handle(*event) {
@@ -172,12 +174,12 @@ impl<M: AddressSpace> Pager<M> {
         self.retry_by(Instant::now() + Duration::from_micros(300));
     }
 
-    /// Asks for a round of retries at that time, or sooner.
+    /// Asks for a round of retries at this time or sooner.
     pub fn retry_by(&mut self, at: Instant) {
         self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
     }
 
-    /// `true`: stop.
+    /// Serves one event. Returns `true` if the thread must stop.
     fn handle(&mut self, event: Ready) -> bool {
         if event.token == BELL {
             self.mailbox.bell.clear();
@@ -202,17 +204,17 @@ impl<M: AddressSpace> Pager<M> {
         false
     }
 
-    /// Takes the space out of the map for the time of `action`, so that owner and space can both be
+    /// Takes the space out of the map while `action` runs, so that both pager and space can be
     /// changed.
     pub fn with_space(&mut self, id: SpaceId, action: impl FnOnce(&mut Self, &mut Space<M>)) {
         if let Some(mut space) = self.spaces.remove(&id) {
             action(self, &mut space);
-            // Its place in the map is still there, mostly.
+            // Its place in the map is usually still there, so this rarely allocates.
             during(Growth::AddressSpaces, || self.spaces.insert(id, space));
         }
     }
 
-    /// Does something with each space in turn. None comes or goes meanwhile but by `action`.
+    /// Calls `action` for each space. Only `action` itself adds or removes spaces meanwhile.
     pub fn for_each_id(&mut self, mut action: impl FnMut(&mut Self, SpaceId)) {
         let mut ids = self.spare_ids.pop().unwrap_or_default();
         ids.clear();
@@ -239,7 +241,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// What was charged when the read was ordered is charged anew for each page that is installed.
+    /// Receives a read. The pages that were charged when the read was ordered are charged anew when
+    /// they are installed.
     pub fn receive_read(&mut self, read: Read) {
         if self.spaces.contains_key(&read.space) {
             self.with_space(read.space, |owner, space| owner.arrived(space, read));
@@ -249,7 +252,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Results of orders may have come with the bell.
+    /// Looks for results of orders, which may have come with the bell.
     fn absorb_all(&mut self) {
         let delay = self.shared.faults.delay_absorb;
         if delay > 0 && self.absorbed.elapsed() < Duration::from_micros(delay) {
@@ -301,8 +304,8 @@ impl<M: AddressSpace> Pager<M> {
         });
     }
 
-    /// Now and then: spaces whose process is gone without an agent to tell, and lists full of stale
-    /// entries.
+    /// Regular work, every 100 ms: removes spaces whose process has ended without an agent to
+    /// report it, and tidies lists that are full of stale entries.
     fn sweep(&mut self) {
         if self.last_sweep.elapsed() < Duration::from_millis(100) {
             return;
@@ -338,7 +341,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Reclaims when a group or the budget wants it.
+    /// Reclaims if a group or the budget needs it.
     fn balance(&mut self) {
         if M::is_leaving(&self.shared) {
             return self.set_helpless(true);
@@ -361,8 +364,8 @@ impl<M: AddressSpace> Pager<M> {
         self.balance.last = (begun, begun.elapsed());
     }
 
-    /// Has spaces evict `wanted` pages together, those of held processes before others. Groups were
-    /// `asked` for so many already.
+    /// Makes the spaces evict `wanted` pages in all, those of held processes first. The pages in
+    /// `asked` were already asked for on behalf of groups.
     fn share_out(&mut self, wanted: i64, asked: &HashMap<SpaceId, u64>) {
         let manageable =
             self.spaces.values().filter(|space| space.can_evict()).map(|space| space.can_go() as i64).sum();
@@ -373,7 +376,7 @@ impl<M: AddressSpace> Pager<M> {
         if from_suspended > 0 {
             self.reclaim_from(|space| suspended.contains(&space.id), from_suspended, |_, _| {});
         }
-        // What is about to be too late is taken from whoever has it.
+        // When memory is about to exceed the limit, pages are taken from any process.
         let left = if self.shared.budget.has_room(0) { left - from_suspended } else { left };
         if left > 0 && !self.others_give(left) {
             self.reclaim_from(|space| !suspended.contains(&space.id), left, |_, _| {});
@@ -385,8 +388,8 @@ impl<M: AddressSpace> Pager<M> {
         self.set_helpless(!filling(self));
     }
 
-    /// Takes `wanted` pages from spaces, from each by what it has, in turn. Tells what was asked of
-    /// whom.
+    /// Takes `wanted` pages from the spaces that satisfy `is_one`, from each in proportion to its
+    /// size, in turn. `asked` gets the number of pages that each space was asked for.
     pub fn reclaim_from(
         &mut self,
         is_one: impl Fn(&Space<M>) -> bool,
@@ -416,21 +419,21 @@ impl<M: AddressSpace> Pager<M> {
         self.balance.candidates = candidates;
     }
 
-    /// Tells all owners whether this one has evictions under way.
+    /// Publishes whether this pager has no evictions under way.
     fn set_helpless(&mut self, helpless: bool) {
         self.shared.gauges.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Nothing but pages that relatives by fork share is left in these spaces: they go in the same
-    /// order everywhere.
+    /// Reclaims pages that are shared with relatives by fork, when these spaces have no other pages
+    /// left: in the same order in all of them.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
         let shares = |space: &Space<M>| space.can_evict() && !space.set_aside.shared_parked.is_empty() && is_one(space);
         let sharing = self.spaces.values().filter(|space| shares(space)).count();
         if sharing == 0 {
             return;
         }
-        // Each is copied before it goes, and frees nothing until all relatives have given it up:
-        // none lies staged meanwhile.
+        // Each page is copied before it is evicted, and no memory is freed until all relatives have
+        // given it up: so no page lies staged meanwhile.
         let share = wanted.div_ceil(sharing).min(TRAY_PAGES as usize);
         self.for_each_id(|owner, id| {
             if shares(&owner.spaces[&id]) {
@@ -443,7 +446,7 @@ impl<M: AddressSpace> Pager<M> {
         });
     }
 
-    /// Takes a new space over.
+    /// Adds a new space. Returns `false` if its memory cannot be watched.
     pub fn add_space(&mut self, space: Space<M>) -> bool {
         if space.memory.watch(&self.poller, token(space.id, 1)).is_err() {
             return false;
@@ -461,7 +464,7 @@ impl<M: AddressSpace> Pager<M> {
         self.next_space
     }
 
-    /// Takes a dead space apart.
+    /// Removes a space that has ended.
     pub fn remove_space(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
         self.shared.load.end(&space.record);

@@ -1,48 +1,49 @@
-//! Lowering an owner below all ordinary threads, so that the thread it wakes stays on its
+//! Lowering a pager thread below all ordinary threads, so that the thread it wakes stays on its
 //! processor.
 //!
-//! A woken thread goes where nobody runs, and beside an owner that is just serving it somebody
-//! does: its owner. So it is sent to another processor, which must be interrupted out of its sleep,
-//! and the next fault comes from there. But the kernel takes a processor that runs nothing but
-//! threads of the idle policy (`SCHED_IDLE`, sched(7)) for idle, and lets an ordinary thread in at
-//! once. With the owner of that policy, owner and program take turns on one processor, and after
-//! its first fault the owner no longer sleeps: what remains of a fault are two switches of tasks.
+//! The kernel puts a woken thread on an idle processor, and the processor on which its pager has
+//! just served it is not idle: the pager runs there. So the thread is sent to another processor,
+//! which must be interrupted out of its sleep, and the next fault comes from there. But the kernel
+//! counts a processor that runs nothing but threads of the idle policy (`SCHED_IDLE`, sched(7)) as
+//! idle, and lets an ordinary thread run there at once. With a pager thread of that policy, pager
+//! and program alternate on one processor, and after its first fault the pager no longer sleeps: a
+//! fault then costs two context switches.
 //!
-//! The price is that a lowered owner gets next to nothing of a processor on which others want to
-//! run. It needs it when others wait for it, so it is *raised*, made an ordinary thread again, by
-//! whoever posts a message to it, before taking any lock, and by the governor at each of its turns
-//! (a millisecond while memory is short): nobody waits longer than that for a lock that a lowered
-//! owner holds, or for a second thread's fault. An owner that finds itself raised lowers itself
-//! again at the end of its turn.
+//! The price is that a lowered pager gets next to no time on a processor that other threads want to
+//! use. It needs time when other threads wait for it, so it is *raised*, made an ordinary thread
+//! again: by any thread that posts a message to it, before that thread takes a lock, and by the
+//! governor in each of its rounds (a millisecond while memory is short). So no thread waits longer
+//! than that for a lock that a lowered pager holds, or for the fault of a second thread. A pager
+//! that finds itself raised lowers itself again at the end of its round.
 //!
-//! A raise that comes while the owner is lowering itself may be lost; the next one is not. To be
-//! made ordinary again needs the right to the niceness it had (`can_nice`): without that right an
-//! owner is never lowered.
+//! A raise that comes while the pager is lowering itself may be lost; the next one is not. Making
+//! the thread ordinary again needs the right to the niceness that it had (`can_nice`): without that
+//! right a pager is never lowered.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::SeqCst};
 
 use uswap_sys::process;
 
-/// Niceness of threads that others wait for.
+/// Niceness of threads that other threads wait for.
 pub const HURRIED: i32 = -10;
-/// How long the engine's threads run at a time, in nanoseconds: what waits for them should not wait
-/// for the program.
+/// Time slice of the engine's threads, in nanoseconds: short, so that threads that wait for them
+/// need not wait for the program.
 pub const TURN: u64 = 100_000;
 
-/// The rank of one owner's thread.
+/// The scheduling class of one pager thread.
 #[derive(Debug, Default)]
 pub struct IdlePriority {
-    /// 0: not known, or not permitted.
+    /// The id of the thread; 0: unknown, or lowering is not permitted.
     thread: AtomicU32,
-    /// What it is to have while it is not lowered.
+    /// The niceness of the thread while it is not lowered.
     niceness: AtomicI32,
     lowered: AtomicBool,
     raised: AtomicBool,
 }
 
 impl IdlePriority {
-    /// The calling thread is the owner. `false`: it may not be lowered, since it could not be
-    /// raised.
+    /// Notes that the calling thread is the pager thread. Returns `false` if it must not be
+    /// lowered, because it could not be raised again.
     pub fn adopt(&self) -> bool {
         let permitted = process::may_take_niceness(HURRIED);
         self.niceness.store(process::niceness_of(0).unwrap_or(0), SeqCst);
@@ -50,7 +51,7 @@ impl IdlePriority {
         permitted
     }
 
-    /// Owner: runs below all others from now on.
+    /// For the pager: runs below all other threads from now on.
     pub fn lower(&self) {
         if self.thread.load(SeqCst) == 0 || self.lowered.swap(true, SeqCst) {
             return;
@@ -61,7 +62,7 @@ impl IdlePriority {
         }
     }
 
-    /// Owner, at the end of a turn: lowers itself again if it was raised.
+    /// For the pager, at the end of a round: lowers itself again if it was raised.
     pub fn keep(&self) {
         if self.raised.load(SeqCst) && self.lowered.load(SeqCst) {
             self.raised.store(false, SeqCst);
@@ -69,14 +70,14 @@ impl IdlePriority {
         }
     }
 
-    /// Owner: is an ordinary thread from now on.
+    /// For the pager: is an ordinary thread from now on.
     pub fn end(&self) {
         if self.lowered.swap(false, SeqCst) {
             process::run_ordinarily(0, self.niceness.load(SeqCst), TURN);
         }
     }
 
-    /// Anyone: the owner is needed. Says whether it was lowered.
+    /// For any thread that needs the pager: raises it. Returns whether it was lowered.
     pub fn raise(&self) -> bool {
         let lowered = self.is_lowered();
         if lowered {
@@ -86,8 +87,8 @@ impl IdlePriority {
         lowered
     }
 
-    /// Governor: the niceness that the owner has from now on while it is not lowered. Says which
-    /// thread it is, if it can be told.
+    /// For the governor: sets the niceness of the pager while it is not lowered. Returns the id of
+    /// the thread, if it is known.
     pub fn take_niceness(&self, niceness: i32) -> Option<u32> {
         let thread = Some(self.thread.load(SeqCst)).filter(|thread| *thread != 0)?;
         self.niceness.store(niceness, SeqCst);
@@ -96,7 +97,7 @@ impl IdlePriority {
         Some(thread)
     }
 
-    /// Whether it runs below all others.
+    /// Whether the thread is lowered.
     pub fn is_lowered(&self) -> bool {
         self.lowered.load(SeqCst)
     }

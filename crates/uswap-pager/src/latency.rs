@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use uswap_core::{Histogram, HistogramSnapshot};
 
-/// Where a page came from.
+/// The place that a page came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyTier {
-    /// First touch or evicted zeros.
+    /// First touch, or a page that was evicted as zeros.
     Zero,
-    /// Staged.
+    /// A staging slot.
     Staged,
-    /// Compressed pool.
+    /// The compressed pool.
     Pool,
-    /// Device.
+    /// A device.
     Device,
 }
 
@@ -29,12 +29,12 @@ impl Latencies {
         self.tiers[tier as usize].record(took.as_nanos() as u64);
     }
 
-    /// Half of the faults of this tier took at most so many nanoseconds.
+    /// Median of the faults of this tier, in nanoseconds.
     pub fn median_ns(&self, tier: LatencyTier) -> u64 {
         self.tiers[tier as usize].snapshot().p50_ns
     }
 
-    /// What was recorded of each tier, in the order of [`LatencyTier`].
+    /// The histograms of all tiers, in the order of [`LatencyTier`].
     pub fn snapshots(&self) -> [HistogramSnapshot; 4] {
         self.tiers.each_ref().map(Histogram::snapshot)
     }

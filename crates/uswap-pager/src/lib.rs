@@ -1,6 +1,6 @@
-//! The pager: pages, their faults and their reclaim, in the spaces of one pager thread each. It
-//! asks its memory by the trait [`address_space::AddressSpace`], and knows neither a process, nor
-//! /proc, nor the agent.
+//! The pager: pages, their faults and their reclaim; each space belongs to one pager thread. The
+//! pager uses its memory through the trait [`address_space::AddressSpace`], and depends neither on
+//! processes, nor on /proc, nor on the agent.
 #![forbid(unsafe_code)]
 
 pub mod accounting;

@@ -1,17 +1,17 @@
-//! Load control in the engine: what the policy (`load_control.rs` of the core) sees, and how a
-//! process is held.
+//! Load control in the engine: the figures that the policy (`load_control/mod.rs` of the core)
+//! sees, and how a process is held.
 //!
-//! The controller's thread looks at all processes each few milliseconds while load control is on,
-//! and 20 times a second otherwise, at counters that the owners keep and at the processor time of
-//! the processes. What it decides are flags, one for each space. The owner of a space whose flag is
-//! set puts its faults aside and evicts its pages before those of others.
+//! The controller's thread looks at all processes every few milliseconds while load control is on,
+//! and 20 times a second otherwise: at counters that the pagers keep and at the processor time of
+//! the processes. Its decisions are flags, one for each space. The pager of a space whose flag is
+//! set puts the faults of the space aside and evicts its pages before those of others.
 //!
-//! A fault that is put aside is served when the process is let in, when it turns out not to be held
-//! rightly, or when it was held for [`MAX_HOLD`]. Only faults in user mode are held: a system call
-//! that waits for a page may hold locks of the kernel that others need.
-//! `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The owner
-//! never reads it, since reading it waits until the thread has gone to sleep: the controller
-//! (`controller.rs`) does, and tells the owner whom to serve at once.
+//! A fault that is put aside is served when the turn of the process begins, when it turns out that
+//! its thread must not be held, or when it was held for [`MAX_HOLD`]. Only faults in user mode are
+//! held: a system call that waits for a page may hold locks of the kernel that others need.
+//! `/proc/PID/task/TID/syscall` begins with -1 for a thread that is in no system call. The pager
+//! never reads this file, since reading it waits until the thread has gone to sleep: the controller
+//! (`controller.rs`) does, and tells the pager which faults to serve at once.
 
 pub mod hold;
 
@@ -27,38 +27,39 @@ use uswap_core::load_control::{Key, MAX_HOLD};
 use crate::runner::Runner;
 use crate::space::id::SpaceId;
 
-/// Faults of a space that are put aside at a time, at most: others are served at once.
+/// Maximum number of faults of a space that are put aside at a time: further ones are served at
+/// once.
 const MAX_HELD: usize = 256;
-/// Questions to the controller under way, at most.
+/// Maximum number of questions to the controller under way.
 pub const MAX_QUESTIONS: usize = 1024;
-/// How often owners tell what they have while it looks.
+/// Interval at which pagers report to the controller while it watches.
 const TOLD: Duration = Duration::from_millis(1);
-/// What a fault costs beside the owner's work: the message and the wake-up.
+/// The cost of a fault beside the pager's work: the message and the wake-up.
 const WAKE_UP: Duration = Duration::from_micros(20);
-/// Pages of a held space that are worth being evicted before those of others.
+/// Pages that a held space must have for its pages to be evicted before those of others.
 const MIN_SUSPENDED: u64 = 32;
 
-/// As good as no bound, where a test takes it away.
+/// A hold that is practically unbounded, for a test that switches the bound off.
 const LONG_HOLD: Duration = Duration::from_secs(10);
 
 /// Whether load control is at work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadState {
-    /// It is switched off.
+    /// Load control is switched off.
     #[default]
     Off,
     /// Memory is not short.
     Idle,
-    /// It watches all processes.
+    /// Load control watches all processes.
     Active,
 }
 
-/// What is told of load control as a whole.
+/// Figures of load control as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadFigures {
-    /// Whether it is at work.
+    /// Whether load control is at work.
     pub state: LoadState,
     /// Gauge: processes that wait for their turn.
     pub held: u64,
@@ -73,24 +74,24 @@ pub struct LoadFigures {
 /// A fault that was put aside.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldFault {
-    /// Its page.
+    /// The page.
     pub address: u64,
-    /// The access was a write.
+    /// Whether the access was a write.
     pub write: bool,
     since: Instant,
-    /// Served at the latest by then.
+    /// The latest time at which it is served.
     until: Instant,
 }
 
-/// What an owner tells of a space, and the controller decides about it. Each counter has one
-/// writer.
+/// Data of a space that its pager publishes, and the decisions of the controller about it. Each
+/// counter has one writer.
 #[derive(Debug, Default)]
 pub struct LoadRecord {
     owner: usize,
     space: SpaceId,
     pid: AtomicU32,
     agent: AtomicU32,
-    /// The agent is a thread of the process, whose work is not the program's.
+    /// Whether the agent is a thread of the process, whose work does not count as the program's.
     within: AtomicBool,
     active: AtomicBool,
     pages: AtomicU64,
@@ -104,26 +105,26 @@ pub struct LoadRecord {
     pending: AtomicU64,
     blocked: AtomicU64,
     held: AtomicBool,
-    /// Its place in line, and the estimate of its working set.
+    /// Its place in the order of turns, and the estimate of its working set.
     place: AtomicU64,
     demand: AtomicU64,
-    /// Milliseconds that it had faults put aside: since when it has without a break, and before
-    /// that.
+    /// Milliseconds that the process had faults put aside: in the current unbroken wait, and in the
+    /// waits before.
     waiting: AtomicU64,
     waited_before: AtomicU64,
 }
 
-/// Grows a counter that nobody else writes.
+/// Grows a counter that has no other writer.
 fn grow(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
-/// What an owner has told of a space, as it is now.
+/// The published data of a space, as it is now.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadTold {
-    /// Who runs there.
+    /// The threads that run in the space.
     pub runner: Runner,
-    /// Pages can be evicted from it, and no group limits it.
+    /// Whether pages can be evicted from the space, and no group limits it.
     pub is_active: bool,
     /// Pages in the pool and on devices.
     pub stored: u64,
@@ -133,14 +134,14 @@ pub struct LoadTold {
     pub distance: u64,
     /// Nanoseconds that faults waited for pages.
     pub waited: u64,
-    /// Something is under way for faults.
+    /// Whether something is under way for faults.
     pub is_pending: bool,
-    /// Faults were put aside.
+    /// Whether faults were put aside.
     pub is_blocked: bool,
 }
 
 impl LoadRecord {
-    /// All that its owner has told.
+    /// All that the pager has published.
     pub fn told(&self) -> LoadTold {
         LoadTold {
             runner: Runner {
@@ -158,13 +159,13 @@ impl LoadRecord {
         }
     }
 
-    /// The owner's number and the space.
+    /// The number of the pager, and the space.
     pub fn whose(&self) -> (usize, SpaceId) {
         (self.owner, self.space)
     }
 
-    /// The controller has decided, so long after the last time. Whether the space is held that was
-    /// not, or is not that was.
+    /// Notes the controller's decision, `passed` after the last one. Returns whether the space is
+    /// now held and was not before, or the other way round.
     pub fn decide(&self, held: bool, place: u64, demand: u64, passed: Duration) -> bool {
         self.count_wait(passed);
         self.place.store(place, Relaxed);
@@ -172,33 +173,33 @@ impl LoadRecord {
         self.held.swap(held, Relaxed) != held
     }
 
-    /// Of a space of this owner.
+    /// A record for a space of this pager.
     pub fn new(owner: usize, space: SpaceId) -> Self {
         Self { owner, space, ..Self::default() }
     }
 
-    /// Whether its faults are put aside.
+    /// Whether the faults of the space are put aside.
     pub fn is_held(&self) -> bool {
         self.held.load(Relaxed)
     }
 
-    /// Pages of its working set, as load control estimates it.
+    /// Number of pages of the working set, as load control estimates it.
     pub fn demand(&self) -> u64 {
         self.demand.load(Relaxed)
     }
 
-    /// A page came back that would have needed `distance` more pages of room to stay.
+    /// Counts a page that came back and that `distance` more pages of room would have kept.
     pub fn refaulted(&self, distance: u64) {
         grow(&self.refaults, 1);
         grow(&self.distance, distance);
     }
 
-    /// A fault was served, so long after it was read.
+    /// Counts a fault that was served this long after it was read.
     pub fn waited(&self, took: Duration) {
         grow(&self.waited, (took + WAKE_UP).as_nanos() as u64);
     }
 
-    /// How long it has waited for its turn without a break, and in all.
+    /// How long the process has waited for its turn, in the current unbroken wait and in all.
     fn waiting_ms(&self) -> (u64, u64) {
         let now = self.waiting.load(Relaxed);
         (now, self.waited_before.load(Relaxed) + now)
@@ -213,41 +214,41 @@ impl LoadRecord {
     }
 }
 
-/// Whether a thread that faulted may be held.
+/// A question to the controller: whether a thread that faulted may be held.
 #[derive(Debug)]
 pub struct Question {
-    /// Whose space.
+    /// The record of the space.
     pub record: Arc<LoadRecord>,
     /// The process.
     pub pid: u32,
     /// The thread that faulted.
     pub thread: u32,
-    /// Its page.
+    /// The page.
     pub address: u64,
 }
 
-/// What owners and controller share.
+/// The state that pagers and controller share.
 #[derive(Debug)]
 pub struct LoadControlState {
     enabled: bool,
-    /// Owners tell of their spaces at each turn.
+    /// Whether pagers report their spaces in each round.
     watching: AtomicBool,
-    /// Somebody is held.
+    /// Whether any process is held.
     holding: AtomicBool,
     records: Mutex<BTreeMap<Key, Arc<LoadRecord>>>,
     questions: SyncSender<Question>,
-    /// By owner: pages of held spaces that can be evicted.
+    /// For each pager: pages of held spaces that can be evicted.
     suspended: Vec<AtomicI64>,
-    /// Pages that are left beside those who are in.
+    /// Pages that the running processes leave free.
     spare: AtomicI64,
     turns: AtomicU64,
     ended_ms: AtomicU64,
-    /// The longest that any fault was put aside, in milliseconds.
+    /// The longest time for which any fault was put aside, in milliseconds.
     longest_hold: AtomicU64,
 }
 
 impl LoadControlState {
-    /// For so many owners; the controller gets the other end of `questions`.
+    /// State for this number of pagers; the controller gets the other end of `questions`.
     pub fn new(enabled: bool, owners: usize, questions: SyncSender<Question>) -> Self {
         Self {
             enabled,
@@ -263,12 +264,12 @@ impl LoadControlState {
         }
     }
 
-    /// Whether anybody is held: all that the fault path asks while nobody is.
+    /// Whether any process is held: the only check in the fault path while none is.
     pub fn is_holding(&self) -> bool {
         self.holding.load(Relaxed)
     }
 
-    /// While processes take turns: pages that are left beside those who are in, or that they lack.
+    /// While processes take turns: pages that the running processes leave free, or (negative) lack.
     pub fn spare(&self) -> Option<i64> {
         self.is_holding().then(|| self.spare.load(Relaxed))
     }
@@ -277,27 +278,27 @@ impl LoadControlState {
         self.watching.load(Relaxed)
     }
 
-    /// A space has begun.
+    /// Adds a space.
     pub fn begin(&self, record: &Arc<LoadRecord>) {
         self.records.lock().expect("records").insert(key(record), record.clone());
     }
 
-    /// A space has ended.
+    /// Removes a space that has ended.
     pub fn end(&self, record: &LoadRecord) {
         if self.records.lock().expect("records").remove(&key(record)).is_some() {
             self.ended_ms.fetch_add(record.waiting_ms().1, Relaxed);
         }
     }
 
-    /// Pages that held spaces of other owners than this could give.
+    /// Pages that held spaces of other pagers could give.
     fn suspended_elsewhere(&self, owner: usize) -> i64 {
         let others = self.suspended.iter().enumerate().filter(|(number, _)| *number != owner);
         others.map(|(_, pages)| pages.load(Relaxed)).sum()
     }
 
-    /// What the controller has decided of all: whether owners tell of their spaces at each turn,
-    /// whether anybody is held, how many turns there were, and how many pages are left beside those
-    /// who are in.
+    /// Publishes the controller's decisions: whether pagers report their spaces in each round,
+    /// whether any process is held, how many turns there were, and how many pages the running
+    /// processes leave free.
     pub fn announce(&self, watching: bool, holding: bool, turns: u64, spare: i64) {
         self.watching.store(watching, Relaxed);
         self.holding.store(holding, Relaxed);
@@ -310,14 +311,14 @@ impl LoadControlState {
         self.records.lock().expect("records").iter().map(|(key, record)| (*key, record.clone())).collect()
     }
 
-    /// What the summary says, if anybody had to wait.
+    /// The line for the summary, if any process had to wait.
     pub fn in_words(&self) -> Option<String> {
         let figures = self.figures();
         let (turns, waited) = (figures.turns, figures.waited_ms);
         (waited > 0).then(|| format!("processes took {turns} turns and waited {:.1} s for them", waited as f64 / 1e3))
     }
 
-    /// What is told of load control as a whole.
+    /// Figures of load control as a whole.
     pub fn figures(&self) -> LoadFigures {
         let all = self.all();
         let held = all.iter().filter(|(_, record)| record.is_held()).count() as u64;
@@ -332,12 +333,13 @@ impl LoadControlState {
         LoadFigures { state, held, turns, waited_ms, longest_hold_ms }
     }
 
-    /// A fault that was put aside is served now.
+    /// Notes that a fault that was put aside is served now.
     fn count_hold(&self, fault: &HeldFault) {
         self.longest_hold.fetch_max(fault.since.elapsed().as_millis() as u64, Relaxed);
     }
 
-    /// Of a process: whether it waits for its turn, for how long without a break, and in all.
+    /// Figures of a process: whether it waits for its turn, how long in the current unbroken wait,
+    /// and how long in all.
     pub fn figures_of(&self, owner: usize, space: SpaceId) -> (bool, u64, u64) {
         let records = self.records.lock().expect("records");
         let record = records.get(&(key_of(owner, space)));

@@ -1,10 +1,10 @@
-//! Recording what is touched: the faults and soft faults of a run, as a trace for the lab.
+//! Recording touches: the faults and soft faults of a run, as a trace for the lab.
 //!
-//! Touches of pages that are mapped are seen by nobody, so the trace is what a memory of the run's
-//! budget lets through. It can be replayed for sizes above that; a run in little memory records
-//! nearly everything. While recording, no page is brought before it is touched, so that each touch
-//! shows. Owners put touches into a list in the order in which they serve them; a thread writes
-//! full lists. If it falls behind, lists are dropped and counted, since an owner waits for nobody.
+//! Touches of mapped pages are not seen, so the trace consists of the touches that miss in a memory
+//! of the run's budget. It can be replayed for larger sizes; a run in little memory records nearly
+//! all touches. While a run is recorded, no page is brought in before it is touched, so that each
+//! touch shows. Pagers put touches into a list in the order in which they serve them; a thread
+//! writes full lists. If it falls behind, lists are dropped and counted, since a pager never waits.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 
 use crate::space::id::SpaceId;
 
-/// Touches written at a time.
+/// Number of touches that are written at a time.
 const LIST: usize = 4096;
-/// Lists that may wait to be written.
+/// Maximum number of lists that wait to be written.
 const WAITING: usize = 256;
 /// How long the end of a run waits for the rest to be written.
 const MAX_WRITE_OUT: Duration = Duration::from_secs(10);
 /// Bits of a page number within its space: addresses have 47 bits.
 const PAGE_BITS: u32 = 35;
 
-/// Writes touches; an empty list is the end. A sentence when that fails.
+/// Writes touches; an empty list is the end. Fails with a sentence for the user.
 pub type Sink = dyn Fn(&[u64]) -> Result<(), String> + Send + Sync;
 
-/// Where a run is recorded.
+/// The sink of a recorded run.
 #[derive(Clone)]
 pub struct TouchRecord(pub Arc<Sink>);
 
@@ -35,28 +35,28 @@ impl std::fmt::Debug for TouchRecord {
     }
 }
 
-/// What owners record into.
+/// The end of a recording into which pagers write.
 pub struct Recorder {
     touches: Mutex<Vec<u64>>,
     full: SyncSender<Vec<u64>>,
     lost: AtomicU64,
 }
 
-/// The other end of a recorder.
+/// The end of a recording from which its thread writes to the sink.
 pub struct Tape {
     full: Receiver<Vec<u64>>,
     sink: TouchRecord,
 }
 
 impl Recorder {
-    /// A recorder and what its thread needs.
+    /// A recorder, and the tape for its thread.
     pub fn new(sink: TouchRecord) -> (Self, Tape) {
         let (sender, full) = sync_channel(WAITING);
         let touches = Mutex::new(Vec::with_capacity(LIST));
         (Self { touches, full: sender, lost: AtomicU64::new(0) }, Tape { full, sink })
     }
 
-    /// A page was touched and was not mapped.
+    /// Records that a page was touched that was not mapped.
     pub fn touch(&self, space: SpaceId, address: u64) {
         let mut touches = self.touches.lock().expect("touches");
         touches.push(u64::from(space) << PAGE_BITS | address >> 12);
@@ -87,13 +87,13 @@ impl Recorder {
 }
 
 impl Tape {
-    /// Writes until the end mark. Returns how many touches were written, or the sentence that says
-    /// why not.
+    /// Writes until the end mark. Returns how many touches were written, or a sentence that says
+    /// why writing failed.
     pub fn run(self) -> Result<u64, String> {
         let mut written = 0;
         loop {
             let list = self.full.recv().unwrap_or_default();
-            // After an error nobody listens, and what owners send is dropped there.
+            // After an error nothing receives any more, and lists that pagers send are dropped.
             self.sink.0(&list)?;
             if list.is_empty() {
                 return Ok(written);

@@ -1,12 +1,12 @@
-//! Who runs in an address space, for load control and for figures.
+//! The threads that run in an address space, for load control and for figures.
 
-/// Who runs in an address space.
+/// The threads that run in an address space.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runner {
-    /// The process; 0: not known.
+    /// The process; 0: unknown.
     pub process: u32,
-    /// The thread or process that executes orders.
+    /// The agent: the thread or process that executes orders.
     pub helper: u32,
-    /// That is a thread of the process, whose work is not the program's.
+    /// Whether the agent is a thread of the process, whose work does not count as the program's.
     pub within: bool,
 }

@@ -1,13 +1,14 @@
 //! The budget: how much memory the tree and the engine use, and when to take some back.
 //!
-//! Truth comes from the governor, which reads what the kernel counts for each process. Between two
-//! readings the owners add what they install and subtract what they drop, and the pool's size is
-//! read directly; so the estimate is never older than the last page that moved.
+//! The governor measures usage: it reads what the kernel counts for each process. Between two
+//! measurements the pagers add the pages that they install and subtract those that they drop, and
+//! the size of the pool is read directly. So the estimate is never older than the last page that
+//! moved.
 //!
-//! Memory that is not registered yet grows unseen between two readings. How much of that came to
-//! pass of late is the *slack*: all marks are lowered by it, so that what is seen too late still
-//! fits. It starts at the most that the threads of the machine could touch, follows what is
-//! measured, and fades within a second when nothing grows unseen.
+//! Memory that is not registered yet grows unseen between two measurements. The amount that grew in
+//! this way recently gives the *slack*: all marks are lowered by it, so that growth that is noticed
+//! late still fits below the limit. The slack starts at the most that the threads of the machine
+//! can touch, follows the measurements, and fades within a second when nothing grows unseen.
 //!
 //! ```text
 //! 0 ......... activation ............ low ... high ...... hard . limit
@@ -23,83 +24,83 @@ use std::time::Duration;
 
 /// First touch of unregistered memory, per millisecond and thread, in pages (1.87 MiB, measured).
 const GROWTH_PAGES: i64 = 480;
-/// The most that it may be on a faster machine: decides when to look again, which costs little, not
-/// how much room is left unused.
+/// The fastest growth to be expected on a faster machine. It decides only when memory is measured
+/// again, which costs little, and not how much room is left unused.
 const FASTEST_GROWTH: i64 = 3 * GROWTH_PAGES;
-/// Memory is urgent when there is room for less than this, in pages.
+/// Room, in pages, below which memory is urgently short.
 pub const URGENT: i64 = 64;
-/// Room that is left for others where there is ample memory, beside the reserve: 4 MiB.
+/// Room, in pages, that must be free beside the reserve for memory to count as ample: 4 MiB.
 pub const AMPLE: i64 = 1024;
-/// Poll and reaction near the limit, in milliseconds.
+/// Time to notice growth near the limit and to react to it, in milliseconds.
 const REACTION: i64 = 4;
-/// And nobody is left unread for so many rounds.
+/// Every process is measured at least once in this many rounds.
 const MAX_PATIENCE: i64 = 8;
-/// So many processes are found and registered in a millisecond while others grow.
+/// Processes that are found and registered in a millisecond while others grow.
 const REGISTERED_PER_MS: i64 = 2;
 
-/// A program begins to grow before its agent has had a processor: for as long as a turn of the
-/// scheduler lasts at most, in milliseconds.
+/// Time for which a program can grow before its agent gets a processor: at most one time slice of
+/// the scheduler, in milliseconds.
 const TURN: i64 = 4;
-/// So many programs for each processor may begin at once.
+/// Programs for each processor that may start at the same time.
 const CROWD: i64 = 16;
 
 /// The marks below a limit, of a run or of a group. Everything is in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
-    /// What must not be passed.
+    /// Usage that must not be exceeded.
     pub limit: i64,
-    /// Growth that came to pass unseen of late, twice.
+    /// Twice the recent growth that was noticed only by a measurement.
     pub slack: i64,
-    /// Processors that can touch fresh memory at once.
+    /// Processors that can touch new memory at the same time.
     pub threads: i64,
 }
 
 impl Marks {
-    /// Above this, memory of so many processes gets registered.
+    /// Usage above which memory gets registered while `processes` processes share the limit.
     pub fn activation(&self, processes: i64) -> i64 {
-        // What processes grow by while all of them are being registered.
+        // Growth of the processes while all of them are being registered.
         let crowd = self.threads * GROWTH_PAGES * (processes / REGISTERED_PER_MS);
         (self.limit - self.reserve() * 3 / 2 - self.most_slack() - crowd).max(self.limit / 4)
     }
 
-    /// Above this, programs wait for their agents before they begin: what a crowd of them touches
-    /// in its first turns, before anybody knows of them, would not fit.
+    /// Usage above which programs wait for their agents before they begin: the memory that many
+    /// programs touch in their first time slices, before the governor knows of them, would not fit.
     pub fn crowded(&self) -> i64 {
         self.limit - self.threads * CROWD * GROWTH_PAGES * TURN
     }
 
-    /// Above this, reclaim starts.
+    /// Usage above which reclaim starts.
     pub fn high(&self) -> i64 {
         self.limit - self.reserve() - self.slack()
     }
 
-    /// Reclaim stops here.
+    /// Usage at which reclaim stops.
     pub fn low(&self) -> i64 {
         self.high() - self.reserve() / 2
     }
 
-    /// Above this, faults wait for room.
+    /// Usage above which faults wait for room.
     pub fn hard(&self) -> i64 {
         self.limit - self.reserve() / 4 - self.slack()
     }
 
-    /// The most that can grow unseen.
+    /// The most memory that can grow unseen.
     pub fn most_slack(&self) -> i64 {
         self.threads * GROWTH_PAGES * REACTION
     }
 
-    /// Growth that may come to pass unseen.
+    /// Room that is kept for unseen growth.
     fn slack(&self) -> i64 {
         self.slack.min(self.limit / 8)
     }
 
-    /// The slack after a measurement that found so much unseen growth.
+    /// The slack after a measurement that found `unseen` pages of unseen growth.
     pub fn next_slack(&self, unseen: i64) -> i64 {
         (self.slack - self.slack / 256 - 1).max(2 * unseen).clamp(0, self.most_slack())
     }
 
-    /// Whether memory grows unseen: as much of late, in one measurement, as one processor can touch
-    /// in half of the reaction.
+    /// Whether memory grows unseen: a recent measurement found at least as much unseen growth as
+    /// one processor can touch in half of the reaction time.
     pub fn grows_unseen(&self) -> bool {
         self.slack > self.most_slack() / 8
     }
@@ -108,25 +109,27 @@ impl Marks {
         (self.limit / 64).clamp(512, 4096)
     }
 
-    /// Pages to be ordered for eviction at this usage, less what is under way.
+    /// Pages to be ordered for eviction at this usage. `usage` does not count pages that are on the
+    /// way out already.
     pub fn wanted(&self, usage: i64) -> i64 {
         if usage > self.high() { usage - self.low() } else { 0 }
     }
 
-    /// How many rounds of a millisecond the processors need to fill the room below the high mark,
-    /// one at least.
+    /// Rounds of one millisecond in which the processors can fill the room below the high mark:
+    /// from 1 to `MAX_PATIENCE`.
     pub fn patience(&self, usage: i64) -> u32 {
         ((self.high() - usage) / (self.threads * GROWTH_PAGES)).clamp(1, MAX_PATIENCE) as u32
     }
 
-    /// How long nobody need look while there is so much room below the activation mark.
+    /// How long memory need not be measured while there is this much room below the activation
+    /// mark.
     pub fn poll_interval(&self, room: i64) -> Duration {
         let milliseconds = room / (self.threads * FASTEST_GROWTH);
         Duration::from_millis(milliseconds.clamp(1, 50) as u64)
     }
 }
 
-/// Shared by the governor and all owners. Everything is in pages of 4 KiB.
+/// The budget of a run, shared by the governor and all pagers. All amounts are pages of 4 KiB.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicI64,
@@ -141,22 +144,22 @@ pub struct Budget {
     processes: AtomicI64,
     threads: i64,
     no_slack: bool,
-    /// The store took nothing more when asked last.
+    /// Whether the store refused pages the last time it was asked to take some.
     pub exhausted: AtomicBool,
-    /// How often it took nothing more.
+    /// How often the store refused pages.
     pub refusals: AtomicU64,
-    /// What cannot be evicted alone is more than the limit (see `outgrown.rs`).
+    /// Whether memory that cannot be evicted alone exceeds the limit (see `outgrown.rs`).
     pub outgrown: AtomicBool,
 }
 
 impl Budget {
-    /// The store was asked to take pages: whether it took them.
+    /// Notes whether the store was full when it was asked to take pages.
     pub fn note_stored(&self, full: bool) {
         self.exhausted.store(full, Relaxed);
         self.refusals.fetch_add(u64::from(full), Relaxed);
     }
 
-    /// A budget of `limit` bytes on a machine with so many processors.
+    /// A budget of `limit` bytes on a machine with this many processors.
     pub fn new(limit: u64, processors: usize) -> Self {
         let zero = || AtomicI64::new(0);
         let budget = Self {
@@ -181,13 +184,13 @@ impl Budget {
         budget
     }
 
-    /// With `false`, for tests, no room is kept for what grows unseen.
+    /// With `false`, for tests, keeps no room for memory that grows unseen.
     #[must_use]
     pub fn with_slack(self, slack: bool) -> Self {
         Self { no_slack: !slack, ..self }
     }
 
-    /// Changes the limit (bytes).
+    /// Changes the limit, in bytes.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store((bytes / 4096) as i64, SeqCst);
     }
@@ -197,7 +200,7 @@ impl Budget {
         self.limit.load(Relaxed)
     }
 
-    /// Pages in use now, as far as we know.
+    /// Pages in use now, by the current estimate.
     pub fn usage(&self) -> i64 {
         let pool = self.pool.load(Relaxed) - self.pool_measured.load(Relaxed);
         self.measured.load(Relaxed) + self.since.load(Relaxed) + pool + self.arriving.load(Relaxed)
@@ -213,25 +216,25 @@ impl Budget {
         Marks { limit: self.limit(), slack, threads: self.threads }
     }
 
-    /// Above this, memory gets registered: what can grow unseen until we notice still fits under
-    /// the limit.
+    /// Usage above which memory gets registered: growth that is noticed late still fits below the
+    /// limit.
     pub fn activation(&self) -> i64 {
         self.marks().activation(self.processes.load(Relaxed))
     }
 
-    /// Whether a crowd of programs that begin now could pass the limit before anybody knows of
-    /// them, or memory is short.
+    /// Whether memory is short, or programs that start now could exceed the limit before the
+    /// governor knows of them.
     pub fn may_be_crowded(&self) -> bool {
         self.usage() > self.marks().crowded().min(self.activation())
     }
 
-    /// How many processes share the budget: each must be registered before its growth can be held
-    /// up.
+    /// Sets the number of processes that share the budget: each must be registered before its
+    /// growth can be held up.
     pub fn set_processes(&self, processes: usize) {
         self.processes.store(processes as i64, Relaxed);
     }
 
-    /// Above this, reclaim starts.
+    /// Usage above which reclaim starts.
     pub fn high(&self) -> i64 {
         self.marks().high()
     }
@@ -240,23 +243,23 @@ impl Budget {
         self.marks().most_slack()
     }
 
-    /// Whether memory grows unseen, or may: nobody knows at the start.
+    /// Whether memory grows unseen, or may: at the start of a run that is not known.
     pub fn grows_unseen(&self) -> bool {
         self.marks().grows_unseen()
     }
 
-    /// Reclaim stops here.
+    /// Usage at which reclaim stops.
     pub fn low(&self) -> i64 {
         self.marks().low()
     }
 
-    /// Above this, faults wait for room.
+    /// Usage above which faults wait for room.
     pub fn hard(&self) -> i64 {
         self.marks().hard()
     }
 
-    /// Pages to be ordered for eviction now: none until usage passes the high watermark, then down
-    /// to the low one.
+    /// Pages to be ordered for eviction now: none until usage exceeds the high mark, then as many
+    /// as bring it down to the low mark.
     pub fn wanted(&self) -> i64 {
         self.marks().wanted(self.usage() - self.pipeline.load(Relaxed))
     }
@@ -266,12 +269,12 @@ impl Budget {
         self.usage() + pages <= self.hard()
     }
 
-    /// Pages that may come without any being evicted for them.
+    /// Pages that can be installed without any page being evicted for them.
     pub fn free(&self) -> i64 {
         (self.high() - self.usage()).max(0)
     }
 
-    /// Whether memory is so far from short that pages which come now displace nobody.
+    /// Whether free memory is plentiful, so that newly installed pages displace no others.
     pub fn is_ample(&self) -> bool {
         self.has_room(AMPLE + self.marks().reserve())
     }
@@ -281,33 +284,34 @@ impl Budget {
         self.since.fetch_add(pages, Release);
     }
 
-    /// Pages were asked for from a device (or, negative, arrived): room is kept for them however
-    /// long it takes, so they stay counted when others are measured.
+    /// Counts pages that were requested from a device (or, negative, have arrived). Room is kept
+    /// for them however long the read takes, so they stay counted when memory is measured.
     pub fn arriving(&self, pages: i64) {
         self.arriving.fetch_add(pages, Relaxed);
     }
 
-    /// Pages entered (or, negative, left) the way from order to drop.
+    /// Counts pages that began (or, negative, ended) their eviction, from the order to the drop.
     pub fn pipeline(&self, pages: i64) {
         self.pipeline.fetch_add(pages, Relaxed);
     }
 
-    /// Pages under way from order to drop.
+    /// Pages that are being evicted: ordered and not dropped yet.
     pub fn under_way(&self) -> i64 {
         self.pipeline.load(Relaxed)
     }
 
-    /// The pool's size now.
+    /// Sets the current size of the pool.
     pub fn set_pool(&self, bytes: u64) {
         self.pool.store((bytes / 4096) as i64, Relaxed);
     }
 
-    /// The governor begins to read: what is charged from here on comes on top.
+    /// The governor begins a measurement: pages that are charged from here on are added to its
+    /// result.
     pub fn begin_measurement(&self) -> Measurement {
         Measurement { since: self.since.load(SeqCst), pool: self.pool.load(SeqCst) }
     }
 
-    /// The governor has read `pages`.
+    /// Ends a measurement: the governor has counted `pages`.
     pub fn end_measurement(&self, begun: Measurement, pages: i64) {
         let unseen = pages - self.measured.load(SeqCst) - begun.since - (begun.pool - self.pool_measured.load(SeqCst));
         self.slack.store(self.marks().next_slack(unseen), Relaxed);
@@ -317,19 +321,19 @@ impl Budget {
         self.peak.fetch_max(pages, Relaxed);
     }
 
-    /// Every how many rounds who is still need be read.
+    /// Number of rounds after which the governor must also measure a process that does not change.
     pub fn patience(&self) -> u32 {
         self.marks().patience(self.usage())
     }
 
-    /// How long the governor may sleep: until growth as fast as it can be might reach the
+    /// How long the governor may sleep: until the fastest possible growth could reach the
     /// activation mark.
     pub fn poll_interval(&self) -> Duration {
         self.marks().poll_interval(self.activation() - self.usage())
     }
 }
 
-/// What was charged when a measurement began.
+/// Pages charged, and size of the pool, when a measurement began.
 #[derive(Debug)]
 pub struct Measurement {
     since: i64,

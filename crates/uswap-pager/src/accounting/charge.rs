@@ -1,10 +1,10 @@
 //! Charging and asking for room: every page counts for the run and for the groups of the process
-//! that has it, and both must have room.
+//! that holds it, and both must have room.
 //!
 //! A space charges the account of its process. A fork child whose process is not known yet charges
-//! its parent's, which is in the same group; the next measurement of both puts right what each
-//! holds. Pages on the way from order to drop are counted by the space too, so that they can change
-//! the account with it.
+//! the account of its parent, which is in the same group; the next measurement of both corrects the
+//! two accounts. The space also counts its pages that are being evicted, so that they can move to
+//! another account with it.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +20,7 @@ use crate::event_loop::Pager;
 use crate::space::Space;
 use crate::space::id::SpaceId;
 
-/// How often a full store is asked to take a tray of a group.
+/// Interval at which a full store is asked again to take a tray of a group.
 const WHEN_FULL: Duration = Duration::from_millis(10);
 
 impl<M: AddressSpace> Pager<M> {
@@ -49,7 +49,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Pages of the space were asked for from a device (or, negative, arrived).
+    /// Counts pages of the space that were requested from a device (or, negative, have arrived).
     pub fn arriving(&self, space: &Space<M>, pages: i64) {
         self.shared.budget.arriving(pages);
         if let Some(account) = &space.account {
@@ -57,7 +57,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Pages of the space entered (or, negative, left) the way from order to drop.
+    /// Counts pages of the space that began (or, negative, ended) their eviction.
     pub fn under_way(&self, space: &mut Space<M>, pages: i64) {
         self.shared.budget.pipeline(pages);
         space.counts.under_way += pages;
@@ -66,7 +66,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Whether so many pages more may be installed in the space now.
+    /// Whether `pages` more pages may be installed in the space now.
     pub fn has_room(&self, space: &Space<M>, pages: i64) -> bool {
         self.shared.budget.has_room(pages) && self.groups_have_room(space, pages)
     }
@@ -75,39 +75,43 @@ impl<M: AddressSpace> Pager<M> {
         space.account.as_ref().is_none_or(|account| self.shared.groups.has_room(account, pages))
     }
 
-    /// Whether so many may come to the space now without any being evicted for them.
+    /// Whether `pages` more pages may be installed in the space now without any page being evicted
+    /// for them.
     pub fn has_free_room(&self, space: &Space<M>, pages: i64) -> bool {
         let groups = &self.shared.groups;
         let fits = space.account.as_ref().is_none_or(|account| groups.has_free_room(account, pages));
         fits && self.shared.budget.free() >= pages
     }
 
-    /// Whether pages that come to the space now displace nobody.
+    /// Whether free memory is plentiful, so that pages installed in the space now displace no
+    /// others.
     pub fn is_ample(&self, space: &Space<M>) -> bool {
         self.shared.budget.is_ample() && self.groups_have_room(space, AMPLE)
     }
 
-    /// Whether the space needs pages at once.
+    /// Whether memory for the space is urgently short.
     pub fn is_urgent(&self, space: &Space<M>) -> bool {
         !self.has_room(space, URGENT)
     }
 
-    /// Whether nothing is under way that would make room for the space, where there is none.
+    /// Whether the space has no room and nothing is under way that would make some.
     pub fn is_helpless(&self, space: &Space<M>) -> bool {
         let budget = &self.shared.budget;
         let run = budget.has_room(1) || budget.outgrown.load(Relaxed) || self.is_run_helpless();
         run && (self.groups_have_room(space, 1) || self.are_groups_helpless(space))
     }
 
-    /// Whether memory is short and no owner has anything under way that would make room. A full
-    /// store is not that: then the tree is ended before it outgrows its budget.
+    /// Whether memory is short and no pager has anything under way that would make room. A full
+    /// store does not count: in that case the process tree is ended before it exceeds its budget.
     pub fn is_run_helpless(&self) -> bool {
         let budget = &self.shared.budget;
         let idle = self.shared.gauges.idle.iter().all(|idle| idle.load(Relaxed));
         budget.under_way() <= 0 && idle && !budget.exhausted.load(Relaxed)
     }
 
-    /// A full store makes a group helpless: it outgrows its limit, and the run's is kept as ever.
+    /// Whether a group has no room and nothing is under way that would make some. A full store has
+    /// this effect for a group: the group exceeds its limit, while the limit of the run is still
+    /// kept.
     fn are_groups_helpless(&self, space: &Space<M>) -> bool {
         let groups = &self.shared.groups;
         let exhausted = self.shared.budget.exhausted.load(Relaxed);
@@ -117,8 +121,8 @@ impl<M: AddressSpace> Pager<M> {
             .is_some_and(|account| exhausted || groups.is_helpless(account, self.shared.gauges.idle.len()))
     }
 
-    /// Reclaims for the groups that are above their own limits, the deepest first. Returns what was
-    /// asked of each space.
+    /// Reclaims for the groups that exceed their own limits, the deepest first. Returns how many
+    /// pages each space was asked for.
     pub fn balance_groups(&mut self) -> HashMap<SpaceId, u64> {
         let mut asked = HashMap::new();
         if !self.shared.groups.in_use() {
@@ -128,7 +132,7 @@ impl<M: AddressSpace> Pager<M> {
         if short.is_empty() && self.balance.idle_groups.is_empty() {
             return asked;
         }
-        // The run may have room, and go on for long with a full store.
+        // With a full store a group may be short for a long time while the run has room.
         let exhausted = self.shared.budget.exhausted.load(Relaxed);
         if exhausted && self.balance.last_of_groups.elapsed() < WHEN_FULL {
             return asked;
@@ -147,7 +151,8 @@ impl<M: AddressSpace> Pager<M> {
         asked
     }
 
-    /// Reclaims for one group. Returns whether nothing is under way here that would make room.
+    /// Reclaims for one group. Returns whether this pager has nothing under way that would make
+    /// room.
     fn balance_group(&mut self, short: &Short, asked: &mut HashMap<SpaceId, u64>) -> bool {
         let members = during(Growth::Groups, || self.members(short.group));
         let before: u64 = members.iter().filter_map(|id| asked.get(id)).sum();

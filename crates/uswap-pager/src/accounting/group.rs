@@ -1,9 +1,9 @@
-//! The tree of groups inside one run: names, limits, members, and what is charged to whom.
+//! The tree of groups of a run: names, limits, members, and the pages that are charged to each.
 //!
 //! Each process has one *account*, and each account belongs to exactly one group. Pages are charged
-//! to the account of the process that has them, never to whoever caused the work (a swapoff, a
-//! neighbour's fault); the sums of a group are those of the accounts in it and below it. All
-//! changes of a sum are differences, added to the account and to every group on the way up:
+//! to the account of the process that has them, never to the process that caused the work (a
+//! swapoff, a neighbour's fault); the sums of a group are those of the accounts in it and below it.
+//! All changes of a sum are differences, added to the account and to every group on the way up:
 //!
 //! ```text
 //! charge(account, n):  account += n;  n goes to its group, the group above it, ... the root
@@ -11,13 +11,13 @@
 //! remove(group):       its accounts join the group above it, whose sums hold them already
 //! ```
 //!
-//! So nothing can stay behind in a group that its process has left, or that is gone: a group has no
-//! charge of its own. The leak that the kernel had here (a page swapped out in one cgroup, brought
-//! in by a swapoff in another after the first was removed, was charged to the swapoff's) came from
-//! charging by what a swap entry remembered.
+//! So nothing can stay charged to a group after its process has left it, or after the group was
+//! removed: a group has no charge of its own. The kernel had such a leak: a page was swapped out in
+//! one cgroup, which was removed, and was brought in by a swapoff that ran in another one; it was
+//! charged to the cgroup of the swapoff, because the swap entry recorded whom to charge.
 //!
-//! The root has the run's budget, with pool and engine, which belong to no group; it is looked
-//! after by [`crate::accounting::budget`].
+//! The root has the budget of the run, including pool and engine, which belong to no group;
+//! [`crate::accounting::budget`] keeps it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,23 +29,23 @@ use crate::accounting::budget::Marks;
 
 /// Number of the root.
 pub const ROOT: usize = 0;
-/// How the root is called.
+/// Name of the root.
 pub const ROOT_NAME: &str = "/";
-/// The limit of a group that has none, in pages.
+/// Limit, in pages, of a group without a limit.
 pub const NO_LIMIT: i64 = i64::MAX / 4096;
-/// The least limit of a group in bytes: small mappings and stacks stay, and a working set must make
-/// progress.
+/// Smallest limit of a group in bytes: small mappings and stacks cannot be evicted, and a working
+/// set must make progress.
 pub const MIN_LIMIT: u64 = 8 << 20;
-/// Groups in a run, levels below the root, bytes in one name.
+/// Maximum number of groups in a run, of levels below the root, and of bytes in one name.
 const MAX_GROUPS: usize = 256;
 const MAX_LEVELS: usize = 8;
 const LONGEST_NAME: usize = 64;
-/// Processes that have ended and are remembered, for children that are met only then.
+/// Ended processes whose groups are remembered, for children that are found only later.
 const MAX_ENDED: usize = 4096;
-/// The group of an account whose process has ended.
+/// Group number of an account whose process has ended.
 const NOBODY: usize = usize::MAX;
 
-/// What a process is charged with. The group is changed only while nobody charges.
+/// The account that a process is charged to. Its group changes only while no thread charges.
 #[derive(Debug)]
 pub struct Account {
     /// The process.
@@ -67,7 +67,7 @@ impl Account {
         self.group.load(Relaxed)
     }
 
-    /// Whether its process has ended: nothing is charged to it any more.
+    /// Whether its process has ended: nothing more is charged to it.
     pub fn has_ended(&self) -> bool {
         self.group.load(Relaxed) == NOBODY
     }
@@ -81,9 +81,9 @@ impl Account {
 /// A limit as users write it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// A size, or a part of the limit above it.
+    /// A size, or a percentage of the limit above it.
     Size(Size),
-    /// None.
+    /// No limit.
     Max,
 }
 
@@ -100,7 +100,7 @@ impl std::str::FromStr for Limit {
     }
 }
 
-/// One group. Everything is in pages of 4 KiB.
+/// One group. All amounts are pages of 4 KiB.
 #[derive(Debug)]
 pub struct Group {
     name: String,
@@ -110,11 +110,11 @@ pub struct Group {
     under_way: AtomicI64,
     peak: AtomicI64,
     slack: AtomicI64,
-    /// Growth of this round of measurements that nobody had charged.
+    /// Growth found by this round of measurements that was not charged before.
     unseen: AtomicI64,
     processes: AtomicI64,
-    /// By owner, a bit: the group is short of memory and the owner has nothing under way that would
-    /// make room.
+    /// One bit for each pager: the group is short of memory and the pager has nothing under way
+    /// that would make room.
     idle: AtomicU64,
 }
 
@@ -140,7 +140,7 @@ impl Group {
         self.used.load(Relaxed)
     }
 
-    /// The most that was measured.
+    /// The highest usage that was measured.
     pub fn peak(&self) -> i64 {
         self.peak.load(Relaxed)
     }
@@ -159,17 +159,17 @@ impl Group {
         self.marks(threads).wanted(self.used() - self.under_way.load(Relaxed))
     }
 
-    /// Whether so many pages more may be installed now.
+    /// Whether `pages` more pages may be installed now.
     pub fn has_room(&self, pages: i64, threads: i64) -> bool {
         self.used() + pages <= self.marks(threads).hard()
     }
 
-    /// Whether so many may come without any being evicted for them.
+    /// Whether `pages` more pages may be installed without any page being evicted for them.
     pub fn has_free_room(&self, pages: i64, threads: i64) -> bool {
         self.used() + pages <= self.marks(threads).high()
     }
 
-    /// Above this its memory gets registered.
+    /// Usage above which the memory of the group gets registered.
     pub fn activation(&self, threads: i64) -> i64 {
         self.marks(threads).activation(self.processes.load(Relaxed))
     }
@@ -179,12 +179,12 @@ impl Group {
         self.used() > self.activation(threads) && self.marks(threads).grows_unseen()
     }
 
-    /// Its limit by the number of its processes, in pages.
+    /// The limit divided by the number of processes, in pages.
     pub fn share(&self) -> i64 {
         self.limit / self.processes.load(Relaxed).max(1)
     }
 
-    /// An owner tells whether it has something under way.
+    /// Notes whether a pager has nothing under way for this group.
     pub fn set_idle(&self, owner: usize, idle: bool) {
         if idle {
             self.idle.fetch_or(1 << owner, Relaxed);
@@ -193,12 +193,12 @@ impl Group {
         }
     }
 
-    /// Whether none of so many owners has anything under way that would make room.
+    /// Whether none of the `owners` pagers has anything under way that would make room.
     pub fn is_helpless(&self, owners: usize) -> bool {
         self.under_way.load(Relaxed) <= 0 && self.idle.load(Relaxed).count_ones() as usize >= owners
     }
 
-    /// A round of measurements is over.
+    /// Ends a round of measurements.
     pub fn end_round(&self, threads: i64, processes: i64) {
         let unseen = self.unseen.swap(0, Relaxed);
         self.slack.store(self.marks(threads).next_slack(unseen), Relaxed);
@@ -239,7 +239,8 @@ fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// As users may write a path: `/a/b` and `a/b/` are `a/b`; the root is empty.
+/// Reduces a path as users may write it to its plain form: `/a/b` and `a/b/` are `a/b`; the root is
+/// empty.
 fn trimmed(path: &str) -> &str {
     let path = path.strip_prefix('/').unwrap_or(path);
     path.strip_suffix('/').unwrap_or(path)
@@ -249,7 +250,8 @@ impl GroupTree {
     /// A group by its number.
     ///
     /// # Panics
-    /// There is none: numbers are kept only where the group cannot have gone meanwhile.
+    /// There is no such group: numbers are kept only where the group cannot have been removed
+    /// meanwhile.
     pub fn group(&self, number: usize) -> &Group {
         self.groups[number].as_ref().expect("a group")
     }
@@ -263,7 +265,7 @@ impl GroupTree {
         std::iter::successors(Some(number), |at| (*at != ROOT).then(|| self.group(*at).above))
     }
 
-    /// The groups that may hold an account back: its own and those above it, without the root.
+    /// The groups that can limit an account: its own and those above it, without the root.
     pub fn above_account(&self, account: &Account) -> impl Iterator<Item = &Group> {
         let own = account.group.load(Relaxed);
         let first = if own == NOBODY { ROOT } else { own };
@@ -305,7 +307,7 @@ impl GroupTree {
     /// The group of this path.
     ///
     /// # Errors
-    /// For the user: there is none.
+    /// For the user: there is no such group.
     pub fn find(&self, path: &str) -> Result<usize, String> {
         let names = trimmed(path).split('/').filter(|_| !trimmed(path).is_empty());
         let found = names.into_iter().try_fold(ROOT, |above, name| self.named(above, name));
@@ -319,11 +321,11 @@ impl GroupTree {
         }
     }
 
-    /// A new group.
+    /// Creates a group.
     ///
     /// # Errors
-    /// For the user: the path is bad or taken, the group above it is not there, or there are too
-    /// many.
+    /// For the user: the path is not valid or is taken, the group above it does not exist, or there
+    /// are too many groups.
     pub fn create(&mut self, path: &str) -> Result<usize, String> {
         let path = trimmed(path);
         check_path(path)?;
@@ -346,10 +348,10 @@ impl GroupTree {
         Ok(number)
     }
 
-    /// What a limit for this group means, in pages. `budget`: the run's.
+    /// Converts a limit for this group into pages. `budget`: that of the run.
     ///
     /// # Errors
-    /// For the user: it is less than any group can do with.
+    /// For the user: the limit is smaller than [`MIN_LIMIT`].
     pub fn pages_of(&self, limit: Limit, above: usize, budget: i64) -> Result<i64, String> {
         let Limit::Size(size) = limit else { return Ok(NO_LIMIT) };
         let nearest = self.way_up(above).find_map(|number| self.group(number).limit()).unwrap_or(budget);
@@ -364,7 +366,7 @@ impl GroupTree {
     /// The number of a group whose limit may be set, and of the one above it.
     ///
     /// # Errors
-    /// For the user: there is none, or it is the root.
+    /// For the user: there is no such group, or it is the root.
     pub fn limited(&self, path: &str) -> Result<(usize, usize), String> {
         let number = self.find_other_than_root(path, "limited as a group")?;
         Ok((number, self.group(number).above))
@@ -374,14 +376,15 @@ impl GroupTree {
     pub fn set_limit(&mut self, number: usize, pages: i64, threads: i64) {
         let group = self.group_mut(number);
         group.limit = pages;
-        // Who has just got a limit may be growing: as wary as at the start of a run.
+        // The members of a group that has just got a limit may be growing: it begins with the
+        // largest slack, as a run does.
         *group.slack.get_mut() = group.marks(threads).most_slack();
     }
 
     /// Removes a group; its processes, with all they hold, join the group above it.
     ///
     /// # Errors
-    /// For the user: it is the root, is not there, or has groups below it.
+    /// For the user: the group is the root, does not exist, or has groups below it.
     pub fn remove(&mut self, path: &str) -> Result<usize, String> {
         let number = self.find_other_than_root(path, "removed")?;
         let below: Vec<String> = self.below(number).map(|below| self.path(below)).collect();
@@ -416,8 +419,8 @@ impl GroupTree {
     /// its new path.
     ///
     /// # Errors
-    /// For the user: one of them is not there, the place is in the group itself, is taken, or too
-    /// deep.
+    /// For the user: one of the two does not exist, or the new place is within the group itself, is
+    /// taken, or is too deep.
     pub fn move_group(&mut self, path: &str, to: &str) -> Result<String, String> {
         let (number, to) = (self.find_other_than_root(path, "moved")?, self.find(to)?);
         if self.way_up(to).any(|at| at == number) {
@@ -445,7 +448,7 @@ impl GroupTree {
         1 + self.below(number).map(|below| self.height(below)).max().unwrap_or(0)
     }
 
-    /// Adds to a group and all above it.
+    /// Adds to the sums of a group and of all groups above it.
     fn post(&self, number: usize, used: i64, under_way: i64) {
         for at in self.way_up(number) {
             let group = self.group(at);
@@ -456,8 +459,8 @@ impl GroupTree {
         }
     }
 
-    /// Charges an account with pages (or, negative, takes them off), and with pages on the way from
-    /// order to drop.
+    /// Charges an account with pages (or, negative, takes them off), and with pages that are being
+    /// evicted.
     pub fn charge(&self, account: &Account, used: i64, under_way: i64) {
         let group = account.group.load(Relaxed);
         if group != NOBODY {
@@ -467,12 +470,12 @@ impl GroupTree {
         }
     }
 
-    /// The process holds so many pages; it held `begun` when it was measured. What was charged
-    /// since comes on top.
+    /// Corrects an account by a measurement: the process holds `pages`, and `begun` were charged
+    /// when it was measured. Pages that were charged since then are added.
     pub fn measure(&self, account: &Account, begun: i64, pages: i64) {
         let grown = pages - begun;
         self.charge(account, grown, 0);
-        // The first measurement is no growth: the memory was there before it was looked at.
+        // The first measurement is no growth: the memory was there before.
         if account.measured.swap(true, Relaxed) {
             self.above_account(account).for_each(|group| {
                 group.unseen.fetch_add(grown, Relaxed);
@@ -500,9 +503,9 @@ impl GroupTree {
         living.or_else(|| self.ended.iter().rev().find(|(ended, _)| *ended == pid).map(|(_, group)| *group))
     }
 
-    /// The account of a process; a new one begins in the group of the first of its kin that is
-    /// known (its parent, the parent's parent, the leaders of its process group and session), else
-    /// in the root.
+    /// The account of a process. A new account begins in the group of the first known process among
+    /// `kin` (the parent, the parent's parent, the leaders of its process group and session), or
+    /// else in the root.
     pub fn admit(&mut self, pid: u32, kin: &[u32]) -> Arc<Account> {
         if let Some(known) = self.accounts.get(&pid) {
             return known.clone();
@@ -519,7 +522,7 @@ impl GroupTree {
         account
     }
 
-    /// The process has ended: what it held is charged to nobody.
+    /// Removes the account of a process that has ended: its pages are charged to no group any more.
     pub fn dismiss(&mut self, pid: u32) {
         let Some(account) = self.accounts.remove(&pid) else { return };
         let group = account.group.load(Relaxed);
@@ -533,7 +536,7 @@ impl GroupTree {
         }
     }
 
-    /// What the account holds leaves its old way up and joins the new one.
+    /// Moves the sums of the account from its old group, and those above, to the new one.
     fn settle(&self, account: &Account, to: usize) {
         let (used, under_way) = (account.used(), account.under_way.load(Relaxed));
         self.post(account.group.load(Relaxed), -used, -under_way);

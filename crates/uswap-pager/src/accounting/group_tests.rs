@@ -1,5 +1,5 @@
-//! The tree beside a plain model of it: after any orders and charges the sums are those of the
-//! processes.
+//! The tree compared with a plain model of it: after any orders and charges, the sums of the groups
+//! are those of their processes.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,8 @@ fn charges_go_up_to_the_root_and_nowhere_else() {
     );
 }
 
-/// The kernel's leak: swapped out in A, moved to B, A removed, brought in by an order from C.
+/// The kernel's leak: a page is swapped out in A, its process moves to B, A is removed, and an
+/// order from C brings the page in.
 #[test]
 fn what_comes_back_is_charged_to_the_group_its_process_is_in_now() {
     let mut tree = tree(&["a", "b", "c"]);
@@ -184,7 +185,7 @@ fn levels_and_numbers_are_bounded() {
     assert!(tree.create("again").is_ok() && tree.create("more").is_err());
 }
 
-/// One order or charge; numbers choose among what there is.
+/// One order or charge; the numbers choose among the groups and processes that exist.
 #[derive(Clone, Debug)]
 enum Act {
     Create(usize, usize),
@@ -214,7 +215,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-/// Who is where and has how much, by paths.
+/// The model: the group and the pages of each process, by paths.
 #[derive(Default)]
 struct Model {
     paths: Vec<String>,
@@ -235,7 +236,7 @@ impl Model {
         if above.is_empty() { name.into() } else { format!("{above}/{name}") }
     }
 
-    /// Every path at or below `from` becomes one at or below `to`.
+    /// Replaces every path at or below `from` by one at or below `to`.
     fn rename(&mut self, from: &str, to: &str) {
         let change = |path: &mut String| {
             if Self::within(path, from) {
@@ -348,7 +349,7 @@ proptest! {
     }
 }
 
-/// Threads charge while others change the tree: nothing is lost, nothing stays behind.
+/// Threads charge while others change the tree: no charge is lost, and none stays behind.
 #[test]
 fn moves_beside_charges_leave_nothing_behind() {
     use crate::accounting::groups::Groups;
@@ -368,7 +369,7 @@ fn moves_beside_charges_leave_nothing_behind() {
         }
         for round in 0..200 {
             let to = ["a", "b", "b/c", "/"][round % 4];
-            // Refused while it is there, or is not.
+            // This is refused if the group exists already, or does not exist.
             let _ = groups.create("b/c", Limit::Max, 1 << 20);
             let _ = groups.move_process(u32::MAX - (round % 4) as u32, to);
             let _ = groups.remove("b/c");

@@ -1,12 +1,13 @@
-//! The groups as the engine's threads see them.
+//! The groups, as the threads of the engine use them.
 //!
-//! The owners charge and ask for room, the governor measures and meets new processes, the control
-//! thread changes the tree. Charging needs the tree only to stay as it is, so it takes the lock for
-//! reading; all sums are atomic. The lock is written by governor and control thread alone, which
-//! try until nobody reads: they never stand in line, so that an owner that was lowered inside the
-//! lock ([`crate::idle_priority`]) holds up nobody who could raise it.
+//! The pagers charge and ask for room, the governor measures and finds new processes, and the
+//! control thread changes the tree. Charging only needs the tree not to change, so it takes the
+//! lock for reading; all sums are atomic. Only the governor and the control thread lock for
+//! writing. They retry until no thread reads and never queue for the lock, so that a pager thread
+//! that was lowered while it holds the lock ([`crate::idle_priority`]) does not block the threads
+//! that could raise it.
 //!
-//! A run in which no group was ever made pays one load of a flag.
+//! In a run without groups each check costs one load of a flag.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
@@ -16,53 +17,54 @@ use std::time::Duration;
 use crate::accounting::group::{Account, GroupTree, Limit, NO_LIMIT, ROOT};
 use crate::idle_priority::IdlePriority;
 
-/// Between two attempts to write.
+/// Pause between two attempts to lock for writing.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A group that wants pages evicted.
+/// A group that needs pages to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// Its number, as long as the tree is not changed.
+    /// Its number, valid as long as the tree does not change.
     pub group: usize,
-    /// Pages.
+    /// Number of pages to be evicted.
     pub wanted: i64,
 }
 
-/// What is told of a group. Pages of 4 KiB.
+/// Figures of a group for reports. All amounts are pages of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Its path; the root is `/`.
     pub path: String,
     /// Its own limit.
     pub limit: Option<i64>,
-    /// In use, with the groups below it.
+    /// Pages in use, including those of the groups below it.
     pub used: i64,
-    /// The most that was measured.
+    /// The highest usage that was measured.
     pub peak: i64,
     /// The processes in the group itself.
     pub processes: Vec<u32>,
 }
 
-/// Shared by all threads.
+/// The groups of a run, shared by all threads.
 #[derive(Debug)]
 pub struct Groups {
     in_use: AtomicBool,
     tree: RwLock<GroupTree>,
-    /// Held by whoever measures: two readings of a process at once would be charged twice.
+    /// Held during a round of measurements: growth that two threads measure at the same time would
+    /// be charged twice.
     measuring: Mutex<()>,
     threads: i64,
     owners: Vec<Arc<IdlePriority>>,
 }
 
 impl Groups {
-    /// The root alone, on a machine with so many processors.
+    /// The root alone, on a machine with this many processors.
     pub fn new(processors: usize, owners: Vec<Arc<IdlePriority>>) -> Self {
         let tree = RwLock::new(GroupTree::default());
         let (in_use, measuring) = (AtomicBool::new(false), Mutex::new(()));
         Self { in_use, tree, measuring, threads: processors as i64, owners }
     }
 
-    /// Whether a group was ever made in this run.
+    /// Whether a group was ever created in this run.
     pub fn in_use(&self) -> bool {
         self.in_use.load(Relaxed)
     }
@@ -87,10 +89,10 @@ impl Groups {
 
     // --- orders -----------------------------------------------------------------------------------------------------
 
-    /// A new group. `budget`: the run's, in pages.
+    /// Creates a group. `budget`: that of the run, in pages.
     ///
     /// # Errors
-    /// For the user; nothing is changed then.
+    /// For the user; then nothing is changed.
     pub fn create(&self, path: &str, limit: Limit, budget: i64) -> Result<Option<i64>, String> {
         let mut tree = self.write();
         let number = tree.create(path)?;
@@ -107,10 +109,11 @@ impl Groups {
         }
     }
 
-    /// Another limit. `pinned` tells how many pages of these processes cannot be evicted.
+    /// Changes the limit of a group. `pinned` tells how many pages of these processes cannot be
+    /// evicted.
     ///
     /// # Errors
-    /// For the user; nothing is changed then.
+    /// For the user; then nothing is changed.
     pub fn limit(
         &self,
         path: &str,
@@ -140,15 +143,15 @@ impl Groups {
     /// Removes a group; returns how many processes went to the group above it.
     ///
     /// # Errors
-    /// For the user; nothing is changed then.
+    /// For the user; then nothing is changed.
     pub fn remove(&self, path: &str) -> Result<usize, String> {
         self.write().remove(path)
     }
 
-    /// Moves a process. It must have been met.
+    /// Moves a process, which must have an account.
     ///
     /// # Errors
-    /// For the user; nothing is changed then.
+    /// For the user; then nothing is changed.
     pub fn move_process(&self, pid: u32, to: &str) -> Result<(), String> {
         self.write().move_process(pid, to)
     }
@@ -156,20 +159,20 @@ impl Groups {
     /// Moves a group below another one; returns its new path.
     ///
     /// # Errors
-    /// For the user; nothing is changed then.
+    /// For the user; then nothing is changed.
     pub fn move_group(&self, path: &str, to: &str) -> Result<String, String> {
         self.write().move_group(path, to)
     }
 
     // --- processes --------------------------------------------------------------------------------------------------
 
-    /// The account of a process, if it was met.
+    /// The account of a process, if there is one.
     pub fn known(&self, pid: u32) -> Option<Arc<Account>> {
         self.read().account(pid).cloned()
     }
 
-    /// The account of a process; of one that is new, in the group of the nearest of its kin.
-    /// Governor and control thread only.
+    /// The account of a process. A new one begins in the group of the nearest known relative
+    /// (`kin`). Only for the governor and the control thread.
     pub fn meet(&self, pid: u32, kin: impl FnOnce() -> Vec<u32>) -> Arc<Account> {
         match self.known(pid) {
             Some(known) => known,
@@ -180,7 +183,7 @@ impl Groups {
         }
     }
 
-    /// Forgets processes that are not among the living. Governor only.
+    /// Removes the accounts of processes that are not alive. Only for the governor.
     pub fn dismiss_all_but(&self, is_alive: impl Fn(u32) -> bool) {
         let pids: Vec<u32> = self.read().accounts().map(|account| account.pid).collect();
         for pid in pids.into_iter().filter(|pid| !is_alive(*pid)) {
@@ -195,22 +198,24 @@ impl Groups {
         self.read().charge(account, pages, 0);
     }
 
-    /// Pages of a process entered (or, negative, left) the way from order to drop.
+    /// Counts pages of a process that began (or, negative, ended) their eviction.
     pub fn under_way(&self, account: &Account, pages: i64) {
         self.read().charge(account, 0, pages);
     }
 
-    /// To be held from the first reading of a process to the last measurement that comes of it.
+    /// Begins a round of measurements. The guard must be held from the first reading of a process
+    /// to the last correction that follows from it.
     pub fn begin_round(&self) -> MutexGuard<'_, ()> {
         self.measuring.lock().expect("measuring")
     }
 
-    /// The governor has read how much a process holds; `begun` was charged when it began to read.
+    /// Notes that the governor has measured `pages` of a process; `begun` pages were charged when
+    /// it began.
     pub fn measure(&self, account: &Account, begun: i64, pages: i64) {
         self.read().measure(account, begun, pages);
     }
 
-    /// Every process has been measured.
+    /// Ends a round: every process has been measured.
     pub fn end_round(&self) {
         let tree = self.read();
         let mut processes: HashMap<usize, i64> = HashMap::new();
@@ -224,30 +229,31 @@ impl Groups {
 
     // --- questions --------------------------------------------------------------------------------------------------
 
-    /// Whether a limit other than the run's holds for the account.
+    /// Whether any limit other than that of the run applies to the account.
     pub fn is_limited(&self, account: &Account) -> bool {
         self.read().above_account(account).any(|group| group.limit().is_some())
     }
 
-    /// Whether the groups of a process let it have so many pages more.
+    /// Whether all groups of a process have room for `pages` more pages.
     pub fn has_room(&self, account: &Account, pages: i64) -> bool {
         self.read().above_account(account).all(|group| group.has_room(pages, self.threads))
     }
 
-    /// Whether so many may come to the process without any being evicted for them.
+    /// Whether `pages` more pages may be installed in the process without any page being evicted
+    /// for them.
     pub fn has_free_room(&self, account: &Account, pages: i64) -> bool {
         self.read().above_account(account).all(|group| group.has_free_room(pages, self.threads))
     }
 
-    /// Whether a group that has no room for the process has nothing under way, with any of so many
-    /// owners, that would make some.
+    /// Whether a group that has no room for the process also has nothing under way, with any of the
+    /// `owners` pagers, that would make some.
     pub fn is_helpless(&self, account: &Account, owners: usize) -> bool {
         let tree = self.read();
         tree.above_account(account).any(|group| !group.has_room(1, self.threads) && group.is_helpless(owners))
     }
 
-    /// Near its own limit: the memory that a process of the group must have to be managed, in
-    /// pages; `None`: all have room.
+    /// If a group of the process is near its own limit: the size in pages from which a process of
+    /// the group must be managed. `None`: all groups have room.
     pub fn near(&self, account: &Account) -> Option<i64> {
         let tree = self.read();
         let near = tree.above_account(account).filter(|group| group.used() > group.activation(self.threads));
@@ -261,21 +267,21 @@ impl Groups {
         tree.deepest_first().iter().any(is_near)
     }
 
-    /// Whether memory of a group that is near its own limit grows unseen.
+    /// Whether a group that is near its own limit has memory that grows unseen.
     pub fn grows_unseen(&self) -> bool {
         let tree = self.read();
         tree.deepest_first().iter().any(|number| tree.group(*number).grows_unseen(self.threads))
     }
 
-    /// The groups that want pages evicted, the deepest first.
+    /// The groups that need pages to be evicted, the deepest first.
     pub fn short(&self) -> Vec<Short> {
         let tree = self.read();
         let wants = |number: usize| Short { group: number, wanted: tree.group(number).wanted(self.threads) };
         tree.deepest_first().into_iter().map(wants).filter(|short| short.wanted > 0).collect()
     }
 
-    /// Whether a group has no room for a page more: those who want one wait, or it outgrows its
-    /// limit.
+    /// Whether any group has no room for one more page: faults of its processes wait, or it exceeds
+    /// its limit.
     pub fn lack_room(&self) -> bool {
         let tree = self.read();
         tree.deepest_first().iter().any(|number| !tree.group(*number).has_room(1, self.threads))
@@ -286,8 +292,8 @@ impl Groups {
         self.read().is_within(account, group)
     }
 
-    /// An owner tells for which groups that are short it has nothing under way that would make
-    /// room.
+    /// Notes for which of the groups that are short this pager has nothing under way that would
+    /// make room.
     pub fn set_idle(&self, owner: usize, idle: &[usize]) {
         let tree = self.read();
         for number in tree.deepest_first() {
@@ -307,7 +313,7 @@ impl Groups {
         limited.map(interval).min().unwrap_or(Duration::MAX)
     }
 
-    /// All groups, each after the one above it.
+    /// Figures of all groups, each after the one above it.
     pub fn figures(&self) -> Vec<Figures> {
         let tree = self.read();
         let mut numbers = tree.deepest_first();

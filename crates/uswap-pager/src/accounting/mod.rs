@@ -1,4 +1,5 @@
-//! How much memory there is, who uses it, and how much of it is pool.
+//! Accounting: how much memory there is, which processes and groups use it, and how much of it is
+//! pool.
 
 pub mod budget;
 pub mod charge;

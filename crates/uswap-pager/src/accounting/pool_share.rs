@@ -1,16 +1,16 @@
-//! How much of the budget the pool may take, as it is asked for: `--pool`.
+//! The setting `--pool`: how much of the budget the pool may take.
 
 /// How much of the budget the pool may take, in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PoolShare {
-    /// This, as long as the run lasts.
+    /// This percentage, for the whole run.
     Fixed(f64),
-    /// What faults make of it, and this at most.
+    /// A percentage that follows the cost of faults, up to this one.
     Adaptive(f64),
 }
 
 impl PoolShare {
-    /// The most that anybody may ask for: what is left is the working set.
+    /// The largest percentage that may be set: the rest is for the working set.
     pub const MAX: f64 = 90.0;
 }
 

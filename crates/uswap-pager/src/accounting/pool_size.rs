@@ -1,98 +1,103 @@
-//! How much of the budget is compressed pool, and how much is left to pages as they are.
+//! How much of the budget is compressed pool, and how much is left to resident pages.
 //!
-//! A page of memory given to the pool holds `ratio` pages of which each would otherwise cost a
-//! device read; taken from the resident pages it makes one page more cost a decompression. So with
+//! A page of memory that is given to the pool holds `ratio` pages, each of which would otherwise
+//! cost a device read. Since it is taken from the resident pages, one more page costs a
+//! decompression. So with
 //!
-//! * `d_device`, faults per slot of the devices that holds pages that compress, and `d_pool`,
-//!   faults per page in the pool, in the last period,
-//! * `d_near`, faults on pages that do not compress and were evicted lately, per page of memory
-//!   more that would have kept them,
-//! * `c_device` and `c_pool`, what such a fault costs (the medians of the fault latencies),
+//! * `d_device`, faults in the last period for each device slot that holds compressible pages, and
+//!   `d_pool`, faults for each page in the pool,
+//! * `d_near`, faults on recently evicted pages that do not compress, for each additional page of
+//!   memory that would have kept them resident,
+//! * `c_device` and `c_pool`, the cost of such a fault (the medians of the fault latencies),
 //!
 //! the pool is worth more memory while `ratio * d_device * (c_device - c_pool)` exceeds
-//! `d_pool * c_pool + d_near * c_device`, and less while it is the other way round. The share goes
-//! in small steps towards where both are equal, within its limits, in larger ones while they are
-//! far apart; it stays while they differ by less than a quarter, or while too little happens to
-//! judge by. Memory that is touched at random and compresses ends with a large pool (nearly
-//! everything fits in RAM somehow); a small hot set above much cold memory ends with a small one,
-//! and so does a hot set that does not compress: no pool keeps such pages from the device.
+//! `d_pool * c_pool + d_near * c_device`, and less while it is the other way round. The pool's
+//! share moves in small steps towards the point where both are equal, within its limits, and in
+//! larger steps while they are far apart. It stays while they differ by less than a quarter, or
+//! while there are too few faults to judge by. Memory that is touched at random and compresses ends
+//! with a large pool (nearly all of it fits in RAM in some form). A small hot set beside much cold
+//! memory ends with a small pool, and so does a hot set that does not compress: no pool saves such
+//! pages from the device.
 //!
-//! If the guess is wrong (the densities are averages, and what is moved next is colder than
-//! average) the next period sees it in the faults, and the share turns round; a step is small
-//! enough that little is lost.
+//! If the estimate is wrong (the densities are averages, and the pages that move next are colder
+//! than average), the faults of the next period show it and the share turns round; a step is so
+//! small that little is lost.
 //!
-//! While as much as nothing lies on devices it stays: nobody can say what a fault there would cost,
-//! and the pool takes no more than it needs. It begins with two thirds, in which memory that
-//! compresses to a third has room for nearly twice the budget: what spills before anything is known
-//! must be read back.
+//! While next to nothing lies on devices the share stays: the cost of a fault there is not known,
+//! and the pool takes no more memory than it needs. The share begins at two thirds, in which memory
+//! that compresses to a third has room for nearly twice the budget: pages that spill to a device
+//! before anything is known would have to be read back.
 //!
-//! While processes take turns (`load_control/mod.rs`), what those who are in need is known, and
-//! goes first: a loop that lacks little misses as often per page as one that lacks much, and not at
-//! all once it fits. If the pool can give what they lack, and they have lacked it for half a
-//! second, it does; and it takes no more than they leave.
+//! While processes take turns (`load_control/mod.rs`), the memory that the running processes lack
+//! is known, and goes before the needs of the pool: a loop that lacks little memory misses as often
+//! per page as one that lacks much, and not at all once it fits. If the pool can give the memory
+//! that they lack, and they have lacked it for half a second, the pool gives it; and the pool takes
+//! no more than they leave.
 //!
-//! What is not seen: processor time. A decompression that delays nobody else costs its latency;
-//! where many processes wait for processors it costs more than that.
+//! The estimate does not see processor time. A decompression that delays no other process costs its
+//! latency; where many processes wait for processors it costs more than that.
 //!
-//! Where most of the budget is memory that cannot be managed (thread stacks), it is half of the
-//! rest at most.
+//! Where most of the budget is memory that cannot be managed (thread stacks), the pool takes at
+//! most half of the rest.
 //!
-//! A share that the user gave stays; a limit that the user gave for it (`auto:40`) is the most that
-//! it becomes.
+//! A percentage that the user sets stays; with a limit that the user sets (`auto:40`) the share
+//! never exceeds it.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::accounting::pool_share::PoolShare;
 
-/// How often it is judged.
+/// Interval between two evaluations.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Least of the budget, and where it begins, in percent, where the user's limit allows it.
+/// Smallest share and first share, in percent of the budget, where the user's limit allows them.
 const MIN: f64 = 20.0;
 const BEGIN: f64 = 65.0;
-/// Least while most faults are on pages that do not compress.
+/// Smallest share, in percent, while most faults are on pages that do not compress.
 const MIN_BESIDE_POOR: f64 = 5.0;
-/// The most beside much memory that cannot be managed.
+/// Largest share, in percent, beside much memory that cannot be managed.
 const HALF: f64 = 50.0;
-/// One step, in percent of the budget, and how many at once where gain and loss differ by more than
-/// `FAR` times.
+/// One step, in percent of the budget, and the number of steps at once where gain and loss differ
+/// by more than the factor `FAR`.
 const STEP: f64 = 2.0;
 const FAR: f64 = 3.0;
 const STRIDE: f64 = 3.0;
-/// Faults in a period that are enough to judge by.
+/// Faults in a period from which on it is evaluated.
 const ENOUGH: u64 = 50;
-/// What those who are in lack must be lacking for so many periods: somebody who grows has one of
-/// them go back soon, and what is written to a device meanwhile must be read again.
+/// Periods for which the running processes must have lacked memory before the pool gives any: when
+/// a process grows, load control soon suspends another one, and pages written to a device meanwhile
+/// would have to be read again.
 const LACKING: u32 = 5;
-/// As much as nothing lies on devices where it is no more than one page for so many in the pool:
+/// Next to nothing lies on devices while they hold at most one page for this many in the pool:
 /// those that do not compress.
 const HARDLY_ANY: u64 = 64;
 /// Gain and loss that differ by less than this factor are equal.
 const MARGIN: f64 = 1.25;
 
-/// What is known at one time. Faults count from the beginning of the run.
+/// The figures at one time. Faults count from the beginning of the run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct PoolFigures {
-    /// Faults that were answered from the pool, from devices with pages that compress, and with
-    /// such as do not.
+    /// Faults that were answered from the pool, from devices with pages that compress, and from
+    /// devices with pages that do not.
     pub faults: [u64; 3],
-    /// Such pages there.
+    /// Pages that lie in each of these three places.
     pub pages: [u64; 3],
-    /// Nanoseconds that a fault takes that is answered from the pool, or from a device.
+    /// Nanoseconds that a fault takes when it is answered from the pool, and from a device.
     pub costs: [u64; 2],
-    /// Faults on pages that do not compress and that `beyond` pages more of memory would have kept.
+    /// Faults on pages that do not compress and that `beyond` more pages of memory would have kept
+    /// resident.
     pub near: u64,
-    /// See there.
+    /// See `near`.
     pub beyond: u64,
     /// Memory that the pool takes, in pages.
     pub pool_memory: u64,
     /// The budget, in pages.
     pub budget: i64,
-    /// While processes take turns: pages that are left beside those who are in, or that they lack.
+    /// While processes take turns: pages that the running processes leave free, or (negative) lack.
     pub spare: Option<i64>,
 }
 
-/// The pool's share of the budget.
+/// The evaluation of the pool's share of the budget.
 #[derive(Debug)]
 pub struct PoolSizer {
     percent: f64,
@@ -102,12 +107,13 @@ pub struct PoolSizer {
     before: [u64; 3],
     near_before: u64,
     judged: Instant,
-    /// For how many periods those who are in have lacked memory.
+    /// Periods for which the running processes have lacked memory.
     lacking: u32,
 }
 
 impl PoolSizer {
-    /// A share that the user has given, or one that follows from what faults cost.
+    /// Begins with a percentage that the user has set, or with one that follows from the cost of
+    /// faults.
     pub fn new(asked: PoolShare) -> Self {
         let (percent, most, fixed) = match asked {
             PoolShare::Fixed(percent) => (percent, percent, true),
@@ -125,14 +131,15 @@ impl PoolSizer {
         }
     }
 
-    /// The share now.
+    /// The share now, in percent.
     pub fn percent(&self) -> f64 {
         self.percent
     }
 
-    /// The share of what is left beside memory that cannot be managed, which takes this part of the
-    /// budget. Where that is most of it, what is left is so little that half must stay for pages as
-    /// they are; also then a share that was given is kept.
+    /// The share, in percent, of the budget without the memory that cannot be managed; that memory
+    /// takes the fraction `fixed` of the budget. Where it takes most of the budget, the rest is so
+    /// small that half of it must stay for resident pages. A share that the user has set is kept in
+    /// this case too.
     pub fn percent_beside(&self, fixed: f64) -> f64 {
         if self.fixed || fixed < 0.5 { self.percent } else { self.percent.min(HALF) }
     }
@@ -142,7 +149,7 @@ impl PoolSizer {
         !self.fixed && self.judged.elapsed() >= PERIOD
     }
 
-    /// Takes a step, if there is reason for one.
+    /// Evaluates a period and moves the share by a step where that pays.
     pub fn judge(&mut self, now: PoolFigures) {
         self.judged = Instant::now();
         let percent = |pages: i64| 100.0 * pages as f64 / now.budget.max(1) as f64;
@@ -178,7 +185,7 @@ impl PoolSizer {
     }
 }
 
-/// The share as it was asked for and as it is now, for whoever asks.
+/// The share as it was set and as it is now, for reports.
 #[derive(Debug)]
 pub struct ShareTold {
     asked: PoolShare,
@@ -186,24 +193,24 @@ pub struct ShareTold {
 }
 
 impl ShareTold {
-    /// As it begins.
+    /// The share at the beginning of a run.
     pub fn new(asked: PoolShare) -> Self {
         let told = Self { asked, hundredths: AtomicU32::new(0) };
         told.tell(PoolSizer::new(asked).percent());
         told
     }
 
-    /// It is this now, in percent.
+    /// Publishes the share now, in percent.
     pub fn tell(&self, percent: f64) {
         self.hundredths.store((percent * 100.0) as u32, Relaxed);
     }
 
-    /// As it was asked for.
+    /// The setting of the user.
     pub fn asked(&self) -> PoolShare {
         self.asked
     }
 
-    /// In percent of the budget.
+    /// The share now, in percent of the budget.
     pub fn now(&self) -> f64 {
         f64::from(self.hundredths.load(Relaxed)) / 100.0
     }
@@ -225,8 +232,8 @@ mod tests {
     }
 
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget
-    /// of `budget` pages that compress by `ratio`; every page has its place by how often it is
-    /// touched. Returns the share after some time.
+    /// of `budget` pages that compress by `ratio`; the pages that are touched most often are
+    /// resident, the next are in the pool. Returns the share after some time.
     fn settles(all: f64, hot: f64, heat: f64, budget: f64, ratio: f64) -> f64 {
         let mut share = PoolSizer::new(AUTO);
         let mut faults = [0.0f64; 2];
@@ -297,8 +304,8 @@ mod tests {
         assert_eq!(PoolSizer::new(PoolShare::Fixed(70.0)).percent_beside(0.6), 70.0);
     }
 
-    /// Random touches want a large pool; those who are in want what they lack first, if the pool
-    /// can give it.
+    /// Random touches favour a large pool; memory that the running processes lack goes first, if
+    /// the pool can give it.
     #[test]
     fn who_has_a_turn_goes_before_the_pool() {
         let mut share = PoolSizer::new(AUTO);
@@ -327,7 +334,7 @@ mod tests {
         assert!(share.percent() < BEGIN, "seven hundred that nobody wants do");
     }
 
-    /// numpy sorts numbers of which lz4 makes nothing: each fault on them waits for the device, and
+    /// numpy sorts numbers that lz4 cannot compress: each fault on them waits for the device, and
     /// no pool helps.
     #[test]
     fn what_does_not_compress_wants_memory_and_no_pool() {
@@ -341,7 +348,8 @@ mod tests {
         let mut share = PoolSizer::new(AUTO);
         (1..100).for_each(|round| share.judge(poor(round, 900)));
         assert_eq!(share.percent(), MIN_BESIDE_POOR);
-        // Where memory would not have kept them, nor would it help to take it from the pool.
+        // Where more memory would not have kept the pages resident, taking it from the pool would
+        // not help either.
         let mut share = PoolSizer::new(AUTO);
         for round in 1..100 {
             let mut now = poor(round, 0);
@@ -349,7 +357,8 @@ mod tests {
             share.judge(now);
         }
         assert_eq!(share.percent(), BEGIN);
-        // Once others fault again its least is what it was before, and it does not fall further.
+        // Once compressible pages fault again, the smallest share is the former one, and the share
+        // does not fall further.
         let mut share = PoolSizer::new(AUTO);
         (1..100).for_each(|round| share.judge(poor(round, 900)));
         let mut now = poor(100, 900);

@@ -1,11 +1,11 @@
 //! Memory without a kernel: a map of pages, for tests of the pager.
 //!
-//! A [`FakeProgram`] touches pages, unmaps, moves and forks. What it cannot have at once it asks
-//! for again later, as a thread would that sleeps in a fault. Orders are executed by
-//! [`FakeProgram::work`], as an agent would, when the test says so. Everything is as the kernel has
-//! it (userfaultfd(2)): while a change has not been read nothing is installed and nothing moves;
-//! what is shared is refused, unless the order says that it is to be copied first; a fork child has
-//! what its parent had, slots too.
+//! A [`FakeProgram`] touches pages, unmaps, moves and forks. When a page is not available at once,
+//! the program asks for it again later, like a thread that sleeps in a fault. Orders are executed
+//! by [`FakeProgram::work`], as an agent would, when the test says so. Everything behaves as in the
+//! kernel (userfaultfd(2)): while a change is unread nothing is installed and nothing moves; shared
+//! pages are refused, unless the order says that they are to be copied first; a fork child has all
+//! that its parent had, including the slots.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -29,23 +29,23 @@ use crate::reclaim::staging::PageRun;
 use crate::runner::Runner;
 use crate::space::Space;
 
-/// Where slots lie.
+/// Address of the first slot.
 const SLOTS: u64 = 1 << 40;
 /// A page of the mechanism's own.
 pub const OWN: u64 = SLOTS - PAGE;
-/// A thread that is in a system call.
+/// The number of a thread that is in a system call.
 pub const IN_CALL: u32 = 77;
-/// Orders in a row that may be refused.
+/// Refused orders in a row after which nothing is ordered.
 const MAX_REFUSALS: u32 = 4;
 
-/// The pages of a memory and what has happened to it.
+/// The pages of a memory and the events that have not been read.
 #[derive(Debug, Default)]
 pub struct FakeState {
-    /// What the program has.
+    /// The pages of the program.
     pub pages: BTreeMap<u64, Arc<PageBuf>>,
     /// Pages whose touch raises SIGBUS.
     pub poisoned: BTreeSet<u64>,
-    /// Pages that somebody has pinned: they do not move.
+    /// Pages that are pinned: they do not move.
     pub pinned: BTreeSet<u64>,
     /// Pages whose writes raise a fault.
     pub protected: BTreeSet<u64>,
@@ -57,21 +57,21 @@ pub struct FakeState {
     trays: BTreeMap<u32, FakeTray>,
     refusals: u32,
     gate_closed: bool,
-    /// So many installations are still put off.
+    /// Number of further installations that are put off.
     pub again: u32,
-    /// How the next installations end, instead of what would come of them.
+    /// Fixed results for the next installations, instead of the real ones.
     pub answers: VecDeque<Install>,
-    /// Every order is refused.
+    /// Whether every order is refused.
     pub refuses_all: bool,
-    /// Somebody is inside the gate.
+    /// Whether an agent is inside the gate.
     pub is_inside: bool,
-    /// Orders are executed by nobody any more.
+    /// Whether nothing executes orders any more.
     pub is_unserved: bool,
-    /// The memory is gone.
+    /// Whether the memory is gone.
     pub is_gone: bool,
-    /// Slots cannot be read.
+    /// Whether slots cannot be read.
     pub is_unreadable: bool,
-    /// Waiters that were woken though nothing was installed.
+    /// Addresses whose waiters were woken although nothing was installed.
     pub woken: Vec<u64>,
 }
 
@@ -190,7 +190,7 @@ impl FakeState {
     }
 }
 
-/// The memory, as its pager has it.
+/// The memory, as its pager sees it.
 #[derive(Debug)]
 pub struct FakeMemory {
     state: Arc<Mutex<FakeState>>,
@@ -200,14 +200,14 @@ pub struct FakeMemory {
     read: Vec<Change<FakeMemory>>,
 }
 
-/// The same memory, as its program has it.
+/// The same memory, as its program sees it.
 #[derive(Clone, Debug)]
 pub struct FakeProgram {
     state: Arc<Mutex<FakeState>>,
     bell: Arc<EventFd>,
 }
 
-/// What came of a touch.
+/// The outcome of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
     /// The page's first bytes.
@@ -246,7 +246,8 @@ impl FakeProgram {
         if let Some(value) = value {
             let bytes = Arc::make_mut(page);
             bytes[..8].copy_from_slice(&value.to_ne_bytes());
-            // Not of one value, so that it is stored and not remembered.
+            // The page must not be of one repeated value, so that it is stored and not only
+            // remembered.
             bytes[8..16].copy_from_slice(&(!value).to_ne_bytes());
         }
         Touch::Value(u64::from_ne_bytes(page[..8].try_into().expect("eight bytes")))
@@ -263,12 +264,12 @@ impl FakeProgram {
         self.change(Change::Unmap(range));
     }
 
-    /// madvise(MADV_DONTNEED), of pages that go when the pager has read of it.
+    /// madvise(MADV_DONTNEED); the pages go when the pager has read the event.
     pub fn discard(&self, range: Range<u64>) {
         self.change(Change::Remove(range));
     }
 
-    /// mremap(2) to a place where nothing is.
+    /// mremap(2) to a free place.
     pub fn remap(&self, from: u64, to: u64, length: u64) {
         let mut state = self.state();
         let source = from..from + length;
@@ -280,7 +281,7 @@ impl FakeProgram {
         self.change(Change::Remap { from, to, length, leaves: false });
     }
 
-    /// fork(2): the child.
+    /// fork(2): returns the child.
     pub fn fork(&self, process: u32) -> Self {
         let state = self.state();
         let copy = FakeState {
@@ -298,7 +299,7 @@ impl FakeProgram {
         child
     }
 
-    /// Executes the orders that wait, as far as the gate lets it.
+    /// Executes the orders that wait, unless the gate is closed.
     pub fn work(&self) {
         let mut state = self.state();
         while !state.gate_closed
@@ -309,7 +310,7 @@ impl FakeProgram {
         }
     }
 
-    /// Pages in the program and in slots: what the kernel counts.
+    /// Pages in the program and in slots, as the kernel counts them.
     pub fn resident(&self) -> usize {
         let state = self.state();
         state.pages.len() + state.slots.len()
@@ -331,7 +332,7 @@ impl FakeMemory {
         )
     }
 
-    /// What the program has of it.
+    /// The program's view of this memory.
     pub fn program(&self) -> FakeProgram {
         FakeProgram { state: self.state.clone(), bell: self.bell.clone() }
     }

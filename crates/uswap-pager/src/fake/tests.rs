@@ -1,4 +1,4 @@
-//! The pager on memory without a kernel: every state of a page, and every answer that can come.
+//! The pager on memory without a kernel: every state of a page, and every possible answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -36,22 +36,23 @@ use crate::space::parts::PageCounts;
 
 /// First page of the programs' memory.
 const START: u64 = 0x10_0000;
-/// Pages of the budget; reserves and marks are made for no less.
+/// Pages of the budget; the reserves and marks need at least this many.
 const BUDGET: u64 = 2048;
-/// Nothing takes longer, nor where a rule is switched off and that is expected.
+/// Time after which a wait fails; `SOON` applies where a rule is switched off and the failure is
+/// expected.
 const BOUND: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(3);
 
-/// One pager, its store, and who works for it. One thread does it all, in turns.
+/// One pager, its store, and the parties that work for it. One thread does all their work in turn.
 struct Rig {
     shared: Arc<EngineContext<FakeMemory>>,
     owner: Pager<FakeMemory>,
     programs: Vec<FakeProgram>,
     writeback: WritebackScratch,
-    /// Orders are executed, trays are stored.
+    /// Orders are executed and trays are stored.
     is_working: bool,
     is_storing: bool,
-    /// At every so manieth step.
+    /// Intervals, in steps, at which orders are executed and trays are stored.
     pace: (u64, u64),
     steps: u64,
     bound: Duration,
@@ -125,7 +126,7 @@ impl Rig {
         }
     }
 
-    /// A program with so many pages mapped, and its space.
+    /// A program with this many pages mapped, and its space.
     fn program(&mut self, pages: u64) -> (FakeProgram, SpaceId) {
         let mapped = START..START + pages * PAGE;
         let memory = FakeMemory::new(100 + self.programs.len() as u32, mapped.clone());
@@ -140,7 +141,7 @@ impl Rig {
         (program, id)
     }
 
-    /// A child of the program, once the pager knows of it.
+    /// Forks a child of the program, and waits until the pager knows of it.
     fn fork(&mut self, program: &FakeProgram) -> (FakeProgram, SpaceId) {
         let known: Vec<SpaceId> = self.owner.spaces.keys().copied().collect();
         let child = program.fork(100 + self.programs.len() as u32);
@@ -158,13 +159,13 @@ impl Rig {
         self.space(id).table.get(address).state()
     }
 
-    /// Lets everybody do what there is to do.
+    /// Lets every party do its work once.
     fn step(&mut self) {
         self.serve();
         self.help();
     }
 
-    /// Measures as the governor does, and lets the pager go once round.
+    /// Measures as the governor does, and runs one round of the pager.
     fn serve(&mut self) {
         let begun = self.shared.budget.begin_measurement();
         let resident: usize = self.programs.iter().map(FakeProgram::resident).sum();
@@ -191,7 +192,7 @@ impl Rig {
         }
     }
 
-    /// Steps until it is so.
+    /// Steps until the condition holds.
     fn until(&mut self, is_so: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !is_so(self) {
@@ -200,8 +201,8 @@ impl Rig {
         }
     }
 
-    /// Touches the page until that is done. A thread that is woken runs before its page is taken
-    /// again.
+    /// Touches the page until the touch succeeds. A thread that is woken runs before its page is
+    /// taken again.
     fn touch(&mut self, program: &FakeProgram, address: u64, value: Option<u64>) -> Touch {
         let begun = Instant::now();
         loop {
@@ -226,7 +227,7 @@ impl Rig {
         }
     }
 
-    /// How things stand, for a test that fails.
+    /// The state of the pager, for the message of a test that fails.
     fn account(&self) -> String {
         let budget = &self.shared.budget;
         let mut text = format!("usage {} of {}, {} under way\n", budget.usage(), budget.hard(), budget.under_way());
@@ -239,7 +240,8 @@ impl Rig {
         text + &self.notices()
     }
 
-    /// Writes as `fill` does, with one step in between. Whether it is done: the fault may wait.
+    /// Writes as `fill` does, with one step in between. Returns whether the write succeeded: the
+    /// fault may wait.
     fn try_write(&mut self, program: &FakeProgram, page: u64) -> bool {
         program.touch(at(page), Some(page + 1));
         self.step();
@@ -254,7 +256,7 @@ impl Rig {
         (0..pages).for_each(|page| assert_eq!(self.read(program, page), page + 1, "page {page}"));
     }
 
-    /// The books of all spaces agree.
+    /// Checks the data of all spaces.
     fn audit(&mut self) {
         self.owner.for_each_id(|owner, id| owner.with_space(id, |owner, space| owner.audit(space)));
         assert_eq!(*self.shared.said.verdict.lock().expect("verdict"), None);
@@ -369,7 +371,7 @@ fn a_page_that_is_there_wakes_its_waiter_and_stays_as_it_is() {
     let mut rig = Rig::new(1 << 20, 0, "");
     let (program, id) = rig.program(64);
     rig.write(&program, 0, 9);
-    // A second thread's fault, read after the first one's was served.
+    // The fault of a second thread, read after that of the first was served.
     let mut bytes = [0; PAGE_SIZE];
     bytes[0] = 5;
     assert_eq!(program.touch(at(40), None), Touch::Sleeps);
@@ -413,7 +415,7 @@ fn the_mechanisms_own_pages_are_served_and_not_counted_among_the_programs() {
     assert_eq!((rig.state(id, OWN), rig.space(id).counts.resident), (PageState::Untouched, 0));
 }
 
-/// Fills memory until pages go, with orders under way that nobody executes.
+/// Fills memory until pages are evicted, with orders under way that are not executed.
 fn ordered(rig: &mut Rig, pages: u64) -> (FakeProgram, SpaceId) {
     let (program, id) = rig.program(2 * BUDGET);
     rig.is_working = false;
@@ -434,8 +436,7 @@ fn a_page_with_an_order_under_way_waits_for_the_outcome() {
     rig.audit();
 }
 
-/// What a child reads of pages that were moved just before it was forked: how many of them are not
-/// what they were.
+/// Counts the wrong pages that a child reads among those that were moved just before it was forked.
 fn wrong_after_a_fork_beside_staging(faults: &str) -> usize {
     let mut rig = Rig::new(64 << 20, 0, faults);
     let (program, id) = ordered(&mut rig, BUDGET - 200);
@@ -510,7 +511,7 @@ fn who_refuses_everything_is_left_alone_and_that_is_said() {
     (0..BUDGET - 200).for_each(|page| _ = rig.try_write(&program, page));
     rig.until(|rig| !rig.space(id).can_evict());
     assert!(rig.notices().contains("its agent's system calls are refused"), "{}", rig.notices());
-    // Above its limit rather than for ever: nothing is under way that would make room.
+    // It exceeds its limit instead of waiting for ever: nothing is under way that would make room.
     rig.write(&program, BUDGET - 1, 77);
     rig.audit();
 }
@@ -680,7 +681,7 @@ fn writes_after_a_fork_wait_for_room_where_their_copies_may_not_fit() {
     rig.audit();
 }
 
-/// What a program does, in pages of a range that is larger than the budget.
+/// The acts of a program, on pages of a range that is larger than the budget.
 #[derive(Clone, Debug)]
 enum Act {
     Write {
@@ -705,9 +706,9 @@ enum Act {
         pages: u64,
     },
     Fork,
-    /// So many installations are put off.
+    /// This many installations are put off.
     Again(u32),
-    /// Orders are executed at every so manieth step; trays are stored at every so manieth.
+    /// Intervals, in steps, at which orders are executed and at which trays are stored.
     Pace(u64, u64),
 }
 
@@ -727,7 +728,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A program and what its pages must hold: `None`, not mapped.
+/// A program and the expected contents of its pages; `None`: not mapped.
 struct Twin {
     program: FakeProgram,
     pages: Vec<Option<u64>>,
@@ -768,7 +769,7 @@ impl Twin {
         }
     }
 
-    /// To the end of what is mapped and back: the place that it left is empty in between.
+    /// Moves pages to the end of what is mapped and back: their old place is empty in between.
     fn remap(&mut self, rig: &mut Rig, first: u64, pages: u64) {
         if self.pages[first as usize..(first + pages) as usize].iter().any(Option::is_none) {
             return;
@@ -782,7 +783,7 @@ impl Twin {
     }
 }
 
-/// What happens: who acts in which way, with a pool of so many bytes.
+/// A story: the acts of the programs, with a pool of this many bytes.
 type Story = (Vec<(Act, usize)>, u64);
 
 fn story() -> impl Strategy<Value = Story> {
@@ -790,7 +791,7 @@ fn story() -> impl Strategy<Value = Story> {
     (prop::collection::vec((act(), 0..3usize), 10..60), pool)
 }
 
-/// Plays it with these fault points, or under the policy of this name.
+/// Plays the story with these fault points, or under the policy of this name.
 fn play((acts, pool): Story, faults: &str) {
     let mut rig = Rig::new(pool, 65536, faults);
     if PolicyKind::named(faults).is_none() {
@@ -820,8 +821,8 @@ fn play((acts, pool): Story, faults: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever programs do in whatever order, and however slow the others are: every page holds
-    /// what was written last, under the engine's own policy and under every other.
+    /// In whatever order programs act, and however slow the other parties are, every page holds the
+    /// value that was written last, under the engine's own policy and under every other.
     #[test]
     fn no_page_is_lost_stale_or_anothers(story in story()) {
         for policy in PolicyKind::ALL {
@@ -830,7 +831,7 @@ proptest! {
     }
 }
 
-/// The same stories find each of these rules switched off.
+/// The same stories detect each of these rules when it is switched off.
 #[test]
 fn without_its_rules_pages_are_lost() {
     for rule in ["ignore-remove", "ignore-remap", "no-fork-clone", "believe-late-workers", "trust-copy"] {

@@ -1,8 +1,8 @@
-//! Events: what the program does to its address space, applied to the page table in the order it
-//! happened.
+//! Changes: what the program does to its address space, applied to the page table in the order in
+//! which it happened.
 //!
-//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every one
-//! that happened is in the page table.
+//! All of this runs with the gate closed and the ring absorbed: no MOVE is under way, and every
+//! MOVE that has happened is in the page table.
 
 use uswap_abi::layout::PAGE;
 use uswap_core::page::word::{PageState, PageWord};
@@ -15,7 +15,8 @@ use crate::reclaim::staging::{Phase, bits};
 use crate::space::Space;
 
 impl<M: AddressSpace> Pager<M> {
-    /// Applies one change, which happened at that moment; `last`: no other is left to be applied.
+    /// Applies one change, with the moment at which it happened. `last`: no other change is left to
+    /// be applied.
     pub fn apply(&mut self, space: &mut Space<M>, (change, moment): (Change<M>, u64), last: bool) {
         let counters = &self.shared.counters;
         M::comes_to(space, moment);
@@ -57,13 +58,13 @@ impl<M: AddressSpace> Pager<M> {
         self.wake_waiters(space, start, end);
     }
 
-    /// Forgets the pages of a range and gives back what they hold.
+    /// Forgets the pages of a range and gives back the objects and slots that they hold.
     pub fn release_range(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         self.cancel_orders(space, start, end);
         self.release_pages(space, start, end);
     }
 
-    /// The same for pages without orders under way.
+    /// Like [`Self::release_range`], for pages without orders under way.
     pub fn release_pages(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let store = &self.shared.store;
         let (trays, resident, policy) = (&mut space.trays, &mut space.counts.resident, &mut space.policy);
@@ -91,7 +92,7 @@ impl<M: AddressSpace> Pager<M> {
         self.shared.gauges.zero_pages.sub(zeros);
     }
 
-    /// Cancels the orders under way that concern a range: runs that the agent has not begun are not
+    /// Cancels the orders under way for a range: runs that the agent has not begun are not
     /// executed.
     pub fn cancel_orders(&mut self, space: &mut Space<M>, start: u64, end: u64) {
         let filling = space.trays.filling.clone();
@@ -130,7 +131,7 @@ impl<M: AddressSpace> Pager<M> {
             .for_each(|held| memory.wake(held.address, PAGE));
     }
 
-    /// mremap: words, registration and staged pages move along.
+    /// mremap: page words, registration and staged pages move along.
     fn remap(&mut self, space: &mut Space<M>, from: u64, to: u64, length: u64) {
         self.cancel_orders(space, from, from + length);
         self.release_range(space, to, to + length);
@@ -145,8 +146,8 @@ impl<M: AddressSpace> Pager<M> {
             }
             let word = word.set_in_flight(false);
             if word.state() == PageState::Resident {
-                // Also one that was set aside: who is on no list under its new address is never
-                // found again.
+                // Pages that were set aside join the list too: a page that is on no list under its
+                // new address would never be found again.
                 space.policy.join(&mut space.table, target, word);
             } else {
                 space.table.set(target, word);
@@ -165,7 +166,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// fork: the child gets a page table of its own, sharing what is stored. `last`: no other
+    /// fork: the child gets a page table of its own and shares the stored objects. `last`: no other
     /// change is left to be applied.
     fn fork(&mut self, parent: &mut Space<M>, copy: M, last: bool) {
         parent.lineage.forks += 1;
@@ -174,7 +175,7 @@ impl<M: AddressSpace> Pager<M> {
         (child.active, child.lineage.parent) = (true, Some(parent.id));
         child.coverage.registered = parent.coverage.registered.clone();
         child.lineage.family = parent.lineage.family.child();
-        // What is set aside as shared is not copied from list to list in each child.
+        // Pages that are set aside as shared need not be moved from list to list in each child.
         self.copies_begin(parent);
         child.lineage.copies = parent.lineage.copies.inherited();
         child.account = parent.account.clone();
@@ -200,9 +201,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Ranges that the child has registered only if it was forked after we registered them. Nothing
-    /// of them was evicted (see `fill_tray`), so the child's are learnt anew by a scan or by a
-    /// fault, whichever it is.
+    /// Ranges that the child has registered only if it was forked after the pager registered them.
+    /// Nothing of them was evicted (see `fill_tray`), so the pager learns the child's ranges anew,
+    /// by a scan or by a fault, whichever comes first.
     fn fresh_at_fork(&self, parent: &Space<M>) -> Vec<(u64, u64)> {
         if self.shared.faults.trust_fresh { Vec::new() } else { parent.coverage.unsettled.ranges().to_vec() }
     }
@@ -227,7 +228,7 @@ impl<M: AddressSpace> Pager<M> {
             if let Some(copy) = word.kept_copy() {
                 store.retain_cached(ObjectId::from_bits(copy));
             }
-            // Orders and reads under way are the parent's.
+            // Orders and reads under way belong to the parent.
             if word.in_flight() && word.state() == PageState::Resident {
                 ordered.push(address);
             }
@@ -239,8 +240,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Nobody executes orders any more. What was done in the last ones is looked up. The memory may
-    /// live on.
+    /// Settles a space whose agent has gone, so that no more orders are executed: looks up how far
+    /// the last ones were executed. The memory itself may live on.
     pub fn settle_orphans(&mut self, space: &mut Space<M>) {
         let filling = std::mem::take(&mut space.trays.filling);
         for number in filling {
@@ -258,8 +259,8 @@ impl<M: AddressSpace> Pager<M> {
         for bit in bits(ordered) {
             let slot = number * uswap_abi::layout::TRAY_PAGES + bit;
             let address = space.trays.get(number).addresses[bit as usize];
-            // What still lies where it was did not move: its slot can hold a page that the agent
-            // inherited and was to drop.
+            // A page that is still in its place was not moved: its slot may hold another page,
+            // which the agent inherited and was to drop.
             let stayed = space.memory.is_present(address) == Some(true);
             let moved = !stayed && space.memory.place_of(slot, true).is_some();
             let tray = space.trays.get_mut(number);

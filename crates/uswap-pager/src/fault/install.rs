@@ -1,9 +1,9 @@
 //! The life of a fault: from the page word to the installed page.
 //!
-//! Every installation is decided and issued by the owner between two readings of the space's
-//! events; a page with an order or a device read under way is never installed but waits for the
-//! outcome. An installation that the kernel puts off (EAGAIN: an event is pending) is decided anew
-//! after that event was read.
+//! The pager decides on and issues every installation between two readings of the space's events. A
+//! page with an order or a device read under way is never installed, but waits for the outcome. An
+//! installation that the kernel puts off (EAGAIN: an event is pending) is decided anew after that
+//! event was read.
 
 use std::time::{Duration, Instant};
 use uswap_core::PAGE;
@@ -23,7 +23,7 @@ use crate::space::Space;
 
 /// Readahead window of first touches, in pages.
 const MAX_FIRST_TOUCH: u32 = 64;
-/// A first touch that takes longer has waited for room.
+/// A first touch that takes longer than this has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 
 impl<M: AddressSpace> Pager<M> {
@@ -64,9 +64,10 @@ impl<M: AddressSpace> Pager<M> {
         self.faults = faults;
     }
 
-    /// A fault on a page that is believed resident and ordered: the page was dropped unseen, since
-    /// all that was moved has been absorbed. Its order is cancelled, or the fault would wait for an
-    /// agent that may itself wait for this page (it touches shared pages before it moves them).
+    /// Cancels the orders for pages that have faults although they are believed resident and
+    /// ordered: such a page was dropped without the pager's knowledge, since all moves have been
+    /// absorbed. Otherwise the fault would wait for an agent that may itself wait for this page (it
+    /// touches shared pages before it moves them).
     fn rescue(&mut self, space: &mut Space<M>, faults: &[Fault]) {
         let held = space.waiting.held.iter().map(|fault| fault.address);
         let missing = faults.iter().filter(|fault| !fault.protected);
@@ -89,7 +90,8 @@ impl<M: AddressSpace> Pager<M> {
         M::comes_to(space, u64::MAX);
     }
 
-    /// Closes the gate; `false` while a page may still move (the gate stays closed).
+    /// Closes the gate. Returns `false` while a page may still move; the gate stays closed in that
+    /// case too.
     fn close_gate(&mut self, space: &mut Space<M>) -> bool {
         let closed = self.shared.faults.no_gate || space.memory.close_gate();
         self.shared.counters.gate_deferred.add(u64::from(!closed));
@@ -106,7 +108,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Has a page come back that nobody waits for. What puts it off is to be tried again.
+    /// Brings a page back for which no fault waits. If it is put off, the caller tries again.
     pub fn bring(&mut self, space: &mut Space<M>, address: u64) -> Served {
         self.try_serve(space, address, false, Instant::now())
     }
@@ -135,7 +137,7 @@ impl<M: AddressSpace> Pager<M> {
         self.install(space, address, write, since)
     }
 
-    /// Installs the page from where its word says that it is.
+    /// Installs the page from the place that its page word gives.
     fn install(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         M::keep_place(self);
         match space.table.get(address).state() {
@@ -158,7 +160,8 @@ impl<M: AddressSpace> Pager<M> {
         self.retry_soon();
     }
 
-    /// Serves faults that waited for room, as far as there is room or patience has run out.
+    /// Serves faults that waited for room, as far as there is room or they have waited for too
+    /// long.
     pub fn serve_stalled(&mut self, space: &mut Space<M>) {
         while !space.waiting.stalled.is_empty() {
             let has_room = self.has_room(space, 1);
@@ -178,7 +181,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Looks again at the faults that waited for something under way.
+    /// Tries again to serve the faults that waited for something under way.
     pub fn serve_waiters(&mut self, space: &mut Space<M>) {
         let mut from = 0;
         while let Some((address, write)) = space.waiting.waiters.next_from(from) {
@@ -191,8 +194,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Looks again soon at a fault that waits, unless it waits for a device: its answer comes by
-    /// mail.
+    /// Tries a waiting fault again soon, unless it waits for a device: the answer of the device
+    /// comes into the mailbox.
     fn retry_unless_reading(&mut self, space: &Space<M>, address: u64) {
         let word = space.table.get(address);
         let is_reading = word.in_flight() && matches!(word.state(), PageState::Stored(_));
@@ -201,15 +204,15 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Zeros: batched along a run of first touches. A read of what was never touched gets the zero
-    /// page (charged as if written: a later write to it is not seen). With zero pages for writes
-    /// too no test sees more memory than without (alloc_fast, 2 threads): what is given is charged
-    /// either way, and no more than a tray at a time. What it costs is a second fault for each
-    /// page.
+    /// Installs zeros, along a run of first touches at once. A read of an untouched page gets the
+    /// zero page (charged as if it were written: a later write to it is not seen). With zero pages
+    /// for writes too, no test sees more memory than without (alloc_fast, 2 threads): installed
+    /// pages are charged in either case, and at most a tray at a time. The cost is a second fault
+    /// for each page.
     pub fn install_zeros(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         let window = space.readahead.first_touches.window(address, self.most_along(space, MAX_FIRST_TOUCH)).pages;
-        // What was evicted as zeros was written once, and is going to be again: a zero page would
-        // grow then, unseen.
+        // A page that was evicted as zeros was written once and will probably be written again: a
+        // zero page would then grow unseen.
         let fills = write || space.table.get(address).state() == PageState::Zero;
         let fits = |state| state == PageState::Untouched || fills && state == PageState::Zero;
         let pages = self.run_of(space, address, window, fits);
@@ -261,16 +264,18 @@ impl<M: AddressSpace> Pager<M> {
         pages
     }
 
-    /// Whether a page of a managed mapping for which no fault was read may be brought: it satisfies
-    /// `fits`, nothing is under way with it, and there is room for it beside `others`.
+    /// Whether a page of a managed mapping may be installed although no fault for it was read: it
+    /// satisfies `fits`, nothing is under way for it, and there is room for it beside `others`
+    /// pages.
     pub fn fits_beside(&self, space: &Space<M>, page: u64, others: i64, fits: impl Fn(PageState) -> bool) -> bool {
         let word = space.table.get(page);
         let free = !word.in_flight() && fits(word.state()) && !space.memory.is_own(page);
         free && self.has_room(space, others + 16)
     }
 
-    /// A page believed resident with nothing under way: it was dropped between an event and the act
-    /// it announced, or it is there already and the message is old.
+    /// Installs zeros for a page that is believed resident with nothing under way. It was dropped
+    /// between an event and the act that the event announced, or it is present already and the
+    /// fault message is old.
     fn install_stray(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let result = space.memory.copy(address, &self.zeros[..PAGE_SIZE]);
         let served = self.finish_install(space, address, PAGE, result);
@@ -285,7 +290,7 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// Whether a page that comes in becomes active, by its shadow if it was evicted and by whether
+    /// Whether an incoming page becomes active, by its shadow if it was evicted, and by whether
     /// memory is `ample`.
     pub fn is_welcome(&mut self, space: &mut Space<M>, address: u64, ample: bool) -> bool {
         let word = space.table.get(address);
@@ -304,7 +309,7 @@ impl<M: AddressSpace> Pager<M> {
         refault.activate || room
     }
 
-    /// The page is mapped now: word, list, count.
+    /// Marks the page as resident: sets its word, puts it on a list, and counts it.
     pub fn become_resident(&mut self, space: &mut Space<M>, address: u64, word: PageWord) {
         if space.table.get(address).state() == PageState::Zero {
             space.counts.zeros -= 1;
@@ -314,14 +319,14 @@ impl<M: AddressSpace> Pager<M> {
         space.counts.resident += 1;
     }
 
-    /// What follows from the kernel's answer, and whether the fault is served.
+    /// Handles the kernel's answer to an installation. Returns whether the fault is served.
     pub fn finish_install(&mut self, space: &mut Space<M>, address: u64, length: u64, result: Install) -> Served {
         let counters = &self.shared.counters;
         let done = installed_bytes(result, length);
         self.charge(space, (done / PAGE) as i64);
         match result {
             Install::Done => Served::Done,
-            // The first page is in place: whoever waits for it was woken, or is woken here.
+            // The first page is in place: its waiting threads have been woken.
             Install::Exists(bytes) if bytes > 0 => Served::Done,
             Install::Exists(_) => {
                 counters.install_exists.add(1);
@@ -349,8 +354,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The kernel says that the page is there. If we thought otherwise the kernel is right: nothing
-    /// of ours can be newer than what the program sees.
+    /// Handles the kernel's answer that the page is present already. If the page table says
+    /// otherwise, the kernel is right: no stored copy can be newer than the page that the program
+    /// sees.
     fn found_present(&mut self, space: &mut Space<M>, address: u64) {
         let word = space.table.get(address);
         if matches!(word.state(), PageState::Untouched | PageState::Zero) {
@@ -358,7 +364,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The bytes of a stored page cannot be had.
+    /// Handles a stored page whose bytes cannot be loaded.
     pub fn lost_object(&mut self, space: &mut Space<M>, address: u64, error: &LoadError) -> Served {
         if matches!(error, LoadError::Checksum { .. }) {
             self.shared.counters.checksum_errors.add(1);
@@ -366,7 +372,8 @@ impl<M: AddressSpace> Pager<M> {
         during(Growth::Telling, || self.lost(space, address, &error.to_string()))
     }
 
-    /// Poisons a page whose bytes are lost: SIGBUS at its touch, the others go on.
+    /// Poisons a page whose bytes are lost: touching it raises SIGBUS, and all other pages stay
+    /// usable.
     pub fn lost(&mut self, space: &mut Space<M>, address: u64, why: &str) -> Served {
         self.shared.counters.poisoned_pages.add(1);
         let whose = space.memory.label();
@@ -382,7 +389,7 @@ impl<M: AddressSpace> Pager<M> {
         self.finish_install(space, address, PAGE, result)
     }
 
-    /// Whether the address space has ended while we looked at it.
+    /// Whether the address space has ended meanwhile.
     pub fn is_over(&self, space: &Space<M>) -> bool {
         !space.memory.is_alive()
     }
@@ -396,12 +403,12 @@ fn has_arrived<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     }
 }
 
-/// A page of an installation buffer.
+/// One page of an installation buffer.
 pub fn page_mut(buffer: &mut [u8], index: usize) -> &mut uswap_core::PageBuf {
     (&mut buffer[index * PAGE_SIZE..(index + 1) * PAGE_SIZE]).try_into().expect("a whole page")
 }
 
-/// Installs several pages; if they turn out not to lie in one mapping, only the first.
+/// Installs several pages; if they do not lie in one mapping, only the first.
 pub fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install, u64) {
     match install(length) {
         Install::NotRegistered(0) if length > PAGE => (install(PAGE), PAGE),
@@ -409,7 +416,7 @@ pub fn shorten(length: u64, mut install: impl FnMut(u64) -> Install) -> (Install
     }
 }
 
-/// Bytes that are in place now.
+/// Number of bytes that are in place now.
 pub fn installed_bytes(result: Install, length: u64) -> u64 {
     match result {
         Install::Done => length,

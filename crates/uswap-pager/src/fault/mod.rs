@@ -1,4 +1,4 @@
-//! From a message of the kernel to the page that a program gets.
+//! From a fault message of the kernel to the installed page.
 
 pub mod changes;
 pub mod install;

@@ -1,10 +1,10 @@
-//! How an attempt to serve a fault ended.
+//! The outcome of an attempt to serve a fault.
 
-/// How an attempt to serve a page ended.
+/// The outcome of an attempt to serve a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Served {
-    /// The page is there, or its address is none of ours any more.
+    /// The page is in place, or its address is no longer managed.
     Done,
-    /// Something is under way for it, or the kernel puts it off.
+    /// Something is under way for the page, or the kernel puts its installation off.
     Wait,
 }

@@ -1,8 +1,8 @@
 //! The soft fault: a staged page comes back to the program from its slot.
 //!
-//! The page that was touched becomes active: that is what staging is for. Where the touches follow
-//! one another the pages behind it come along, as far as they lie staged too: in one reading and
-//! one installation, for the price of one fault. Nobody has touched these yet, so they begin
+//! The page that was touched becomes active: finding pages in use is the purpose of staging. Where
+//! touches follow one another, the staged pages behind the first come along: in one reading and one
+//! installation, for the price of one fault. They have not been touched yet, so they begin
 //! inactive.
 
 use std::time::Instant;
@@ -22,14 +22,14 @@ use crate::latency::LatencyTier;
 use crate::reclaim::staging::{Phase, StagingBatch};
 use crate::space::Space;
 
-/// Pages that come with one soft fault, at most. They are read to behind the first page of the
-/// buffer.
+/// Maximum number of pages that come with one soft fault. They are read into the buffer behind its
+/// first page.
 const MAX_STAGED: usize = 32;
-/// Attempts to read a staged page, a millisecond apart, before it is given up.
+/// Attempts to read a staged page, a millisecond apart, before it is given up as lost.
 const MAX_FAILED_READS: u32 = 2000;
 
 impl<M: AddressSpace> Pager<M> {
-    /// A staged page comes back: the soft fault, which is a reference.
+    /// Brings a staged page back: a soft fault, which counts as a reference.
     pub fn unstage(&mut self, space: &mut Space<M>, address: u64, slot: u16, write: bool, since: Instant) -> Served {
         let (tray, _) = space.trays.of_slot(slot);
         if tray.phase == Phase::Filling {
@@ -76,8 +76,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// How many pages from `address` on, at most `window`, lie staged where they can be read with
-    /// it. Not those that the kernel may have taken meanwhile.
+    /// Number of pages from `address` on, at most `window`, that lie staged and can be read
+    /// together with it. Pages that the kernel may have taken meanwhile do not count.
     fn staged_run(&self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let is_readable = |tray: &StagingBatch| tray.phase != Phase::Filling && !tray.inherited;
         self.run_of(space, address, window, |state| match state {
@@ -88,7 +88,8 @@ impl<M: AddressSpace> Pager<M> {
         })
     }
 
-    /// The first `done` bytes from `address` on are mapped again; the first page was touched.
+    /// Marks the first `done` bytes from `address` on as mapped again; only the first page was
+    /// touched.
     fn note_mapped(&mut self, space: &mut Space<M>, address: u64, done: u64) {
         for page in (address..address + done).step_by(PAGE_SIZE) {
             let word = space.table.get(page);
@@ -107,8 +108,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A staged page could not be read: the process is ending, or it is tried again, or at last its
-    /// bytes are lost.
+    /// Handles a staged page that could not be read: the process is ending, or it is tried again,
+    /// or after the last attempt its bytes are lost.
     fn unreadable(&mut self, space: &mut Space<M>, address: u64) -> Served {
         if self.is_over(space) {
             return Served::Done;
@@ -120,8 +121,8 @@ impl<M: AddressSpace> Pager<M> {
         during(Growth::Telling, || self.lost(space, address, "its staging slot cannot be read"))
     }
 
-    /// Reads `pages` staged pages together, to behind the buffer's first page. The first lies at
-    /// `from`.
+    /// Reads `pages` staged pages together, into the buffer behind its first page. The first one
+    /// lies at `from`.
     pub fn read_staged(&mut self, space: &Space<M>, address: u64, from: u64, pages: u64) -> bool {
         let mut places = [from; MAX_STAGED];
         for (index, place) in places.iter_mut().enumerate().take(pages as usize).skip(1) {

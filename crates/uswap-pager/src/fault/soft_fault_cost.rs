@@ -1,24 +1,24 @@
-//! What soft faults cost a program, beside what they save it.
+//! The cost of soft faults for a program, compared with the refaults that they save it.
 //!
-//! The test of age (`staging.rs` of the core) trades soft faults for refaults, and guesses what
-//! each is worth. Where refaults come from the pool, soft faults are as dear, and too many of them
-//! cost more than all the refaults that they could save. So both are measured, by the time for
+//! The test of age (`staging.rs` of the core) trades soft faults for refaults, and estimates the
+//! value of each. Where refaults come from the pool, soft faults are as expensive, and too many of
+//! them cost more than all the refaults that they could save. So both are measured by the time for
 //! which threads wait: soft faults cost too much when they take more than a thirty-sixth of the
-//! time of refaults. While refaults take most of a program's time, soft faults stay below 3 % of it
-//! that way; where they take less, so do soft faults.
+//! time of refaults. So while refaults take most of a program's time, soft faults take less than 3
+//! % of it; where refaults take less, soft faults take less too.
 
 use std::time::{Duration, Instant};
 
 use uswap_core::reclaim::age_test::Cost;
 
-/// How long it is watched.
+/// Length of a measurement.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Soft faults cost too much when they take more than one part in so many, and little when they
-/// take less than one in so many.
+/// Soft faults cost too much when they take more than 1/`HIGH` of the time of refaults, and little
+/// when they take less than 1/`LOW`.
 const HIGH: u32 = 36;
 const LOW: u32 = 72;
 
-/// Of one space.
+/// The measurement of one space.
 #[derive(Debug)]
 pub struct SoftFaultCost {
     since: Instant,
@@ -28,7 +28,7 @@ pub struct SoftFaultCost {
 }
 
 impl SoftFaultCost {
-    /// Nothing was seen yet.
+    /// A measurement without any faults yet.
     pub fn new(now: Instant) -> Self {
         Self { since: now, soft_faults: Duration::ZERO, refaults: Duration::ZERO, cost: Cost::Low }
     }
@@ -38,12 +38,13 @@ impl SoftFaultCost {
         self.cost == Cost::High
     }
 
-    /// A fault on an evicted page took so long.
+    /// Counts a fault on an evicted page that took this time.
     pub fn refault(&mut self, took: Duration) {
         self.refaults += took;
     }
 
-    /// A soft fault took so long, until `now`. What they cost, if it is time to say so.
+    /// Counts a soft fault that took this time and ended at `now`. Returns the cost of soft faults
+    /// at the end of a period.
     pub fn soft_fault(&mut self, took: Duration, now: Instant) -> Option<Cost> {
         self.soft_faults += took;
         if now.saturating_duration_since(self.since) < PERIOD {

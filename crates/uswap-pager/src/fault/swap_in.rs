@@ -1,11 +1,11 @@
-//! The one way in for stored pages: which of them come, from the pool at once, from devices by way
-//! of the readers.
+//! Swap-in, the only way in for stored pages: which pages come, those in the pool at once, those on
+//! devices through the readers.
 //!
-//! What comes along with the page that faulted is decided by the stream of faults it belongs to and
-//! by where it lies: a proven stream brings its window, of neighbours or in its stride; a lonely
-//! fault on a device brings only neighbours that the same request reads, as long as such neighbours
-//! are wanted (`locality.rs` of the core). Pages of a stride are installed before the page that
-//! faulted, whose thread wakes up when all are there.
+//! The pages that come along with the page that faulted are chosen by the stream of faults that it
+//! belongs to, and by its place. A proven stream brings its window, of neighbours or with its
+//! stride. An isolated fault on a device brings only neighbours that the same request reads, as
+//! long as such neighbours are used (`locality.rs` of the core). Pages of a stride are installed
+//! before the page that faulted, whose thread wakes up when all are present.
 
 use std::time::Instant;
 use uswap_core::PAGE;
@@ -25,41 +25,42 @@ use crate::io::reader::{Job, Purpose, Read, ReadBuffer};
 use crate::latency::LatencyTier;
 use crate::space::Space;
 
-/// Readahead windows in pages: pool, device.
+/// Largest readahead windows in pages: pool, device.
 const MAX_POOL: u32 = 32;
 const MAX_DEVICE: u32 = 64;
-/// And the least that a window can be.
+/// Smallest readahead window in pages.
 const MIN_WINDOW: u32 = 2;
-/// Neighbours that are read with a page for nothing, at most: they lie behind it on the device.
+/// Maximum number of neighbours that are read with a page at no extra cost: they lie behind it on
+/// the device.
 const FREE_NEIGHBOURS: u32 = 4;
 
-/// Pages that part of a space's memory more would have kept are near.
+/// A page counts as near if 1/`NEAR` more memory for its space would have kept it resident.
 pub const NEAR: u64 = 8;
 
-/// Pages in memory that a stream is followed across, at most.
+/// Maximum number of pages in memory across which a stream is followed.
 const MAX_HELD: usize = 1024;
 
-/// Where the next fault of a stream is to be expected: at the first page from `page` on that is not
-/// in memory.
+/// Where the next fault of a stream is expected: at the first page from `page` on that is not in
+/// memory.
 fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64 {
     let is_held = |page: &u64| matches!(space.table.get(*page).state(), PageState::Resident | PageState::Staged(_));
     let steps = std::iter::successors(Some(page), |page| Some(page.wrapping_add_signed(stride)));
     steps.take(MAX_HELD).find(|page| !is_held(page)).unwrap_or(page)
 }
 
-/// Evictions of the space since a stored page was.
+/// Number of evictions of the space since a stored page was evicted.
 fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
     space.table.get(address).refault_distance(space.policy.evictions())
 }
 
-/// Whether a stored page was evicted so lately that it would still be in memory if its space had an
-/// eighth more.
+/// Whether a stored page was evicted so recently that it would still be in memory if its space had
+/// an eighth more.
 fn is_near<M: AddressSpace>(space: &Space<M>, address: u64) -> bool {
     u64::from(refault_distance(space, address)) * NEAR < space.counts.resident
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// A stored page comes back, from the pool at once, from a device by way of the readers.
+    /// Brings a stored page back: from the pool at once, from a device through the readers.
     pub fn swap_in(&mut self, space: &mut Space<M>, address: u64, object: ObjectId, since: Instant) -> Served {
         match self.shared.store.load(object, page_mut(&mut self.buffer, 0)) {
             Ok(Load::Ready) => self.install_from_pool(space, address, since),
@@ -68,8 +69,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Pages that may come with a fault, it included, at most: only itself while each touch is to
-    /// be seen, and next to none with a page of a process that waits for its turn.
+    /// Maximum number of pages, itself included, that come with a fault: only itself while each
+    /// touch is recorded, and at most `MIN_WINDOW` with a page of a process that waits for its
+    /// turn.
     pub fn most_along(&self, space: &Space<M>, most: u32) -> u32 {
         match space.record.is_held() {
             _ if self.shared.recorder.is_some() => 1,
@@ -78,8 +80,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The page at `address` lies in the buffer; those that the stream of faults is going to want
-    /// come along as far as they are in the pool.
+    /// Installs the page at `address`, which lies in the buffer; the pages that the stream of
+    /// faults needs next come along if they are in the pool.
     fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let most = self.most_along(space, MAX_POOL.min(MAX_INSTALL as u32));
         let passed = space.readahead.streams.passed(address, most);
@@ -103,8 +105,8 @@ impl<M: AddressSpace> Pager<M> {
         served
     }
 
-    /// Loads the neighbours of the page at `address`, which lies in the buffer, behind it. Returns
-    /// how many pages there are now.
+    /// Loads the neighbours of the page at `address` into the buffer, behind it. Returns how many
+    /// pages the buffer holds now.
     fn load_run(&mut self, space: &Space<M>, address: u64, window: u32) -> u64 {
         let most = self.run_of(space, address, window, |state| matches!(state, PageState::Stored(_)));
         let mut pages = 1;
@@ -121,8 +123,9 @@ impl<M: AddressSpace> Pager<M> {
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
     }
 
-    /// Installs the pages of a stride that follow the one at `address`, which lies in the buffer,
-    /// before that one: its thread wakes up when all are there. Returns how many.
+    /// Installs the pages of a stride that follow the page at `address`, before that page: its
+    /// thread wakes up when all are present. Returns how many were installed. The page at `address`
+    /// lies in the buffer.
     fn install_along(&mut self, space: &mut Space<M>, address: u64, window: Window) -> u64 {
         let mut along = 0;
         for step in 1..i64::from(window.pages) {
@@ -136,17 +139,17 @@ impl<M: AddressSpace> Pager<M> {
         along
     }
 
-    /// Whether a stored page that need not lie in the faulting page's mapping may be brought with
-    /// it.
+    /// Whether a stored page may be brought along that need not lie in the same mapping as the page
+    /// that faulted.
     pub fn may_come_along(&self, space: &Space<M>, page: u64, others: i64) -> bool {
         space.is_registered(page)
             && self.fits_beside(space, page, others, |state| matches!(state, PageState::Stored(_)))
     }
 
-    /// Chooses the pages to be read with the one at `address`, which is the first: those that the
-    /// stream of faults is going to want as far as they lie on a device and the buffer has room; of
-    /// no stream, those that one request brings along. Returns whether the page lies there as it
-    /// is, because it does not compress.
+    /// Chooses the pages that are read together with the one at `address`, which is the first: the
+    /// pages that the stream of faults needs next, if they lie on a device and the buffer has room;
+    /// without a stream, those that the same request reads. Returns whether the page lies on the
+    /// device uncompressed, because it does not compress.
     fn choose_reads(&mut self, space: &mut Space<M>, address: u64, buffer: &mut ReadBuffer) -> bool {
         let window = self.window(space, address);
         let free = match window {
@@ -169,7 +172,7 @@ impl<M: AddressSpace> Pager<M> {
             let behind = spot.zip(before).is_some_and(|(spot, before)| spot.is_read_with(&before));
             let wanted = step < i64::from(window.pages) || behind;
             if step > 0 && wanted && spot.is_none() {
-                // In the pool: its own fault is cheap.
+                // The page is in the pool: its own fault is cheap.
                 continue;
             }
             let full = buffer.pages.len() == buffer.capacity();
@@ -184,7 +187,8 @@ impl<M: AddressSpace> Pager<M> {
         whole
     }
 
-    /// How many pages, the one at `address` included, are worth bringing for a fault of no stream.
+    /// Number of pages, the one at `address` included, that are worth bringing for a fault that
+    /// belongs to no stream.
     fn worthwhile(&self, space: &mut Space<M>, address: u64) -> u32 {
         let (distance, now) = (refault_distance(space, address), space.now());
         let (table, store) = (&space.table, &self.shared.store);
@@ -221,8 +225,8 @@ impl<M: AddressSpace> Pager<M> {
         Served::Wait
     }
 
-    /// Sends a read on its way, and marks its pages. `None`: it could not be sent, and nothing is
-    /// changed. Else the device that it went to.
+    /// Sends a read and marks its pages. Returns the device that it was sent to. `None`: it could
+    /// not be sent, and nothing is changed.
     pub fn send_read(
         &mut self,
         space: &mut Space<M>,
@@ -231,13 +235,14 @@ impl<M: AddressSpace> Pager<M> {
         purpose: Purpose,
     ) -> Option<u8> {
         let first = buffer.pages.first()?.id;
-        // A page that left its device just now is found by any reader.
+        // If the page has just left its device, any reader finds it.
         let device = self.shared.store.spot_of(first).map_or(0, |spot| spot.device());
         for load in &buffer.pages {
             self.shared.store.retain(load.id);
             space.table.set(load.address, space.table.get(load.address).set_in_flight(true));
         }
-        // Charged from now on, so that the reads under way have room when they arrive.
+        // The pages are charged from now on, so that the reads under way have room when they
+        // arrive.
         self.arriving(space, buffer.pages.len() as i64);
         let beside = if purpose == Purpose::Fault { M::processor(self) } else { None };
         let read = Read { space: space.id, owner: self.number, buffer, since, purpose, beside };
@@ -251,7 +256,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The pages of a read stay where they are stored.
+    /// Gives up a read: its pages stay where they are stored.
     pub fn forgo(&mut self, space: &mut Space<M>, read: Read) {
         self.arriving(space, -(read.buffer.pages.len() as i64));
         for load in &read.buffer.pages {
@@ -263,15 +268,16 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A device read is done: install what is still wanted, neighbours together, from where the
-    /// reader put them. What was charged when the read was ordered is charged anew for each page
-    /// that is installed, and the references taken for the read are given back.
+    /// Handles a finished device read: installs the pages that are still needed, neighbours
+    /// together, from the buffer of the reader. The pages that were charged when the read was
+    /// ordered are charged anew when they are installed, and the references taken for the read are
+    /// given back.
     pub fn install_read(&mut self, space: &mut Space<M>, read: Read) {
         self.place_read(space, read);
         self.serve_waiters(space);
     }
 
-    /// The same without looking after others that wait.
+    /// Like [`Self::install_read`], without serving other faults that wait.
     pub fn place_read(&mut self, space: &mut Space<M>, read: Read) {
         self.arriving(space, -(read.buffer.pages.len() as i64));
         M::keep_place(self);
@@ -297,8 +303,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// How many of these pages, from the first on, can be installed together. They are not in
-    /// flight any more.
+    /// Number of these pages, from the first on, that can be installed together. Clears their mark
+    /// that a read is under way.
     fn accept_run(&mut self, space: &mut Space<M>, pages: &[PageLoad]) -> usize {
         let mut count = 0;
         for load in pages.iter().take(MAX_INSTALL) {
@@ -315,8 +321,8 @@ impl<M: AddressSpace> Pager<M> {
         count
     }
 
-    /// A page that was read and is not installed: nobody wants it any more, or its bytes cannot be
-    /// had.
+    /// Handles a page that was read and is not installed: it is no longer needed, or its bytes
+    /// cannot be loaded.
     fn leave_out(&mut self, space: &mut Space<M>, load: &PageLoad, purpose: Purpose) {
         let word = space.table.get(load.address);
         if !word.in_flight() || word.state() != PageState::Stored(load.id.to_bits()) {
@@ -333,7 +339,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Installs pages that a device brought. Those that the kernel puts off are read again.
+    /// Installs pages that were read from a device. Pages that the kernel puts off are read again.
     fn install_run(&mut self, space: &mut Space<M>, start: u64, bytes: &[u8], since: Instant) {
         let (served, done) = self.install_bytes(space, start, bytes);
         let took = since.elapsed();
@@ -353,22 +359,22 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns how
-    /// the first fared and how many are in place.
+    /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns the
+    /// outcome for the first page and the number of pages that are in place.
     fn install_buffer(&mut self, space: &mut Space<M>, address: u64, place: usize, pages: u64) -> (Served, u64) {
         let bytes = &self.buffer[place * PAGE_SIZE..];
         let (result, length) = shorten(pages * PAGE, |length| space.memory.copy(address, &bytes[..length as usize]));
         self.book_install(space, address, (result, length), place == 0 && pages == 1)
     }
 
-    /// Installs stored pages with these bytes, which a device brought.
+    /// Installs stored pages with these bytes, which were read from a device.
     fn install_bytes(&mut self, space: &mut Space<M>, address: u64, bytes: &[u8]) -> (Served, u64) {
         let result = shorten(bytes.len() as u64, |length| space.memory.copy(address, &bytes[..length as usize]));
         self.book_install(space, address, result, bytes.len() == PAGE_SIZE)
     }
 
-    /// What follows from the kernel's answer for stored pages. Returns how the first fared and how
-    /// many are in place.
+    /// Handles the kernel's answer for stored pages. Returns the outcome for the first page and the
+    /// number of pages that are in place.
     fn book_install(
         &mut self,
         space: &mut Space<M>,
@@ -385,11 +391,11 @@ impl<M: AddressSpace> Pager<M> {
         (served, done)
     }
 
-    /// Book-keeping of a stored page that was installed: its object becomes the kept copy. Not in
-    /// the pool and for a page that came alone: such a page goes again at no foreseeable time, if
-    /// at all, and until then the copy would take memory from others (at random over slightly more
-    /// than the budget the copies were a third of it). What comes in runs goes in runs, soon and
-    /// mostly unchanged.
+    /// Book-keeping of a stored page that was installed: its object becomes the kept copy. The
+    /// exception is an object in the pool whose page came alone: nobody can tell when such a page
+    /// is evicted again, if at all, and until then the copy would take memory from others (with
+    /// random touches of slightly more memory than the budget, the copies took a third of it).
+    /// Pages that come in runs are evicted in runs, soon and mostly unchanged.
     fn came_back(&mut self, space: &mut Space<M>, address: u64, lonely: bool, ample: bool) {
         if matches!(space.table.get(address).state(), PageState::Stored(_)) {
             self.shared.touched(space.id, address);
@@ -398,7 +404,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The same for one of which it is known whether it is active.
+    /// Like `came_back`, for a page of which it is known whether it is active.
     pub fn keep_copy(&mut self, space: &mut Space<M>, address: u64, lonely: bool, active: bool) {
         let word = space.table.get(address);
         let PageState::Stored(object) = word.state() else { return };

@@ -1,31 +1,31 @@
-//! How many pages a first touch brings.
+//! The number of pages that a first touch brings.
 //!
-//! Memory that was never touched is zeros, and zeros cost next to nothing beside the fault that
-//! asks for them: so runs of first touches bring as many as the stream of faults has proven
-//! ([`Streams`]), and one that has proven nothing yet brings [`BEGINNING`]. What is allocated is
-//! mostly used: where compilers touched memory at random, a third of the faults went away and no
-//! more pages were brought in all.
+//! Memory that was never touched is zeros, and installing zeros costs next to nothing compared with
+//! the fault: so a first touch brings as many pages as its stream of faults has proven
+//! ([`Streams`]), and [`BEGINNING`] pages where nothing is proven yet. Allocated memory is usually
+//! used: where compilers touched memory at random, a third of the faults went away and in total no
+//! more pages were brought in.
 //!
-//! **If the guess is wrong**, as where a large table is touched at few places, pages come along
-//! that nobody uses. Nobody sees that until they are evicted and turn out to be zeros still. A
-//! space of which more pages were evicted as zeros than half of those that came along unproven (and
-//! [`MAX_UNUSED_PAGES`]) brings one page until a stream is proven from then on.
+//! **If the guess is wrong**, for example where a large table is touched at few places, pages come
+//! along that the program does not use. This shows only when they are evicted and are still zeros.
+//! Once a space has had more pages evicted as zeros than half of those that came along unproven
+//! (plus [`MAX_UNUSED_PAGES`]), its first touches bring one page each until a stream is proven.
 
 use uswap_core::PAGE;
 use uswap_core::readahead::streams::{Streams, Window};
 
-/// Pages that come with a first touch that belongs to no stream, itself included.
+/// Number of pages, itself included, that come with a first touch that belongs to no stream.
 const BEGINNING: u32 = 4;
-/// Of so many that came along one may turn out to be unused.
+/// One in this many pages that came along may turn out to be unused.
 const USED: u64 = 2;
-/// So many unused ones say nothing.
+/// Unused pages that are tolerated in any case.
 const MAX_UNUSED_PAGES: u64 = 256;
 
-/// Streams of first touches of a space, and what came of those that were begun.
+/// The streams of first touches of a space, and how many of the pages that came along were used.
 #[derive(Clone, Default, Debug)]
 pub struct FirstTouches {
     streams: Streams,
-    /// The window that was asked for last began a stream.
+    /// Whether the last window began a stream.
     beginning: bool,
     came_along: u64,
     zeros: u64,
@@ -42,7 +42,7 @@ impl FirstTouches {
         })
     }
 
-    /// For that touch everything up to `next` was brought.
+    /// Notes that for this touch all pages up to `next` were brought.
     pub fn advance(&mut self, address: u64, next: u64) {
         if self.beginning {
             self.came_along += (next - address) / PAGE - 1;
@@ -50,7 +50,7 @@ impl FirstTouches {
         self.streams.advance(next);
     }
 
-    /// A page was evicted that was zeros.
+    /// Counts a page that was evicted and holds only zeros.
     pub fn was_zeros(&mut self) {
         self.zeros += 1;
     }
@@ -64,8 +64,8 @@ impl FirstTouches {
 mod tests {
     use super::*;
 
-    /// Touches these pages in order, everything that a window says comes; faults and pages that
-    /// came.
+    /// Touches these pages in order, with all pages of each window brought. Returns the number of
+    /// faults and of pages brought.
     fn touch(touches: &mut FirstTouches, pages: impl Iterator<Item = u64>) -> (usize, usize) {
         let (mut here, mut faults) = (std::collections::HashSet::new(), 0);
         for page in pages {

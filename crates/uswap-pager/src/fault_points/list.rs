@@ -1,5 +1,6 @@
 //! The list of fault points: documentation and one line of code for each. `USWAP_FAULT_POINTS`
-//! names a point by its field, with dashes: `delay_install` is `delay-install=200`.
+//! names a point by its field, with dashes: the field `delay_install` is set by
+//! `delay-install=200`.
 
 use super::fault_points;
 

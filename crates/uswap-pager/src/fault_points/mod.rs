@@ -1,11 +1,11 @@
-//! Fault points: places where a test can make the engine slow, or refuse, or break one of its own
-//! rules.
+//! Fault points: places where a test can make the engine slow, make it refuse something, or switch
+//! off one of its rules.
 //!
-//! Set by the environment variable `USWAP_FAULT_POINTS`, a list like
+//! They are set by the environment variable `USWAP_FAULT_POINTS`, a list like
 //! `delay-install=200,again=5,no-gate`. Numbers are microseconds for delays, milliseconds for
 //! `turn` and "one in N" for refusals. Without the variable each check is one load of a constant
-//! word. They exist so that every test of an integrity rule can be seen to fail when its rule is
-//! switched off.
+//! word. Fault points exist so that every test of an integrity rule can be shown to fail when its
+//! rule is switched off.
 
 mod list;
 
@@ -18,11 +18,11 @@ use uswap_store::StoreFaults;
 
 pub use list::FaultPoints;
 
-/// A turn under `crowd` where `turn` says nothing else.
+/// Length of a turn under `crowd`, unless `turn` sets another one.
 const FORCED_TURN: Duration = Duration::from_millis(200);
 
-/// Makes [`FaultPoints`] of a list of documented fields: `u64` points take a number, `bool` points
-/// none.
+/// Makes [`FaultPoints`] from a list of documented fields: `u64` points take a number, `bool`
+/// points take none.
 macro_rules! fault_points {
     ($($(#[doc = $text:literal])+ $field:ident: $kind:ty,)*) => {
         /// All fault points, zero when off.
@@ -54,9 +54,9 @@ macro_rules! fault_points {
 }
 use fault_points;
 
-/// What a fault point is set to.
+/// The setting of a fault point.
 trait PointSetting {
-    /// Whether a number is meant.
+    /// Whether the point takes a number.
     const IS_NUMBER: bool;
     fn from_number(number: u64) -> Self;
 }
@@ -75,15 +75,15 @@ impl PointSetting for bool {
     }
 }
 
-/// Whether a user's name, with dashes, means the field.
+/// Whether a name as users write it, with dashes, means the field.
 fn is_name_of(name: &str, field: &str) -> bool {
     name.len() == field.len()
         && name.bytes().zip(field.bytes()).all(|(n, f)| n == f && n != b'_' || n == b'-' && f == b'_')
 }
 
 impl FaultPoints {
-    /// The calling thread serves pages: from now on it allocates nothing that has no name, where
-    /// that is tested.
+    /// Notes that the calling thread serves pages: where that is tested, it allocates nothing from
+    /// now on outside of a named purpose.
     pub fn serve_without_growth(&self) {
         if self.no_alloc > 0 {
             growth::set_lenient(self.no_alloc > 1);
@@ -91,10 +91,10 @@ impl FaultPoints {
         }
     }
 
-    /// Reads the list of a user.
+    /// Reads a list as users write it.
     ///
     /// # Errors
-    /// The entry that is unknown, or whose number is none.
+    /// The entry that is unknown, or whose value is not a number.
     pub fn parse(list: &str) -> Result<Self, String> {
         let mut points = Self::default();
         for entry in list.split(',').filter(|entry| !entry.is_empty()) {
@@ -107,13 +107,13 @@ impl FaultPoints {
         Ok(points)
     }
 
-    /// How load control is to behave.
+    /// The settings of load control.
     pub fn turns(&self) -> uswap_core::load_control::LoadTuning {
         let length = if self.turn == 0 { FORCED_TURN } else { Duration::from_millis(self.turn) };
         uswap_core::load_control::LoadTuning { forced: self.crowd.then_some(length), idle_turns: self.idle_turns }
     }
 
-    /// How the store is to behave.
+    /// The settings of the store.
     pub fn tuning(&self) -> uswap_store::Tuning {
         uswap_store::Tuning {
             no_packing: self.no_packing,
@@ -126,7 +126,7 @@ impl FaultPoints {
         }
     }
 
-    /// Passes on those that are the store's.
+    /// Passes on the points that belong to the store.
     pub fn set_in(&self, store: &StoreFaults) {
         let points = [&store.flip, &store.compress, &store.memory, &store.entry];
         let numbers = [self.flip_pool, self.compress_fail, self.alloc_fail, self.entry_fail];
@@ -135,17 +135,17 @@ impl FaultPoints {
         store.trust_copy.store(self.trust_copy, Relaxed);
     }
 
-    /// Whether this one in `n` is hit (never for 0).
+    /// Whether this call is the one in `n` that is hit (never for 0).
     pub fn hits(&self, n: u64) -> bool {
         n != 0 && self.draws.fetch_add(1, Relaxed) % n == n - 1
     }
 
-    /// A step of bringing an agent to a process; `true`: it shall fail.
+    /// A step of bringing an agent to a process. Returns `true` if it is to fail.
     pub fn step(&self, pid: u32) -> bool {
         self.pause(self.delay_attach);
         let number = self.steps.fetch_add(1, Relaxed) + 1;
         if number == self.attach_kill {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = uswap_sys::process::kill(pid, 9);
         }
         if number == self.attach_die {
@@ -154,12 +154,12 @@ impl FaultPoints {
         number == self.attach_fail
     }
 
-    /// Whether a thread that is asked to stop shall be late.
+    /// Whether a thread is to be asked late to stop.
     pub fn is_late(&self) -> bool {
         self.attach_late != 0 && self.draws.fetch_add(1, Relaxed).is_multiple_of(2)
     }
 
-    /// Waits, if a delay is set.
+    /// Waits this long, if a delay is set.
     pub fn pause(&self, microseconds: u64) {
         if microseconds != 0 {
             std::thread::sleep(Duration::from_micros(microseconds));
@@ -185,8 +185,8 @@ mod tests {
         }
     }
 
-    /// A rule that can be switched off has a test that names it: by its name, or as a field of the
-    /// store's tuning.
+    /// A rule that can be switched off has a test that names it: by the name of the point, or as a
+    /// field of the store's tuning.
     #[test]
     fn each_rule_that_can_be_off_is_named_by_a_test() {
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -202,8 +202,8 @@ mod tests {
         }
     }
 
-    /// The page of the documents is this list. `USWAP_UPDATE_DOCS=1` in the environment writes it
-    /// anew.
+    /// The page of the documentation is this list. `USWAP_UPDATE_DOCS=1` in the environment writes
+    /// it anew.
     #[test]
     fn the_page_of_fault_points_is_the_list() {
         let place = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/fault-points.md");

@@ -1,12 +1,12 @@
-//! A bounded queue of jobs for a set of threads. Made with all its room: neither pushing nor taking
-//! allocates.
+//! A bounded queue of jobs for a set of threads. All its room is allocated when it is made: neither
+//! pushing nor taking allocates.
 
 use std::collections::VecDeque;
 use std::sync::Condvar;
 
 use uswap_core::{RankedMutex, ranks};
 
-/// Jobs in the order they came.
+/// Jobs, in the order in which they came.
 #[derive(Debug)]
 pub struct Jobs<T> {
     state: RankedMutex<QueueState<T>>,
@@ -21,7 +21,7 @@ struct QueueState<T> {
 }
 
 impl<T> Jobs<T> {
-    /// A queue for at most so many.
+    /// A queue for at most this many jobs.
     pub fn new(most: usize) -> Self {
         let state = QueueState { queue: VecDeque::with_capacity(most), closed: false };
         Self { state: RankedMutex::new(ranks::JOBS, state), arrived: Condvar::new(), most }
@@ -30,7 +30,7 @@ impl<T> Jobs<T> {
     /// Adds a job.
     ///
     /// # Errors
-    /// The job, when there is no room or nobody takes any more.
+    /// The job, when there is no room or the queue is closed.
     pub fn push(&self, job: T) -> Result<(), T> {
         let mut state = self.state.lock();
         if state.closed || state.queue.len() == self.most {
@@ -56,12 +56,12 @@ impl<T> Jobs<T> {
         }
     }
 
-    /// Jobs that nobody has taken yet.
+    /// Number of jobs that no thread has taken yet.
     pub fn waiting(&self) -> usize {
         self.state.lock().queue.len()
     }
 
-    /// No more jobs: those that are there are still done, then the threads leave.
+    /// Closes the queue: jobs that it holds are still done, then the threads end.
     pub fn close(&self) {
         self.state.lock().closed = true;
         self.arrived.notify_all();

@@ -1,17 +1,17 @@
-//! Reads that an owner asks devices for itself: of a lonely page that a thread waits for.
+//! Reads that a pager asks devices for itself: of an isolated page that a thread waits for.
 //!
-//! By way of a reader such a page costs four changes of threads: to the owner, the reader, the
-//! owner, the program. On a fast disk or a server nearby that is more than the read itself. Here
-//! the owner sends the request, goes on with other work, and is told by its poller when the answer
-//! is there. Reads ahead of their faults and pages that no single request brings still go to the
-//! readers, who work beside the owner.
+//! By way of a reader such a page costs four thread switches: to the pager, the reader, the pager,
+//! the program. On a fast disk or a server nearby these take longer than the read itself. Here the
+//! pager sends the request, goes on with other work, and learns from its poller that the answer has
+//! come. Reads ahead of their faults, and pages that no single request brings, still go to the
+//! readers, which work in parallel with the pager.
 //!
-//! A queue has no patience of its own and tries nothing twice ([`uswap_device::ReadQueue`]).
-//! Whatever goes wrong with a read, an error, wrong bytes, a page that moved meanwhile, a server
-//! that does not answer for [`MAX_SILENCE`], hands it on to the readers, with its buffer: there
-//! errors are judged, connections made anew, other copies asked. So each rule about failing devices
-//! stands in one place. A queue is made by a reader, since that can wait, at the first read of a
-//! device, and after it broke with growing pauses.
+//! A queue has no timeout of its own and does not retry ([`uswap_device::ReadQueue`]). A read that
+//! fails for any reason (an error, wrong bytes, a page that moved meanwhile, a server that does not
+//! answer within [`MAX_SILENCE`]) is handed on to the readers, with its buffer: they judge errors,
+//! make connections anew, and ask other copies. So each rule about failing devices is in one place.
+//! A queue is made by a reader, which may wait, at the first read of a device; and after it broke,
+//! with growing pauses.
 
 pub mod ask;
 
@@ -22,27 +22,27 @@ use uswap_store::QueuedLoad;
 
 use crate::io::reader::{Job, Purpose, Read};
 
-/// Pages of a read that is asked for here, at most.
+/// Maximum number of pages in a read that the pager asks for itself.
 const MAX_PAGES: usize = 4;
-/// A server that has not answered for so long is left to the readers.
+/// Time after which a read is handed on to the readers because the server has not answered.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
-/// Pauses before a queue is asked for again.
+/// Shortest and longest pause before a new queue is asked for.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(32);
 
-/// An owner's queue of a device.
+/// The queue of a pager for one device.
 struct DirectQueue {
     device: u8,
     queue: Option<Box<dyn ReadQueue>>,
-    /// A reader makes one.
+    /// Whether a reader is making the queue.
     asked: bool,
     next_try: Instant,
     pause: Duration,
-    /// What is under way, by the queue's numbers, and since when.
+    /// Reads under way, by the number that the queue gave them, and since when.
     reads: [Option<(Read, QueuedLoad, Instant)>; QUEUE_DEPTH],
 }
 
-/// An owner's queues.
+/// The queues of a pager.
 #[derive(Default)]
 pub struct DirectReads {
     open: Vec<Box<DirectQueue>>,
@@ -77,7 +77,7 @@ impl DirectQueue {
         }
     }
 
-    /// A read that is over, with its memory. The outcome says whether its bytes have come.
+    /// Takes a finished read, with its memory. The last value tells whether its bytes have come.
     fn finished(&mut self) -> Option<(Read, QueuedLoad, bool)> {
         let QueuedEnd { number, memory, result } = self.queue.as_mut()?.finished()?;
         let (mut read, load, _) = self.reads[number as usize].take()?;
@@ -89,7 +89,7 @@ impl DirectQueue {
         self.reads.iter().flatten().any(|(_, _, since)| since.elapsed() > MAX_SILENCE)
     }
 
-    /// There is no queue, until the next one is made.
+    /// Gives the queue up, until the next one is made.
     fn leave(&mut self) -> Option<Box<dyn ReadQueue>> {
         self.next_try = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
@@ -97,12 +97,12 @@ impl DirectQueue {
     }
 }
 
-/// How the poller names the queue of a device: no space has such a number.
+/// The poller's token for the queue of a device: no space has such a number.
 pub fn token(device: u8) -> u64 {
     QUEUES | u64::from(device)
 }
 
-/// The device whose queue the poller names, if it is one.
+/// The device whose queue has this token, if it is one of a queue.
 pub fn device_of(token: u64) -> Option<u8> {
     (token & QUEUES != 0).then_some(token as u8)
 }

@@ -1,4 +1,4 @@
-//! Reads from devices, and what is brought in without a fault.
+//! Reads from devices, and pages that are brought in without a fault.
 
 pub mod bounded_queue;
 pub mod direct_reads;

@@ -1,19 +1,19 @@
-//! Questions about pages and their answers, as they lie on the connection of a caller
-//! (`page_query.rs`): little arrays of 64-bit words, the lowest byte first.
+//! Questions about pages and their answers, in the form in which they are sent over the connection
+//! of a caller (`page_query.rs`): short arrays of 64-bit words, the lowest byte first.
 
 use uswap_core::PAGE;
 
 /// Bytes of an agent's area.
 pub use uswap_abi::layout::AREA_BYTES;
-/// How an agent's thread is called, and while it waits to be fetched.
+/// Name of an agent's thread, and its name while it waits to be fetched.
 pub use uswap_abi::message::{AGENT_NAME, CALL_NAME};
 
-/// Pages whose bytes fit into an answer.
+/// Maximum number of pages whose bytes fit into an answer.
 pub const MAX_BYTES: usize = 128;
-/// Pages that fit into an answer.
+/// Maximum number of pages that an answer names.
 pub const MAX_RECORDS: usize = 1024;
 
-/// What a caller asks: the pages from `start` to `end`, both multiples of a page.
+/// A question of a caller, about the pages from `start` to `end`, both multiples of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageQuestion {
     /// First byte.
@@ -23,44 +23,45 @@ pub struct PageQuestion {
 }
 
 impl PageQuestion {
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub const BYTES: usize = 16;
 
-    /// As sent.
+    /// Encodes it for the wire.
     pub fn encode(self) -> [u8; Self::BYTES] {
         words([self.start, self.end])
     }
 
-    /// As received; `None`: no pages.
+    /// Decodes it; `None`: these are no pages.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [start, end] = from_words(bytes);
         (start <= end && (start | end) % PAGE == 0).then_some(Self { start, end })
     }
 }
 
-/// How an answer begins. Behind it lie `records` words, then the bytes of the pages that are given.
+/// The beginning of an answer. After it follow `records` words, then the bytes of the pages that
+/// are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerHeader {
     /// Whether there is an answer.
     pub state: Answered,
-    /// It is about the pages from the question's start to here.
+    /// The answer covers the pages from the start of the question to this address.
     pub next: u64,
-    /// Where the agent's area lies (0: there is none).
+    /// Address of the agent's area (0: there is none).
     pub area: u64,
-    /// Pages named.
+    /// Number of pages that are named.
     pub records: u64,
 }
 
 impl AnswerHeader {
-    /// Bytes on the wire.
+    /// Length on the wire.
     pub const BYTES: usize = 32;
 
-    /// As sent.
+    /// Encodes it for the wire.
     pub fn encode(self) -> [u8; Self::BYTES] {
         words([self.state as u64, self.next, self.area, self.records])
     }
 
-    /// As received; `None`: nonsense.
+    /// Decodes it; `None`: it is not valid.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let [state, next, area, records] = from_words(bytes);
         let state = [Answered::Done, Answered::Later, Answered::Unknown].into_iter().find(|s| *s as u64 == state)?;
@@ -71,27 +72,27 @@ impl AnswerHeader {
 /// Whether a question is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
-    /// It is.
+    /// The question is answered.
     Done,
     /// Not now: the address space is changing.
     Later,
-    /// No space is known to be this process's.
+    /// No space is known for this process.
     Unknown,
 }
 
-/// A page that is named in an answer: its address with what it is in the lowest bits.
+/// A page that an answer names: its address, with its kind in the lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// Evicted; its bytes are in the answer.
+    /// The page is evicted; its bytes are in the answer.
     Given(u64),
-    /// The program has it, or will in a moment, or it is on its way out.
+    /// The program has the page, or will have it in a moment, or it is being evicted.
     Moving(u64),
-    /// Its bytes cannot be had.
+    /// The bytes of the page are lost.
     Lost(u64),
 }
 
 impl Named {
-    /// As sent.
+    /// Encodes it for the wire.
     pub fn encode(self) -> u64 {
         match self {
             Self::Moving(page) => page,
@@ -100,7 +101,7 @@ impl Named {
         }
     }
 
-    /// As received.
+    /// Decodes it.
     pub fn decode(word: u64) -> Option<Self> {
         let page = word & !(PAGE - 1);
         match word % PAGE {
@@ -112,7 +113,7 @@ impl Named {
     }
 }
 
-/// Eight bytes each, the lowest first.
+/// Encodes words with eight bytes each, the lowest first.
 fn words<const WORDS: usize, const BYTES: usize>(from: [u64; WORDS]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(from) {

@@ -1,21 +1,21 @@
-//! Pages for a core file: what a process would read where its memory is evicted, told to a caller
-//! of the control socket without changing what the pages are.
+//! Pages for a core file: the contents that a process would read where its memory is evicted, sent
+//! to a caller of the control socket without changing the state of the pages.
 //!
 //! A caller sends the request `pages` and gets a line that says that questions can be asked. From
 //! then on the connection carries questions and answers of fixed layout (`page_answer.rs`): which
-//! pages of a range are not where the program has them, with the bytes of those that are evicted. A
-//! thread of its own serves a connection, so that reads of slow devices keep nobody else from the
-//! control socket.
+//! pages of a range are not present in the program, with the bytes of those that are evicted. Each
+//! connection has a thread of its own, so that reads of slow devices do not block the control
+//! socket.
 //!
-//! **Who knows.** Only the owner of a space knows its page words, so each question passes through
-//! its mailbox. It copies staged pages at once, since their slots may be used again, and takes a
-//! reference to the objects of stored ones. The thread then loads these, waiting for devices if
-//! need be, and gives the references back.
+//! **Pager and thread.** Only the pager that owns a space knows its page words, so each question
+//! passes through its mailbox. The pager copies staged pages at once, since their slots may be used
+//! again, and takes a reference to the objects of stored pages. The thread then loads these
+//! objects, waiting for devices if necessary, and gives the references back.
 //!
-//! **When an answer holds.** An owner answers only when no change of the address space waits to be
-//! ordered. A page that the caller found missing *before* it asked, and that the answer does not
-//! name, reads as zeros: that is the order in which a caller has to look, and it must have stopped
-//! the program's threads.
+//! **When an answer is valid.** A pager answers only when no change of the address space waits to
+//! be applied in order. A page that the caller found missing *before* it asked, and that the answer
+//! does not name, reads as zeros. So the caller has to look for present pages first and ask
+//! afterwards, and it must have stopped the threads of the program.
 
 pub mod serve;
 
@@ -32,20 +32,20 @@ use uswap_store::{LoadScratch, ObjectId};
 use crate::io::page_answer::{AnswerHeader, Answered, MAX_BYTES, MAX_RECORDS, Named, PageQuestion};
 use crate::space::id::SpaceId;
 
-/// Connections served at the same time, at most.
+/// Maximum number of connections that are served at the same time.
 const MAX_CALLERS: usize = 4;
-/// A caller that neither asks nor reads for so long is left.
+/// Time after which a caller that neither asks nor reads is disconnected.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long an owner may take for an answer: it serves faults before.
+/// Time that a pager may take for an answer: it serves faults first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Words that an owner looks at for an answer.
+/// Page words that a pager looks at for one answer.
 const MAX_LOOKS: usize = 4 * 1024;
 
-/// The callers that are served.
+/// The number of callers that are being served.
 #[derive(Debug, Default)]
 pub struct PageCallers(AtomicUsize);
 
-/// A question on its way to the owner of a space, with room for the answer.
+/// A question on its way to the pager that owns the space, with room for the answer.
 #[derive(Debug)]
 pub struct PageQuery {
     space: SpaceId,
@@ -55,12 +55,14 @@ pub struct PageQuery {
     reply: SyncSender<Answer>,
 }
 
-/// What an owner says. Made before it is asked: an owner allocates nothing for it.
+/// The answer of a pager. It is allocated before the question is sent, so that the pager allocates
+/// nothing.
 #[derive(Debug)]
 struct Answer {
     header: AnswerHeader,
     named: Vec<Named>,
-    /// The pages whose bytes lie at the same place of `bytes`, or are going to.
+    /// The pages with bytes; each has the same index in `bytes`, where its bytes are or will be
+    /// loaded.
     given: Vec<Given>,
     bytes: Vec<PageBuf>,
 }
@@ -68,9 +70,9 @@ struct Answer {
 /// A page with bytes.
 #[derive(Clone, Copy, Debug)]
 struct Given {
-    /// Its place in `named`.
+    /// Its index in `named`.
     named: usize,
-    /// Whose bytes are to be loaded; `None`: they are there.
+    /// The object whose bytes are to be loaded; `None`: the bytes are there already.
     object: Option<ObjectId>,
 }
 
@@ -96,7 +98,7 @@ impl Answer {
         self.named.push(named);
     }
 
-    /// Names a page whose bytes are those of `object`, or lie at their place already.
+    /// Names a page whose bytes are those of `object`, or are in `bytes` already.
     fn give(&mut self, page: u64, object: Option<ObjectId>) {
         self.given.push(Given { named: self.named.len(), object });
         self.named.push(Named::Given(page));
@@ -106,7 +108,7 @@ impl Answer {
         &mut self.bytes[self.given.len()]
     }
 
-    /// Sends it. A page that could not be loaded brings no bytes.
+    /// Sends the answer. A page that could not be loaded is sent without bytes.
     fn send(&mut self, stream: &mut UnixStream) -> io::Result<()> {
         self.header.records = self.named.len() as u64;
         let mut message = self.header.encode().to_vec();

@@ -1,14 +1,15 @@
-//! Pages that come before their faults, and where they wait for them.
+//! The readahead cache: pages that were read ahead, and wait here for their faults.
 //!
-//! A stream of faults is kept a lead of pages ahead ([`uswap_core::readahead::streams`]), in
-//! several reads at once. What arrives is not installed but stays in its buffer, and its pages stay
-//! in flight for everybody else: the touch of the first of them installs all, says how far the
-//! program is, and asks for what follows. So a stream costs one fault for each buffer, as if each
-//! were the first, and none of them waits for the device while the lead is long enough.
+//! For a stream of faults a number of pages (the lead) is read ahead
+//! ([`uswap_core::readahead::streams`]), in several reads at once. Pages that arrive are not
+//! installed; they stay in their buffer and remain marked as in flight. A touch of the first of
+//! them installs all pages of the buffer, shows how far the program has come, and triggers the
+//! reads that follow. So a stream costs one fault for each buffer, and no fault waits for the
+//! device while the lead is long enough.
 //!
-//! Whatever happens to a page meanwhile (unmap, remap, fork) happens to its word, and the word is
-//! looked at when the page is installed, here as for any read. What nobody touches within a second
-//! is dropped: it still is on the device.
+//! A change of a page meanwhile (unmap, remap, fork) changes its page word, and the word is checked
+//! when the page is installed, as for any read. Pages that are not touched within a second are
+//! dropped: they are still on the device.
 
 pub mod ask;
 
@@ -18,17 +19,17 @@ use uswap_store::{ObjectId, PageLoad, Spot};
 
 use crate::io::reader::{Purpose, Read, ReadBuffer};
 
-/// Pages of one read ahead.
+/// Number of pages in one read ahead.
 const PER_READ: u32 = 64;
-/// Pages after which a read ends where its run on the device ends: the rest of it would be a
-/// request of its own, and the next read would begin in the middle of a run.
+/// Number of pages from which on a read may end where its run on the device ends: the rest would be
+/// a request of its own, and the next read would begin in the middle of a run.
 const WORTH_A_READ: usize = 32;
-/// Reads of a space that wait for their faults, at most.
+/// Maximum number of reads of a space that wait for their faults.
 const MAX_WAITING: usize = 64;
-/// How long they wait.
+/// Time for which a read waits for its fault.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// What arrived ahead of its faults, oldest first.
+/// Reads that have arrived ahead of their faults, oldest first.
 #[derive(Default, Debug)]
 pub struct ReadaheadCache {
     reads: Vec<(Read, Instant)>,

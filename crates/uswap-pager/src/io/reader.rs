@@ -1,11 +1,10 @@
-//! The readers: bring pages from devices. They block, so the owners do not.
+//! The readers: threads that read pages from devices. They block, so that the pagers need not.
 //!
-//! Each device has a *lane*: a queue of reads and threads that serve it, so that a slow device
-//! keeps nobody waiting for a fast one. Each thread has one read in flight; there are as many as
-//! the device's round trip makes worth having, some more when reads queue up, and each costs two
-//! pages of stack. A read brings up to 64 pages into a buffer of the reserve
-//! ([`uswap_core::Reserve`]), from which the owner installs them: no byte is copied in between, and
-//! nothing allocates.
+//! Each device has a *lane*: a queue of reads and threads that serve it, so that a slow device does
+//! not delay reads of a fast one. Each thread has one read in flight. The number of threads follows
+//! from the device's round trip and grows when reads queue up; each costs two pages of stack. A
+//! read brings up to 64 pages into a buffer of the reserve ([`uswap_core::Reserve`]), from which
+//! the pager installs them: no byte is copied in between, and nothing allocates.
 
 pub mod threads;
 
@@ -20,42 +19,43 @@ use uswap_sys::Reservation;
 use crate::io::bounded_queue::Jobs;
 use crate::space::id::SpaceId;
 
-/// Devices in the life of a run.
+/// Maximum number of devices during a run.
 const MAX_LANES: usize = 255;
-/// Reads that wait for a thread, at most.
+/// Maximum number of reads that wait for a thread.
 const MAX_QUEUED: usize = 256;
-/// Threads of a lane.
+/// Smallest and largest number of threads of a lane.
 const FEW: u32 = 4;
 const MANY: u32 = 32;
-/// A device with a longer round trip is far away.
+/// A device with a longer round trip than this is far away.
 const FAR: Duration = Duration::from_micros(300);
-/// A thread more is worth having for each so much of a round trip.
+/// One more thread is worthwhile for each multiple of this round trip.
 const PER_THREAD: Duration = Duration::from_micros(25);
-/// Buffers of the reserve: pages of each, and which part of the whole they are.
+/// Buffers of the reserve: pages of each buffer, and the divisor that gives their part of the
+/// whole.
 const SIZES: [(u32, u32); 3] = [(4, 4), (16, 4), (64, 2)];
-/// Pages that are read ahead for each microsecond of a round trip: a program that consumes 800 MB/s
-/// does not wait.
+/// Pages that are read ahead for each 200 µs of a round trip, so that a program that consumes 800
+/// MB/s does not wait.
 const PAGES_PER_200_US: u32 = 40;
-/// Bounds of that: three reads are under way at least, so that the next is asked for while two
-/// others come.
+/// Bounds of the pages read ahead: at least three reads are under way, so that the next is asked
+/// for while two others come.
 const MIN_AHEAD: u32 = 192;
 const MAX_AHEAD: u32 = 2048;
 
-/// Where a read puts its pages.
+/// The buffer of a read.
 pub struct ReadBuffer {
     memory: Reservation,
-    /// The pages, and once they are read what became of each; the n-th lies in the n-th page of the
-    /// buffer.
+    /// The pages, and after the read the outcome for each. The n-th page lies in the n-th page of
+    /// the buffer.
     pub pages: Vec<PageLoad>,
 }
 
 impl ReadBuffer {
-    /// Pages that fit.
+    /// Number of pages that fit.
     pub fn capacity(&self) -> usize {
         self.memory.bytes().len() / PAGE_SIZE
     }
 
-    /// Bytes that fit.
+    /// Number of bytes that fit.
     pub fn room(&self) -> usize {
         self.memory.bytes().len()
     }
@@ -65,46 +65,46 @@ impl ReadBuffer {
         (&mut self.pages, self.memory.bytes_mut())
     }
 
-    /// Takes the memory away, for a device that fills it. It has to be put back.
+    /// Takes the memory away, for a device to fill. It must be put back.
     pub fn take_memory(&mut self) -> Reservation {
         std::mem::replace(&mut self.memory, Reservation::none())
     }
 
-    /// Puts it back.
+    /// Puts the memory back.
     pub fn put_memory(&mut self, memory: Reservation) {
         self.memory = memory;
     }
 
-    /// The bytes of some pages.
+    /// The bytes of these pages.
     pub fn bytes(&self, pages: std::ops::Range<usize>) -> &[u8] {
         &self.memory.bytes()[pages.start * PAGE_SIZE..pages.end * PAGE_SIZE]
     }
 }
 
-/// Why pages are read.
+/// The reason why pages are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A fault asked for them.
     Fault,
-    /// Faults are expected to (`readahead_cache.rs`).
+    /// Faults are expected to ask for them (`readahead_cache.rs`).
     Ahead,
     /// Their device is being emptied (`unuse.rs`).
     BringIn,
 }
 
-/// A read of some pages, on its way there or back.
+/// A read of some pages, on its way to the readers or back.
 pub struct Read {
-    /// Whose.
+    /// The space of the pages.
     pub space: SpaceId,
-    /// Owner to be told.
+    /// The number of the pager that gets the answer.
     pub owner: usize,
-    /// The pages and room for them; the one that faulted is the first.
+    /// The pages, and room for them; the page that faulted is the first.
     pub buffer: Lease<ReadBuffer>,
     /// When the fault was read.
     pub since: Instant,
-    /// What it is for.
+    /// The purpose of the read.
     pub purpose: Purpose,
-    /// The processor on which the one thread waits that asks for it: it should be read there
+    /// The processor of the only thread that waits for the page: the reader should run there
     /// (`affinity.rs`).
     pub beside: Option<u32>,
 }
@@ -115,25 +115,25 @@ impl std::fmt::Debug for Read {
     }
 }
 
-/// What the threads of a lane do.
+/// A job for the threads of a lane.
 #[derive(Debug)]
 pub enum Job {
-    /// Bring pages.
+    /// Read pages.
     Read(Read),
-    /// Make a queue for an owner ([`crate::io::direct_reads`]).
+    /// Make a queue for a pager ([`crate::io::direct_reads`]).
     MakeQueue {
-        /// Its number.
+        /// The number of the pager.
         owner: usize,
     },
 }
 
-/// What serves one device.
+/// The jobs and threads of one device.
 struct Lane {
     jobs: Jobs<Job>,
-    /// Threads to begin with.
+    /// Number of threads to begin with.
     first_threads: u32,
     threads: AtomicU32,
-    /// Reads that a thread is at.
+    /// Number of reads that are being executed.
     in_flight: AtomicU32,
     /// Time of a read in microseconds, smoothed.
     latency: AtomicU64,
@@ -143,17 +143,17 @@ struct Lane {
 pub struct Readers {
     lanes: Box<[OnceLock<Lane>]>,
     reserve: Reserve<ReadBuffer>,
-    /// Test: one read in flight for each device.
+    /// For tests: one read in flight for each device.
     one: bool,
     far: AtomicBool,
-    /// Pages that the reserve shall have once memory is managed.
+    /// Pages that the reserve is to have once memory is managed.
     wanted: AtomicU32,
     managing: AtomicBool,
     equipping: Mutex<()>,
 }
 
 impl Readers {
-    /// No lane yet, and an empty reserve.
+    /// Readers without lanes, with an empty reserve.
     pub fn new(one: bool) -> Self {
         let reserve = Reserve::new(SIZES.iter().map(|(pages, _)| (*pages, Vec::new())).collect());
         Self {
@@ -172,10 +172,10 @@ impl Readers {
         &self.reserve
     }
 
-    /// Hands something over to the threads of a device.
+    /// Hands a job to the threads of a device.
     ///
     /// # Errors
-    /// The job, when the device has too many already or has gone.
+    /// The job, when the device has too many already or was removed.
     pub fn push(&self, device: u8, job: Job) -> Result<(), Job> {
         match self.lanes[usize::from(device)].get() {
             Some(lane) => lane.jobs.push(job),
@@ -183,18 +183,18 @@ impl Readers {
         }
     }
 
-    /// Pages that a stream of faults shall be ahead of its program, at most.
+    /// Maximum number of pages that are read ahead for a stream of faults.
     pub fn most_ahead(&self, device: u8) -> u32 {
         let latency = self.lanes[usize::from(device)].get().map_or(0, |lane| lane.latency.load(Relaxed));
         (latency as u32 / 200 * PAGES_PER_200_US).clamp(MIN_AHEAD, MAX_AHEAD)
     }
 
-    /// Whether a device is so far away that its server may have to be waited for.
+    /// Whether a device is so far away that the pager may have to wait for its server.
     pub fn is_far(&self) -> bool {
         self.far.load(Relaxed)
     }
 
-    /// Reads in flight and reads that wait, for each lane that is open.
+    /// For each open lane: reads in flight, reads that wait, and the time of a read.
     pub fn in_flight(&self) -> impl Iterator<Item = (u32, usize, Duration)> + '_ {
         let open = self.lanes.iter().map_while(OnceLock::get);
         open.map(|lane| {
@@ -203,14 +203,14 @@ impl Readers {
         })
     }
 
-    /// Reads that an owner has asked for, or got, past the threads.
+    /// Counts reads that a pager has sent to the device itself (or, negative, that have ended).
     pub fn note_queued(&self, device: u8, more: i32) {
         if let Some(lane) = self.lanes[usize::from(device)].get() {
             lane.in_flight.fetch_add(more as u32, Relaxed);
         }
     }
 
-    /// The device has gone: its threads leave.
+    /// Closes the lane of a device that was removed: its threads end.
     pub fn close(&self, device: u8) {
         if let Some(lane) = self.lanes[usize::from(device)].get() {
             lane.jobs.close();

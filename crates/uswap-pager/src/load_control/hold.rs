@@ -1,4 +1,4 @@
-//! What the pager tells load control of its spaces, and how it holds their faults.
+//! Reporting spaces to load control, and holding their faults.
 
 use super::*;
 
@@ -8,8 +8,9 @@ use crate::space::Space;
 use uswap_core::util::growth::{Growth, during};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Puts a fault aside if its process is held; `false`: it is to be served. Never one of the
-    /// agent, whose orders others wait for, nor one whose thread nobody can look at.
+    /// Puts a fault aside if its process is held. Returns `false` if it must be served: faults of
+    /// the agent always, since other threads wait for the agent's orders, and faults of threads
+    /// that cannot be examined.
     pub fn put_aside(&mut self, space: &mut Space<M>, address: u64, write: bool, thread: u32) -> bool {
         if !space.record.is_held() || space.memory.is_own(address) || space.waiting.held.len() >= MAX_HELD {
             return false;
@@ -30,8 +31,8 @@ impl<M: AddressSpace> Pager<M> {
         true
     }
 
-    /// Serves the faults of a space that were put aside: all, once it is not held any more, and
-    /// those that were held for long enough.
+    /// Serves faults of a space that were put aside: all of them once the space is no longer held,
+    /// otherwise those that were held for long enough.
     pub fn serve_held(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held() && self.shared.load.is_holding();
         let now = Instant::now();
@@ -48,7 +49,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A thread that was put aside is in a system call, or cannot be looked at.
+    /// Serves a fault that was put aside and whose thread is in a system call, or cannot be
+    /// examined.
     pub fn serve_at_once(&mut self, space: &mut Space<M>, address: u64) {
         if let Some(place) = space.waiting.held.iter().position(|fault| fault.address == address) {
             let fault = space.waiting.held.swap_remove(place);
@@ -59,7 +61,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Tells the controller of all spaces: often while it watches, and now and then.
+    /// Reports all spaces to the controller: often while it watches, otherwise now and then.
     pub fn tell_load(&mut self, now_and_then: bool) {
         if now_and_then || self.shared.load.is_watching() && self.told_load.elapsed() >= TOLD {
             self.told_load = Instant::now();
@@ -71,9 +73,9 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Spaces whose pages go first: those of held processes, and of these the ones that have
-    /// longest to wait for their turn, as many as it takes to have `wanted` pages twice over; and
-    /// the pages that all of them have here.
+    /// The spaces whose pages are evicted first, and the number of pages that all held spaces of
+    /// this pager have. The spaces are those of held processes, beginning with the one that has
+    /// longest to wait for its turn, as many as are needed to have twice `wanted` pages.
     pub fn suspended(&self, wanted: u64) -> (Vec<SpaceId>, u64) {
         if !self.shared.load.is_holding() {
             return (Vec::new(), 0);
@@ -94,7 +96,8 @@ impl<M: AddressSpace> Pager<M> {
         (during(Growth::AddressSpaces, || enough.map(|(_, id, _)| id).collect()), pages)
     }
 
-    /// Whether another owner's held spaces give so many pages, and are about to.
+    /// Whether held spaces of other pagers have this many pages to give, and are about to give
+    /// them.
     pub fn others_give(&self, wanted: u64) -> bool {
         let load = &self.shared.load;
         let other_owners = || self.shared.gauges.idle.iter().enumerate().filter(|(number, _)| *number != self.number);
@@ -106,7 +109,7 @@ impl<M: AddressSpace> Pager<M> {
 }
 
 impl<M: AddressSpace> Space<M> {
-    /// Who has a group's limit to keep to does not take turns for the run's.
+    /// A process that a group limits takes no turns on behalf of the run.
     fn tell_load(&self, limited: bool) {
         let record = &self.record;
         let Runner { process, helper, within } = self.memory.runner();

@@ -1,39 +1,39 @@
-//! Copies that writes after a fork make.
+//! Copies that writes make after a fork.
 //!
-//! fork(2) leaves all private pages shared, and who writes to one first gets a copy of it. That is
-//! growth that no event tells of, and it is fast: two processors copy 4 MiB in a millisecond, ten
-//! times as much as is evicted meanwhile. So where there is no room for all that relatives by fork
-//! can copy, their pages are write-protected (UFFDIO_WRITEPROTECT, ioctl_userfaultfd(2)): a write
-//! raises a fault, and is let through where there is room for the copy. Where there is none it
-//! waits for room as every other fault does.
+//! fork(2) leaves all private pages shared, and the process that first writes to a page gets a copy
+//! of it. No event reports this growth, and it is fast: two processors copy 4 MiB in a millisecond,
+//! ten times as much as is evicted meanwhile. So where there is no room for all pages that
+//! relatives by fork can copy, their pages are write-protected (UFFDIO_WRITEPROTECT,
+//! ioctl_userfaultfd(2)): a write raises a fault, and is let through where there is room for the
+//! copy. Otherwise it waits for room as every other fault does.
 //!
 //! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once; all other
-//!    relatives as soon as pages are wanted (`balance`). What is registered later in a space that
-//!    is watched is watched from its registration on.
+//!    relatives as soon as pages are wanted (`balance`). Memory that is registered later in a
+//!    watched space is watched from its registration on.
 //! 2. *How much.* A write lets a run of pages go: [`MIN_RUN`], twice as many as before if it goes
-//!    on where the last run ended, up to [`MAX_RUN`]. Only pages that are mapped elsewhere too are
-//!    charged (pagemap tells); a run of others costs no room.
-//! 3. *What follows.* The page is its space's own from then on, so it goes back to the lists and
-//!    can be evicted. What the process shares was asked a while ago, and is less by what was copied
-//!    since ([`Copied`]).
-//! 4. *The end.* Who has no relatives left has nothing to copy: the first write that is asked for
-//!    frees all of its pages.
+//!    on where the last run ended, up to [`MAX_RUN`]. Only pages that another process maps too are
+//!    charged (pagemap tells); a run of other pages needs no room.
+//! 3. *Afterwards.* From then on the page belongs to its space alone, so it goes back to the lists
+//!    and can be evicted. The number of pages that the process shares was measured a while ago, and
+//!    is reduced by the pages copied since ([`Copied`]).
+//! 4. *The end.* A process without relatives has nothing to copy: its next write fault takes the
+//!    protection off all its pages.
 //!
-//! **If the guess is wrong.** A run that is let go and not written is charged until the next
-//! measurement. A page that the last of its relatives writes is not copied, though it was charged
-//! if the other one went just before. Both are seen as less room for some milliseconds. What a
-//! parent copies between its fork and its watch (it is still changing its address space when its
-//! fork is read) is not seen: some hundred microseconds of one thread.
+//! **If the guess is wrong.** A run that is unprotected and not written is charged until the next
+//! measurement. A page that only one process still maps is not copied when it is written, but it
+//! was charged if the other process ended just before. Both cost some room for some milliseconds.
+//! Pages that a parent copies between its fork and the beginning of its watch (it is still changing
+//! its address space when its fork is read) are not seen: some hundred microseconds of one thread.
 //!
-//! **What is not explained.** Of some 25 runs of a Python process of 0.6 GiB with eight children
-//! that copy all of it, with a build of the time when this was made, one ended with a child that
-//! glibc's allocator stopped. The cause was not found, and it was not seen again.
+//! **Not explained.** Of some 25 runs of a Python process of 0.6 GiB with eight children that copy
+//! all of it, with a build from the time when this was written, one ended with a child that glibc's
+//! allocator aborted. The cause was not found, and the failure was not seen again.
 //!
-//! **What must not be protected.** The kernel clears the tid word of a thread that ends without
-//! waiting for anybody: where a write would raise a fault it gives up, and whoever joins the thread
-//! sleeps for ever. So pages of control blocks are left out
-//! ([`crate::address_space::AddressSpace::never_protected`]); a child has no thread yet that
-//! anybody could join.
+//! **Pages that must not be protected.** When a thread ends, the kernel clears its tid word without
+//! waiting: where this write would raise a fault the kernel gives up, and a thread that joins the
+//! ended one sleeps for ever. So pages of thread control blocks are left out
+//! ([`crate::address_space::AddressSpace::never_protected`]); a fork child has no second thread yet
+//! that could be joined.
 
 pub mod watch;
 
@@ -42,23 +42,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use uswap_core::PAGE;
 
-/// Pages that a write lets go, at least and at most where some are shared, and at most where none
-/// is.
+/// Pages that one write lets go: at least, and at most where some are shared, and at most where
+/// none is.
 const MIN_RUN: u64 = 4;
 const MAX_RUN: u64 = 16;
 const MAX_EXCLUSIVE: u64 = 512;
-/// Who has fewer pages resident is not watched: one part in so many of the budget, within these
-/// bounds.
+/// A space with fewer resident pages is not watched: one part in `MIN_PART` of the budget, within
+/// the bounds `MIN_WATCHED`.
 const MIN_PART: i64 = 64;
 const MIN_WATCHED: (i64, i64) = (256, 1024);
 
-/// How many pages of a space were let be copied, for whoever counts what it shares. One thread
-/// writes it: the space's owner.
+/// Number of pages of a space that writes were allowed to copy, for the accounting of shared pages.
+/// Only the pager that owns the space writes it.
 #[derive(Clone, Debug, Default)]
 pub struct Copied(Arc<AtomicU64>);
 
 impl Copied {
-    /// So many so far.
+    /// Number of pages so far.
     pub fn pages(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -68,80 +68,81 @@ impl Copied {
     }
 }
 
-/// How far a space's writes are watched.
+/// Whether the writes of a space are watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Watch {
-    /// The kernel cannot.
+    /// The kernel cannot protect pages.
     #[default]
     Never,
     No,
-    /// As soon as the kernel lets us.
+    /// As soon as the kernel allows it.
     Soon,
     Yes,
 }
 
-/// What a space's writes copy.
+/// The copies that writes to a space make.
 #[derive(Debug, Default)]
 pub struct Copies {
     watch: Watch,
-    /// Pages whose writers wait, and since when.
+    /// Pages with a write that waits, and since when.
     waiting: Vec<(u64, Instant)>,
     /// Where the last run ended, and how long it was.
     next: u64,
     run: u64,
     made: Copied,
-    /// Which pages are shared is known: all that are not on a list.
+    /// Whether it is known which pages are shared: all that are not on a list.
     all_known: bool,
 }
 
 impl Copies {
-    /// Whether pages can be protected at all; to be told before any memory is registered.
+    /// Sets whether pages can be protected at all; to be called before any memory is registered.
     pub fn can_be_watched(&mut self, can: bool) {
         self.watch = if can { Watch::No } else { Watch::Never };
     }
 
-    /// Of a fork child. Its pages are protected as its parent's were, and all of them are shared.
+    /// The state of a fork child. Its pages are protected as those of its parent were, and all of
+    /// them are shared.
     #[must_use]
     pub fn inherited(&self) -> Self {
         let watch = if self.watch == Watch::Never { Watch::Never } else { Watch::No };
         Self { watch, ..Self::default() }
     }
 
-    /// Whether memory is to be registered so that its pages can be protected.
+    /// Whether memory must be registered in such a way that its pages can be protected.
     pub fn may_be_watched(&self) -> bool {
         self.watch != Watch::Never
     }
 
-    /// Whether what is on the lists is shared with nobody.
+    /// Whether the pages on the lists are known not to be shared.
     pub fn are_known(&self) -> bool {
         self.watch == Watch::Yes && self.all_known
     }
 
-    /// Whether they are to be as soon as the kernel lets us.
+    /// Whether writes are to be watched as soon as the kernel allows it.
     pub fn is_wanted(&self) -> bool {
         self.watch == Watch::Soon
     }
 
-    /// Pages whose writers wait.
+    /// Number of pages with a write that waits.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// For whoever counts what is shared.
+    /// The counter of copied pages, for the accounting of shared pages.
     pub fn made(&self) -> Copied {
         self.made.clone()
     }
 
-    /// The agent is to copy so many pages, to evict its own.
+    /// Counts pages that the agent is to copy before they are evicted.
     pub fn unshared(&self, pages: u64) {
         self.made.add(pages);
     }
 }
 
-/// Pages that one write lets go.
+/// The pages that one write lets go.
 struct CopyRun {
     start: u64,
     pages: u64,
-    /// Of these: mapped elsewhere too.
+    /// How many of them another process maps too.
     shared: u64,
 }

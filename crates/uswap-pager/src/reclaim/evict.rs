@@ -1,9 +1,9 @@
-//! The life of an eviction: from the victim's choice (`reclaim/policy.rs` of the core) to the
+//! The life of an eviction: from the choice of a page (`reclaim/policy.rs` of the core) to the
 //! dropped staging slot.
 //!
-//! Staging is the test of a page's age: it leaves the program but stays in RAM, and comes back for
-//! the price of one fault if it was in use. The oldest staged trays are stored when memory is
-//! wanted, as long as enough younger ones remain to make the test worth something.
+//! Staging tests the age of a page: the page leaves the program but stays in RAM, and comes back
+//! for the price of one fault if it was in use. The oldest staged trays are stored when memory is
+//! needed, as long as enough younger ones remain for the test to be useful.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,23 +23,24 @@ use crate::event_loop::Pager;
 use crate::reclaim::staging::{PageRun, Phase, bits};
 use crate::space::Space;
 
-/// Most trays being filled at a time in a space.
+/// Maximum number of trays of a space that are being filled at a time.
 const MAX_FILLING: usize = 32;
 /// How long a page that cannot be moved is left alone.
 const PARKING: Duration = Duration::from_secs(1);
-/// And to look which of those that were shared still are takes one part in so many of the time.
+/// Checking which of the formerly shared pages are still shared takes at most one part in this many
+/// of the time.
 const UNPARKING_COST: u32 = 50;
-/// Pages that lie staged at least, unless soft faults cost too much, and at most.
+/// Smallest number of staged pages (unless soft faults cost too much), and largest.
 const MIN_STAGED: u64 = 128;
 const MAX_STAGED: u64 = 8192;
-/// Shared pages that a space owes for its refaults, at most: what it brought back long ago, when
-/// there was room, asks for none.
+/// Maximum number of shared pages that a space must give up for its refaults: pages that it brought
+/// back long ago, when there was room, do not count.
 const MAX_OWED: u64 = 256;
-/// Most trays being stored at a time over all spaces (the workers' queue).
+/// Maximum number of trays of all spaces that are being stored at a time (the workers' queue).
 pub const MAX_STORING: usize = 64;
 
 impl<M: AddressSpace> Pager<M> {
-    /// Sets evictions under way so that `wanted` pages get free.
+    /// Starts evictions to free `wanted` pages.
     pub fn reclaim(&mut self, space: &mut Space<M>, wanted: u64) {
         if space.set_aside.refaults > 0 {
             let most = space.set_aside.refaults.min(wanted).min(TRAY_PAGES.into());
@@ -59,8 +60,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Stores the oldest staged trays, until `wanted` pages go or no more than `keep` lie staged.
-    /// How many go, and how many lie.
+    /// Stores the oldest staged trays, until `wanted` pages are being stored or no more than `keep`
+    /// lie staged. Returns both numbers of pages.
     pub fn store_staged(&mut self, space: &mut Space<M>, wanted: u64, keep: u64) -> (u64, u64) {
         let mut stored = 0;
         let mut staged = space.trays.staged_pages();
@@ -130,7 +131,7 @@ impl<M: AddressSpace> Pager<M> {
         tray.pushed += space.memory.order_fill(number, &tray.runs, drop_first);
     }
 
-    /// Up to a tray of pages that are next to go, and how many.
+    /// Chooses up to a tray of pages to be evicted next. Returns them and their number.
     fn candidates(&mut self, space: &mut Space<M>) -> ([u64; TRAY_PAGES as usize], usize) {
         self.unpark(space);
         let (mut pages, mut count) = ([0; TRAY_PAGES as usize], 0);
@@ -150,7 +151,7 @@ impl<M: AddressSpace> Pager<M> {
         (pages, count)
     }
 
-    /// Once a second the parked pages are tried again.
+    /// Tries the parked pages again, once a second.
     fn unpark(&mut self, space: &mut Space<M>) {
         let none = space.set_aside.parked.is_empty() && space.set_aside.shared_parked.is_empty();
         if none || Instant::now() < space.set_aside.unpark_at {
@@ -167,8 +168,8 @@ impl<M: AddressSpace> Pager<M> {
         space.set_aside.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
     }
 
-    /// Takes pages that relatives share, those first that were found first, at most `most`. Returns
-    /// how many.
+    /// Takes at most `most` pages that relatives share, in the order in which they were found.
+    /// Returns how many were taken.
     pub fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
         let mut pressed = 0;
         while pressed < most {
@@ -183,8 +184,8 @@ impl<M: AddressSpace> Pager<M> {
         pressed
     }
 
-    /// Takes over what the agent has published. Under the gate, or when no event matters yet to
-    /// come.
+    /// Takes over the results that the agent has published. Called with the gate closed, or when no
+    /// event that is still to come matters.
     pub fn absorb(&mut self, space: &mut Space<M>) {
         let mut index = 0;
         while let Some(number) = space.trays.filling.get(index).copied() {
@@ -211,7 +212,7 @@ impl<M: AddressSpace> Pager<M> {
         space.memory.completed(number, space.trays.get(number).pushed)
     }
 
-    /// The slots that hold a page though nobody could say so.
+    /// The slots that hold a page although the agent could not report it.
     fn look_again(&self, space: &Space<M>, number: u32) -> u64 {
         if self.shared.faults.no_second_look {
             return 0;
@@ -219,10 +220,10 @@ impl<M: AddressSpace> Pager<M> {
         space.memory.found_unseen(number, space.trays.get(number).ordered)
     }
 
-    /// Pages that arrived in the tray are staged from now on.
+    /// Marks the pages that arrived in the tray as staged.
     fn absorb_filled(&mut self, space: &mut Space<M>, number: u32, filled: u64) {
         let tray = space.trays.get_mut(number);
-        // A drop of leftovers may come first: until the fill itself runs, nothing is filled
+        // A drop of leftovers may come first: until the fill itself runs, no slot counts as filled
         // (push_fill cleared it).
         let new = filled & tray.ordered;
         tray.filled |= filled;
@@ -242,7 +243,8 @@ impl<M: AddressSpace> Pager<M> {
         space.trays.get_mut(number).live |= live;
     }
 
-    /// All runs of the tray were tried: what did not move goes back to the lists.
+    /// Ends the filling of a tray, after all its runs were tried: pages that did not move go back
+    /// to the lists.
     fn finish_fill(&mut self, space: &mut Space<M>, number: u32) {
         let Some(Filled { results, errno, stuck, clean }) = space.memory.filled(number) else { return };
         let tray = space.trays.get_mut(number);
@@ -252,8 +254,8 @@ impl<M: AddressSpace> Pager<M> {
         tray.phase = Phase::Staged;
         let mut runs = std::mem::take(&mut tray.runs);
         let addresses = tray.addresses;
-        // A program without hooks may have guards where pages are believed; what its system calls
-        // may was looked at.
+        // A program without hooks may have guards where pages are believed; its own system calls
+        // were checked.
         let refused = !space.memory.is_opaque()
             && tray.filled == 0
             && !results.is_empty()
@@ -275,9 +277,9 @@ impl<M: AddressSpace> Pager<M> {
         self.settle_freed(space, number);
     }
 
-    /// An agent whose calls are all refused (a seccomp filter over all threads) will hardly do
-    /// better the next time: it is left alone for a while ([`Space::can_evict`]). `errno`: the
-    /// kernel's answer.
+    /// Counts whether an agent's calls are all refused (for example by a seccomp filter over all
+    /// threads). Such an agent will hardly do better the next time: nothing is ordered for a while
+    /// ([`Space::can_evict`]). `errno`: the kernel's answer.
     fn count_refusal(&mut self, space: &mut Space<M>, refused: bool, errno: i32) {
         let is_left_alone = space.memory.count_refusal(refused, Instant::now());
         if is_left_alone && space.memory.is_alive() {
@@ -290,7 +292,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A page that could not be moved.
+    /// Puts a page back that could not be moved.
     fn put_back(&mut self, space: &mut Space<M>, address: u64, result: RunResult, run: &PageRun) {
         let word = space.table.get(address);
         if word.state() != PageState::Resident || !word.in_flight() {
@@ -377,7 +379,7 @@ impl<M: AddressSpace> Pager<M> {
         Some(EvictJob { space: space_id, owner, tray: number, generation, reader, forked, pages: list })
     }
 
-    /// A worker's answer for a space that may be gone: its objects must not leak.
+    /// Handles a worker's answer for a space that may be gone: its objects must not leak.
     pub fn with_space_or_release(&mut self, done: EvictDone) {
         let known = self.spaces.contains_key(&done.space);
         if known {
@@ -391,7 +393,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A worker has stored a tray: pages that are still staged there are stored now.
+    /// Handles the answer of a worker that has stored a tray: pages that are still staged there are
+    /// stored now.
     fn stored(&mut self, space: &mut Space<M>, done: EvictDone) {
         let number = done.tray;
         let valid = space.trays.get(number).generation == done.generation;
@@ -434,7 +437,7 @@ impl<M: AddressSpace> Pager<M> {
         if space.trays.get(number).live == 0 {
             return self.drop_tray(space, number);
         }
-        // The store is full, or the process is ending: the pages stay where they are, to be tried
+        // The store is full, or the process is ending: the pages stay where they are and are tried
         // again.
         let charged = std::mem::take(&mut space.trays.get_mut(number).charged);
         self.under_way(space, -i64::from(charged));
@@ -443,7 +446,7 @@ impl<M: AddressSpace> Pager<M> {
         self.retry_soon();
     }
 
-    /// Has a tray's memory given back.
+    /// Orders the memory of a tray to be given back.
     fn drop_tray(&mut self, space: &mut Space<M>, number: u32) {
         if !space.memory.is_served() {
             let charged = space.trays.get(number).charged;
@@ -469,8 +472,8 @@ impl<M: AddressSpace> Pager<M> {
     }
 }
 
-/// Counts pages, told in the order of their addresses, that come with the three others of their 16
-/// KiB.
+/// Counts pages that are stored together with the three others of their aligned 16 KiB. The pages
+/// must be added in the order of their addresses.
 #[derive(Default)]
 struct Quads {
     next: u64,
@@ -493,8 +496,9 @@ impl Quads {
     }
 }
 
-/// Pages that shall lie staged; of a space with few pages not so many that none are left to go. A
-/// process that waits for its turn touches none, and not every policy tests a page's age.
+/// Number of pages that are to lie staged; at most a quarter of the resident pages, so that others
+/// are left to be staged. A process that waits for its turn touches no pages, so none are tested;
+/// and not every policy tests the age of pages.
 fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
     if space.record.is_held() {
         return 0;
@@ -505,7 +509,7 @@ fn staging_target<M: AddressSpace>(space: &Space<M>) -> u64 {
 }
 
 /// Groups sorted pages into runs of neighbours, one slot after the other. Pages known to be shared
-/// go in runs of their own, and those in `alone` one by one.
+/// get runs of their own, and each page in `alone` a run of one.
 fn group_runs(pages: &[u64], shared: &BTreeSet<u64>, alone: &BTreeSet<u64>, runs: &mut Vec<PageRun>) {
     runs.clear();
     let mut last_alone = false;

@@ -1,9 +1,9 @@
-//! Twins: pages that relatives by fork evict with the same bytes are stored once.
+//! Fork dedup: pages with the same bytes that relatives by fork evict are stored once.
 //!
 //! A page that a fork left shared cannot be moved before it is copied (the kernel answers EBUSY),
-//! so each relative evicts a copy of its own. Without this a hundred children would store their
-//! parent's memory a hundred times. The table is small and forgets: a slot holds the last object
-//! whose hash fell there, and the store says whether that object still has these bytes.
+//! so each relative evicts a copy of its own. Without this table a hundred children would store
+//! their parent's memory a hundred times. The table is small and forgets: a slot holds the last
+//! object whose hash fell there, and the store checks whether that object still has the same bytes.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use uswap_store::{ObjectId, Store};
 const SLOTS: usize = 1 << 17;
 const NONE: u32 = u32::MAX;
 
-/// Hash to object, direct-mapped.
+/// The table from hash to object, direct-mapped.
 #[derive(Debug)]
 pub struct ForkDedup(Box<[AtomicU32]>);
 
@@ -34,14 +34,14 @@ impl ForkDedup {
         &self.0[hash.place() as usize % SLOTS]
     }
 
-    /// An object with the same bytes, with one more authoritative reference.
+    /// Finds an object with the same bytes, and adds one authoritative reference to it.
     pub fn find(&self, store: &Store, page: &PageBuf, hash: PageHash) -> Option<ObjectId> {
         let bits = !self.slot(hash).load(Relaxed);
         let object = ObjectId::from_bits(bits);
         (bits != NONE && store.retain_if(object, page, hash)).then_some(object)
     }
 
-    /// Remembers where the page went.
+    /// Remembers the object of the page.
     pub fn remember(&self, hash: PageHash, object: ObjectId) {
         self.slot(hash).store(!object.to_bits(), Relaxed);
     }

@@ -1,4 +1,4 @@
-//! From the choice of a page to its place in the store.
+//! Reclaim: from the choice of a page to its place in the store.
 
 pub mod cow_copies;
 pub mod evict;

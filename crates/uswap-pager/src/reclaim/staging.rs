@@ -1,4 +1,4 @@
-//! Trays as the owner sees them: which page lies in which staging slot, and how far each order has
+//! Trays as the pager sees them: which page lies in which staging slot, and how far each order has
 //! come.
 //!
 //! ```text
@@ -14,14 +14,14 @@ use uswap_abi::layout::{TRAY_PAGES, TRAYS};
 use uswap_abi::ring::OrderRun;
 use uswap_core::util::growth::{Growth, during};
 
-/// How far a tray has come.
+/// The phase of a tray.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Empty.
     Free,
     /// The agent moves pages into it.
     Filling,
-    /// Its pages are uncompressed in RAM and come back at a touch.
+    /// Its pages lie uncompressed in RAM and come back when they are touched.
     Staged,
     /// A worker reads and stores its pages.
     Storing,
@@ -34,16 +34,16 @@ pub enum Phase {
 pub struct PageRun {
     /// First page.
     pub address: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u32,
     /// First slot in the tray.
     pub slot: u32,
-    /// Break fork sharing first.
+    /// Whether fork sharing must be broken first.
     pub unshare: bool,
 }
 
 impl PageRun {
-    /// The word for the ring.
+    /// The run as a word for the ring.
     pub fn packed(&self) -> u64 {
         OrderRun::pack(self.address, self.pages, self.unshare)
     }
@@ -77,11 +77,11 @@ pub fn bits(mut set: u64) -> impl Iterator<Item = u32> {
 /// One tray.
 #[derive(Clone, Debug)]
 pub struct StagingBatch {
-    /// How far it is.
+    /// Its phase.
     pub phase: Phase,
-    /// Page of each slot.
+    /// The address of the page of each slot.
     pub addresses: [u64; TRAY_PAGES as usize],
-    /// Slots ordered and not yet accounted for.
+    /// Slots that were ordered and whose outcome is not known yet.
     pub ordered: u64,
     /// Slots whose page word says that the page is here.
     pub live: u64,
@@ -90,11 +90,12 @@ pub struct StagingBatch {
     /// Slots whose page the kernel may have taken, because the program had freed it
     /// (`lazyfree_staged.rs`).
     pub clean: u64,
-    /// The order.
+    /// The runs of the order.
     pub runs: Vec<PageRun>,
-    /// Orders pushed for this tray, ever.
+    /// Number of orders ever sent for this tray.
     pub pushed: u32,
-    /// The parent of a fork left pages here, in either half: look before reading, drop both halves.
+    /// Whether the parent of a fork left pages here, in either half of a slot: each slot must be
+    /// examined before it is read, and both halves dropped.
     pub inherited: bool,
     /// Pages the budget counts as under way because of this tray.
     pub charged: u32,
@@ -135,7 +136,7 @@ pub struct Trays {
 }
 
 impl Trays {
-    /// A free tray's number.
+    /// Takes a free tray. Returns its number.
     pub fn take_free(&mut self) -> Option<u32> {
         if let Some(number) = self.free.pop_front() {
             return Some(number);
@@ -147,7 +148,7 @@ impl Trays {
         })
     }
 
-    /// One more tray, and room for it wherever trays are listed.
+    /// Adds a tray, and makes room for it in each list of trays.
     fn add(&mut self) {
         self.trays.push(StagingBatch::new(self.born_inherited));
         self.make_room();
@@ -173,8 +174,8 @@ impl Trays {
         self.free.push_back(number);
     }
 
-    /// The same of a tray of which nobody knows whether its memory was given back: it is looked
-    /// upon as inherited.
+    /// Gives a tray back of which it is unknown whether its memory was given back: it is treated as
+    /// inherited.
     pub fn put_free_unclean(&mut self, number: u32) {
         self.put_free(number);
         self.get_mut(number).inherited = true;
@@ -185,7 +186,7 @@ impl Trays {
         &self.trays[number as usize]
     }
 
-    /// A tray, to be changed.
+    /// A tray, mutable.
     pub fn get_mut(&mut self, number: u32) -> &mut StagingBatch {
         &mut self.trays[number as usize]
     }
@@ -211,14 +212,14 @@ impl Trays {
         self.trays.iter().filter(|tray| tray.phase != Phase::Free).map(|tray| u64::from(tray.filled.count_ones())).sum()
     }
 
-    /// Pages that were chosen to go and are neither stored nor back.
+    /// Pages that were chosen for eviction and are neither stored nor back.
     pub fn leaving_pages(&self) -> u64 {
         let leaving = |tray: &&StagingBatch| matches!(tray.phase, Phase::Filling | Phase::Staged | Phase::Storing);
         self.trays.iter().filter(leaving).map(|tray| u64::from(tray.live.count_ones())).sum()
     }
 
-    /// The budget shall not count on trays that wait to be dropped: returns how many pages it did
-    /// count there.
+    /// Makes the budget stop counting on trays that wait to be dropped. Returns the number of pages
+    /// that it counted there.
     pub fn forgo_drops(&mut self) -> u32 {
         let (trays, dropping) = (&mut self.trays, &self.dropping);
         dropping.iter().map(|number| std::mem::take(&mut trays[*number as usize].charged)).sum()
@@ -229,8 +230,8 @@ impl Trays {
         self.trays.iter().filter(|t| t.phase != Phase::Free).map(|t| u64::from(t.charged)).sum()
     }
 
-    /// The trays of a fork child: what was staged in the parent is staged in the child, in memory
-    /// of its own, which may be in either half. All the others may hold leftovers.
+    /// The trays of a fork child: pages that were staged in the parent are staged in the child too,
+    /// in memory of its own, which may be in either half. All other trays may hold leftovers.
     pub fn inherited(&self) -> Self {
         let mut child = Self { trays: self.trays.clone(), born_inherited: true, ..Self::default() };
         for (number, tray) in child.trays.iter_mut().enumerate() {

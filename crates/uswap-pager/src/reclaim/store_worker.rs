@@ -1,6 +1,6 @@
-//! The workers: read a staged tray out of its process, hash, compress, store. They wait on nobody
-//! but the kernel, and what they decide is a proposal: the owner looks whether each page is still
-//! staged where it was.
+//! The store workers: they read a staged tray out of its process, hash and compress its pages, and
+//! store them. They wait only for the kernel. Their result is a proposal: the pager checks whether
+//! each page is still staged where it was.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::context::{EngineContext, EvictDone, EvictJob, Message, Stored};
 
 const TRAY: usize = TRAY_PAGES as usize;
 
-/// Serves jobs until there are no more.
+/// Serves jobs until the queue is closed.
 pub fn run<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     let mut worker = Worker::new(shared);
     shared.faults.serve_without_growth();
@@ -22,7 +22,7 @@ pub fn run<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     }
 }
 
-/// Stores what waits now.
+/// Stores the trays that wait now.
 #[cfg(test)]
 pub fn store_waiting<M: AddressSpace>(shared: &EngineContext<M>) {
     let mut worker = Worker::new(shared);

@@ -1,5 +1,5 @@
-//! The audit: whether everything a space knows fits together. Done now and then under the fault
-//! point `audit`, by tests; it looks at every page.
+//! The audit: whether all data about a space is consistent. Under the fault point `audit`, set by
+//! tests, it runs now and then; it looks at every page.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::reclaim::staging::{PageRun, Phase, bits};
 use crate::space::Space;
 
 impl<M: AddressSpace> Pager<M> {
-    /// Ends the run with a sentence if the books of a space are wrong.
+    /// Ends the run with a message if the data of a space is inconsistent.
     pub fn audit(&self, space: &mut Space<M>) {
         if let Err(finding) = space.audit() {
             self.condemn_by_audit(format!("audit of {}: {finding}", space.memory.label()));
@@ -22,19 +22,20 @@ impl<M: AddressSpace> Pager<M> {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// Ends the run with a sentence if something was evicted from memory that fork children may not
+    /// Ends the run with a message if pages were evicted from memory that fork children may not
     /// have registered.
     pub fn audit_fresh(&self, space: &Space<M>) {
         self.audit_evicted(space, "memory just registered", |address| space.coverage.unsettled.contains(address));
     }
 
-    /// The same for memory that is about to be registered: its words are going to be forgotten.
+    /// The same for memory that is about to be registered: its page words are about to be
+    /// forgotten.
     pub fn audit_unknown(&self, space: &Space<M>, start: u64, end: u64) {
         self.audit_evicted(space, "memory not registered", |address| (start..end).contains(&address));
     }
 
     /// The same if pages are about to be evicted from memory that is not registered: no fault would
-    /// tell that they are wanted. A change that was read and is not applied yet explains it, and
+    /// report a touch of them. A change that was read and is not applied yet explains it, and
     /// cancels the order.
     pub fn audit_runs(&self, space: &Space<M>, runs: &[PageRun]) {
         if space.memory.is_changing() {

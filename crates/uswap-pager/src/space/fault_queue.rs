@@ -1,9 +1,9 @@
-//! Pages whose faults wait for something under way, with their room made before: as many as a
-//! program has threads.
+//! Pages whose faults wait for something under way. Room is allocated in advance, for as many as a
+//! program usually has threads.
 
 use uswap_core::util::growth::{Growth, during};
 
-/// Addresses of pages in rising order; each says whether a write waits.
+/// Addresses of pages in rising order; each with a flag that says whether a write waits.
 #[derive(Clone, Debug)]
 pub struct Waiters {
     all: Vec<(u64, bool)>,
@@ -20,7 +20,7 @@ impl Waiters {
         self.all.binary_search_by_key(&address, |(known, _)| *known)
     }
 
-    /// One more fault waits for the page.
+    /// Adds a fault that waits for the page.
     pub fn insert(&mut self, address: u64, write: bool) {
         match self.place(address) {
             Ok(index) => self.all[index].1 |= write,
@@ -28,17 +28,17 @@ impl Waiters {
         }
     }
 
-    /// Nobody waits for the page any more. Whether somebody did.
+    /// Removes the page: no fault waits for it any more. Returns whether one did.
     pub fn remove(&mut self, address: u64) -> bool {
         self.place(address).map(|index| self.all.remove(index)).is_ok()
     }
 
-    /// Whether somebody waits for the page.
+    /// Whether a fault waits for the page.
     pub fn contains(&self, address: u64) -> bool {
         self.place(address).is_ok()
     }
 
-    /// The first page at or behind `address` that somebody waits for.
+    /// The first page at or behind `address` for which a fault waits.
     pub fn next_from(&self, address: u64) -> Option<(u64, bool)> {
         let index = self.place(address).unwrap_or_else(|index| index);
         self.all.get(index).copied()
@@ -49,12 +49,12 @@ impl Waiters {
         self.all.iter().map(|(address, _)| *address)
     }
 
-    /// Pages that somebody waits for.
+    /// Number of pages for which faults wait.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether nobody waits.
+    /// Whether no fault waits.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -1,39 +1,41 @@
-//! Who may share pages with whom: address spaces that come from one image by fork.
+//! Fork families: address spaces that come from one image by fork and may share pages.
 //!
 //! A fork leaves all private pages shared until one side writes them, and each side's statm counts
-//! them. How many they are is costly to ask (see `cow_accounting.rs` of the crate run), so it is
-//! asked only of those who have kin: a space made by execve(2) is an image of its own, one made by
-//! fork(2) is of its parent's image, and who is the last of its image shares with nobody. Most
-//! processes of a build are: a shell forks, and the child executes a compiler.
+//! them. Counting the shared pages is costly (see `cow_accounting.rs` of the crate run), so it is
+//! done only for spaces with relatives: a space made by execve(2) is an image of its own, a space
+//! made by fork(2) belongs to its parent's image, and the last space of an image shares with no
+//! other. Most processes of a build are the last of their image: a shell forks, and the child
+//! executes a compiler.
 //!
-//! **If it cannot be known.** A fork child whose parent was not managed at the fork comes as an
-//! image of its own, and so does a program that an agent was brought to. Those
-//! ([`ForkFamily::doubt`]), those without an agent and the parents of both are always asked.
+//! **If it cannot be known.** A fork child whose parent was not managed at the fork is counted as
+//! an image of its own, and so is a program to which an agent was brought later. The shared pages
+//! of these ([`ForkFamily::doubt`]), of processes without an agent, and of the parents of both are
+//! always counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// What all of an image have in common.
+/// The state that all spaces of an image have in common.
 #[derive(Debug, Default)]
 struct ForkRelatives {
     living: AtomicU32,
     births: AtomicU32,
 }
 
-/// Of one space: its image. Counted as long as it lives.
+/// The image of one space. The space counts as living until this is dropped.
 #[derive(Debug)]
 pub struct ForkFamily {
     family: Arc<ForkRelatives>,
     uncertain: bool,
-    /// It has children that are not known to be its kin.
+    /// Whether it has children that are not known to be relatives.
     is_doubted: Arc<AtomicBool>,
 }
 
-/// What others see of a space's kin.
+/// The fork family of a space, as other threads see it.
 #[derive(Clone, Debug, Default)]
 pub struct ForkFamilySeen {
     family: Arc<ForkRelatives>,
-    /// It may share pages with processes that are not known to be its kin.
+    /// Whether the space may share pages with processes that are not known to be relatives.
     pub is_uncertain: bool,
     is_doubted: Arc<AtomicBool>,
 }
@@ -46,7 +48,7 @@ impl Default for ForkFamily {
 }
 
 impl ForkFamily {
-    /// Of a fork child.
+    /// The family of a fork child.
     #[must_use]
     pub fn child(&self) -> Self {
         self.family.living.fetch_add(1, Relaxed);
@@ -54,22 +56,22 @@ impl ForkFamily {
         Self { family: self.family.clone(), uncertain: self.uncertain, is_doubted: Arc::default() }
     }
 
-    /// It was forked, or may have been, while nobody looked.
+    /// Notes that the space was forked, or may have been, while it was not managed.
     pub const fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// How many others there are of its image.
+    /// Number of other living spaces of its image.
     pub fn relatives(&self) -> u32 {
         self.family.living.load(Relaxed).saturating_sub(1)
     }
 
-    /// Whether it may share pages now.
+    /// Whether the space may share pages now.
     pub fn may_share(&self) -> bool {
         self.uncertain || self.relatives() > 0 || self.is_doubted.load(Relaxed)
     }
 
-    /// For whoever counts what it shares.
+    /// The view for the accounting of shared pages.
     pub fn seen(&self) -> ForkFamilySeen {
         ForkFamilySeen {
             family: self.family.clone(),
@@ -86,27 +88,27 @@ impl Drop for ForkFamily {
 }
 
 impl ForkFamilySeen {
-    /// What tells its image from others.
+    /// A number that identifies the image.
     pub fn image(&self) -> usize {
         Arc::as_ptr(&self.family) as usize
     }
 
-    /// How many of its image live.
+    /// Number of living spaces of its image.
     pub fn living(&self) -> u32 {
         self.family.living.load(Relaxed)
     }
 
-    /// How many of its image were born so far.
+    /// Number of fork children of its image so far.
     pub fn births(&self) -> u32 {
         self.family.births.load(Relaxed)
     }
 
-    /// A child of it was found whose kin is not known: they may share pages.
+    /// Notes that a child was found that is not known to be a relative: the two may share pages.
     pub fn doubt_children(&self) {
         self.is_doubted.store(true, Relaxed);
     }
 
-    /// Whether it may share pages now.
+    /// Whether the space may share pages now.
     pub fn may_share(&self) -> bool {
         self.is_uncertain || self.family.living.load(Relaxed) > 1
     }

@@ -1,7 +1,8 @@
-//! The number of a space, by which threads that do not own it know it, and ranges of its addresses.
+//! The number of a space, by which threads that do not own it refer to it, and ranges of its
+//! addresses.
 
 /// Number of a space, unique in a run.
 pub type SpaceId = u32;
 
-/// Addresses from the first to before the second, both of pages.
+/// From the first address to before the second, both of pages.
 pub type PageRange = (u64, u64);

@@ -1,11 +1,11 @@
-//! What is left of memory that the program has said it drops.
+//! Pages that are left of memory that the program has freed.
 //!
-//! MADV_FREE sends the event of MADV_DONTNEED, but its pages stay until the kernel wants them, and
-//! are written again without a fault. What is known of them is forgotten with the event, so reclaim
-//! would never find them: a program whose allocator frees in this way would outgrow its budget.
-//! Which advice it was the event does not say. So ranges are remembered of which resident pages
-//! were forgotten; when memory is to be taken and the kernel counts more of the process's than we
-//! know of, the pages that are there are looked for.
+//! MADV_FREE sends the same event as MADV_DONTNEED, but its pages stay until the kernel takes them,
+//! and are written again without a fault. The pager forgets these pages with the event, so reclaim
+//! would never find them, and a program whose allocator frees in this way would exceed its budget.
+//! The event does not tell which advice it was. So the pager remembers the ranges in which it
+//! forgot resident pages. When memory is to be taken and the kernel counts more pages of the
+//! process than the pager knows of, the pager searches these ranges for pages that are present.
 
 pub mod sweep;
 
@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 
 use crate::space::id::PageRange;
 
-/// Ranges that are told apart; of more those become one that lie next to each other.
+/// Maximum number of ranges; beyond it, the two nearest ranges become one.
 const MAX_RANGES: usize = 32;
-/// Pages that must be unknown for a search, beyond those that the last one left unknown (512 KiB).
+/// Number of unknown pages that makes a search worthwhile, beyond those that the last search left
+/// unknown (512 KiB).
 const WORTH_A_LOOK: i64 = 128;
-/// Present pages that are looked at in one search.
+/// Number of present pages that one search looks at.
 const MAX_PAGES: u64 = 8192;
-/// How often it is asked whether there is anything to be searched for; and a search may take one
-/// part in so many of the time.
+/// Interval at which the pager checks whether a search is worthwhile; and searches take at most one
+/// part in `COST` of the time.
 const ASK: Duration = Duration::from_millis(2);
 const COST: u32 = 10;
 
@@ -30,7 +31,7 @@ pub struct LazyFreeRanges {
     ranges: Vec<PageRange>,
     asked: Instant,
     took: Duration,
-    /// Pages of the process that are not known and not to be found: they are not registered.
+    /// Pages of the process that are unknown and cannot be found: they are not registered.
     unknown: i64,
 }
 
@@ -42,7 +43,7 @@ impl Default for LazyFreeRanges {
 }
 
 impl LazyFreeRanges {
-    /// Pages that were there may still be.
+    /// Notes a range: pages that were present there may still be.
     pub fn note(&mut self, start: u64, end: u64) {
         let first = self.ranges.partition_point(|(_, e)| *e < start);
         let behind = self.ranges.partition_point(|(s, _)| *s <= end);
@@ -63,25 +64,26 @@ impl LazyFreeRanges {
         self.ranges.remove(nearest + 1);
     }
 
-    /// mremap: what is left moves along.
+    /// mremap: the pages that are left move along.
     pub fn remap(&mut self, from: u64, to: u64, length: u64) {
         if self.ranges.iter().any(|(start, end)| *start < from + length && *end > from) {
             self.note(to, to + length);
         }
     }
 
-    /// Whether it may be asked now whether there is anything to be searched for.
+    /// Whether it is time to check whether a search is worthwhile.
     fn is_due(&self) -> bool {
         !self.ranges.is_empty() && self.asked.elapsed() >= ASK.max(self.took * COST)
     }
 
-    /// Whether pages the process holds are `unknown` that were not before.
+    /// Whether a search is worthwhile: the process has `unknown` pages that are not known, and some
+    /// of them are new.
     fn is_worth_a_look(&mut self, unknown: i64) -> bool {
         self.unknown = self.unknown.min(unknown.max(0));
         unknown > self.unknown + WORTH_A_LOOK
     }
 
-    /// Up to here nothing is left to be found.
+    /// Notes that no pages are left to be found up to here.
     fn is_searched_until(&mut self, end: u64) {
         self.ranges.retain(|(_, e)| *e > end);
         self.ranges.first_mut().into_iter().for_each(|(start, _)| *start = end.max(*start));

@@ -1,13 +1,13 @@
-//! Pages that the kernel takes out of their staging slots.
+//! Staged pages that the kernel takes out of their slots because the program had freed them.
 //!
-//! What a program has freed with MADV_FREE and not written again is clean, and the kernel takes
-//! such a page when it likes: it is zeros then. Where it lies by that time does not matter to the
-//! kernel, and that it was freed nobody can see: it may have been before the memory was managed, or
-//! between the reading of the event and the act that it announced. MOVE leaves a clean page clean.
-//! So agents write to whatever they have moved (`make_dirty`), and a page that was written to can
-//! only be lost. Until then it is *clean* in its tray, and stays so where the agent finds it gone:
-//! a clean page that is in neither half is zeros. In a fork child, or when the agent ends, what was
-//! clean remains it.
+//! A page that a program has freed with MADV_FREE and not written again is clean, and the kernel
+//! may take such a page at any time: then it is zeros. The kernel takes it wherever it lies by that
+//! time, and the pager cannot see that it was freed: it may have been before the memory was
+//! managed, or between the reading of the event and the act that it announced. MOVE leaves a clean
+//! page clean. So agents write to all pages that they have moved (`make_dirty`), and a page that
+//! was written to can only be lost. Until its agent has written to it, a page is marked *clean* in
+//! its tray, and stays so if the agent finds it gone: a clean page that is in neither half of its
+//! slot is zeros. In a fork child, and when the agent ends, clean pages remain marked.
 
 use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::page::word::PageState;
@@ -20,7 +20,7 @@ use crate::reclaim::staging::bits;
 use crate::space::Space;
 
 impl<M: AddressSpace> Pager<M> {
-    /// Clean pages of the tray that the kernel has taken are zeros from now on.
+    /// Turns clean pages of the tray that the kernel has taken into zeros.
     pub fn settle_freed(&mut self, space: &mut Space<M>, number: u32) {
         let tray = space.trays.get(number);
         for bit in bits(tray.clean & tray.live) {
@@ -39,7 +39,7 @@ impl<M: AddressSpace> Pager<M> {
         self.evicted_as_zeros(space, number, bit);
     }
 
-    /// A staged page that holds nothing but zeros needs its slot no longer.
+    /// Notes that a staged page holds only zeros: it no longer needs its slot.
     pub fn evicted_as_zeros(&mut self, space: &mut Space<M>, number: u32, bit: u32) {
         let tray = space.trays.get_mut(number);
         tray.live &= !(1 << bit);
@@ -54,7 +54,7 @@ impl<M: AddressSpace> Pager<M> {
 }
 
 impl<M: AddressSpace> Space<M> {
-    /// Whether no page lies in either half of the slot; `false` also where that cannot be known.
+    /// Whether neither half of the slot holds a page; `false` also where that is unknown.
     fn is_taken(&self, slot: u32) -> bool {
         self.memory.is_slot_empty(slot)
     }

@@ -1,4 +1,4 @@
-//! A space: one address space that we manage, and all that its owner knows of it.
+//! A space: one managed address space, and all that its pager knows of it.
 
 pub mod audit;
 pub mod fault_queue;
@@ -42,54 +42,54 @@ use crate::space::page_queue::PageQueue;
 use crate::space::parts::{Coverage, Lineage, PageCounts, ReadaheadState, SetAside, WaitingFaults};
 use crate::space::unsettled::UnsettledRanges;
 
-/// Pages in a row that must not be shared until nobody looks any more.
+/// Pages in a row that must turn out not to be shared before pages are no longer checked.
 const SUSPICION: u32 = 4096;
 
-/// One managed address space. Only its owner's thread touches it.
+/// One managed address space. Only the thread of its pager touches it.
 #[derive(Debug)]
 pub struct Space<M> {
     /// Its number.
     pub id: SpaceId,
-    /// The memory that it manages.
+    /// The memory of the address space.
     pub memory: M,
-    /// Attempts in a row to read staged pages that failed.
+    /// Number of failed attempts in a row to read staged pages.
     pub failed_reads: u32,
-    /// Memory is registered (or was inherited registered).
+    /// Whether its memory is registered (or was inherited as registered).
     pub active: bool,
-    /// Page words.
+    /// The page words.
     pub table: PageTable,
-    /// Which pages go next.
+    /// The eviction policy, with its lists.
     pub policy: AnyPolicy,
     /// The staging slots.
     pub trays: Trays,
-    /// What comes back to it because its turn has begun.
+    /// The pages that are brought back because the turn of its process has begun.
     pub returning: Returning,
-    /// What its soft faults cost.
+    /// The cost of its soft faults.
     pub expense: SoftFaultCost,
-    /// How far pages have been searched that lie on a device that is being emptied.
+    /// How far its page words were searched for pages on a device that is being emptied.
     pub search: UnuseSearch,
-    /// What load control knows of it.
+    /// Its record for load control.
     pub record: Arc<LoadRecord>,
-    /// How often pages of it were installed or dropped.
+    /// How often its pages were installed or dropped.
     pub moves: Moves,
-    /// What its process is charged with, once there are groups.
+    /// The account that its pages are charged to, once there are groups.
     pub account: Option<Arc<Account>>,
-    /// What is known of its faults for readahead.
+    /// The state of readahead.
     pub readahead: ReadaheadState,
     /// Faults that wait.
     pub waiting: WaitingFaults,
     /// Resident pages that are on no list.
     pub set_aside: SetAside,
-    /// Its pages, counted.
+    /// Its pages, counted by state.
     pub counts: PageCounts,
-    /// What of the memory is registered.
+    /// The registered parts of its memory.
     pub coverage: Coverage,
-    /// Where it was forked from, and what it shares since.
+    /// Its origin by fork, and the pages it shares since.
     pub lineage: Lineage,
 }
 
 impl<M: AddressSpace> Space<M> {
-    /// A space of this memory; everything else is to be learnt.
+    /// A space with this memory, of which nothing else is known yet.
     pub fn new(id: SpaceId, memory: M) -> Self {
         Self {
             id,
@@ -147,31 +147,32 @@ impl<M: AddressSpace> Space<M> {
         !self.memory.is_stopped() && !self.trays.filling.is_empty()
     }
 
-    /// Where it is in its life, for whoever counts in evictions.
+    /// The current moment, in evictions.
     pub fn now(&self) -> Now {
         Now { evictions: self.policy.evictions(), resident: self.counts.resident }
     }
 
-    /// Pages that could be reclaimed here: not those that cannot be moved now (the pool must leave
-    /// room beside them), and not those that relatives share.
+    /// Number of pages that could be reclaimed here, without those that cannot be moved now (the
+    /// pool must leave room beside them) and those that relatives share.
     pub fn weight(&self) -> u64 {
         let set_aside = self.set_aside.parked.len() + self.set_aside.shared_parked.len();
         (self.counts.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
     }
 
-    /// Pages that can go in the end: of those that relatives share its part, since they go where
-    /// all have given them up.
+    /// Number of pages that can be evicted in the end: of the pages that relatives share only a
+    /// part counts, since they go when all relatives have given them up.
     pub fn can_go(&self) -> u64 {
         self.weight() + self.set_aside.shared_parked.len() as u64 / u64::from(self.lineage.family.relatives() + 1)
     }
 
-    /// From now on pages are looked at before they are taken: relatives by fork may map them too.
+    /// From now on pages are checked before they are taken, since relatives by fork may map them
+    /// too.
     pub fn suspect_sharing(&mut self) {
         self.set_aside.sharing = SUSPICION;
     }
 
-    /// Whether a relative by fork maps the page too. Not looked at once many in a row were not
-    /// shared.
+    /// Whether a relative by fork maps the page too. This is no longer checked once many pages in a
+    /// row were not shared.
     pub fn is_shared(&mut self, address: u64) -> bool {
         if !self.memory.knows_sharing() || self.set_aside.sharing == 0 {
             return false;
@@ -181,7 +182,7 @@ impl<M: AddressSpace> Space<M> {
         shared
     }
 
-    /// The same of a page that was shared lately.
+    /// Like `is_shared`, for a page that was shared recently.
     pub fn is_mapped_elsewhere(&mut self, address: u64) -> bool {
         !self.memory.is_exclusive(address)
     }
@@ -192,9 +193,9 @@ impl<M: AddressSpace> Space<M> {
         word.state() == PageState::Resident && !word.queued() && !word.in_flight()
     }
 
-    /// Of the pages that relatives shared, those that nobody shares any more. They are looked at in
-    /// the order of their addresses, since one reading tells of 512 neighbours; the others stay in
-    /// theirs.
+    /// Takes those of the pages set aside as shared that are not shared any more. They are checked
+    /// in the order of their addresses, since one reading covers 512 neighbours; the others keep
+    /// their order.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         during(Growth::Lists, || {
             if !self.memory.knows_sharing() || !self.lineage.family.may_share() {
@@ -208,8 +209,8 @@ impl<M: AddressSpace> Space<M> {
         })
     }
 
-    /// All pages on the lists were shared by a fork just now. They stay in the order in which they
-    /// would go.
+    /// Sets all pages on the lists aside, because a fork has just made them shared. They keep the
+    /// order in which they would be evicted.
     pub fn park_shared(&mut self) {
         during(Growth::Lists, || {
             while let Some(address) = self.policy.next_victim(&mut self.table) {
@@ -218,7 +219,7 @@ impl<M: AddressSpace> Space<M> {
         });
     }
 
-    /// Whether pages can be evicted from it.
+    /// Whether pages can be evicted from the space.
     pub fn can_evict(&self) -> bool {
         self.active && self.memory.can_stage()
     }

@@ -1,14 +1,14 @@
-//! A queue of pages, first in first out, in which neighbours that come one after the other take no
-//! room of their own.
+//! A queue of pages, first in first out, in which neighbours that follow one another take no extra
+//! room.
 //!
-//! After a fork all of a process's pages are set aside, in the order in which they would have gone:
-//! mostly that of their addresses. One by one they would take as much memory as the page table
-//! itself, in each relative.
+//! After a fork all pages of a process are set aside, in the order in which they would be evicted:
+//! mostly that of their addresses. Stored one by one they would take as much memory as the page
+//! table itself, in each relative.
 
 use std::collections::VecDeque;
 use uswap_core::PAGE;
 
-/// The queue: runs of neighbours, each from its first byte to the one behind its last page.
+/// The queue, as runs of neighbours: each from its first byte to the byte behind its last page.
 #[derive(Clone, Debug, Default)]
 pub struct PageQueue {
     runs: VecDeque<(u64, u64)>,
@@ -16,12 +16,12 @@ pub struct PageQueue {
 }
 
 impl PageQueue {
-    /// Pages in it.
+    /// Number of pages in the queue.
     pub fn len(&self) -> usize {
         self.pages
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.pages == 0
     }
@@ -52,7 +52,7 @@ impl PageQueue {
         self.runs.iter().flat_map(|(start, end)| (*start..*end).step_by(PAGE as usize))
     }
 
-    /// Drops all others.
+    /// Keeps only the pages that satisfy `is_kept`.
     pub fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
         let all = std::mem::take(self);
         all.iter().filter(|address| is_kept(*address)).for_each(|address| self.push_back(address));

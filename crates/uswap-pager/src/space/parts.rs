@@ -1,4 +1,4 @@
-//! The parts of a space: small structs, each with what one concern of the pager knows of it.
+//! The parts of a space: small structs, each for one concern of the pager.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
@@ -18,27 +18,27 @@ use crate::space::lazyfree_ranges::LazyFreeRanges;
 use crate::space::page_queue::PageQueue;
 use crate::space::unsettled::UnsettledRanges;
 
-/// What is known of the faults of a space for readahead.
+/// The state of readahead for a space.
 #[derive(Debug)]
 pub struct ReadaheadState {
     /// Readahead streams of swap-ins.
     pub streams: Streams,
-    /// Whether pages that come with others for nothing are wanted.
+    /// Whether pages that come along at no cost are used.
     pub locality: Locality,
     /// Streams of first touches.
     pub first_touches: FirstTouches,
     /// Streams of soft faults.
     pub soft_faults: Streams,
-    /// Pages that were read ahead of their faults, and arrived.
+    /// Pages that were read ahead of their faults and have arrived.
     pub cache: ReadaheadCache,
 }
 
 /// Faults of a space that wait.
 #[derive(Debug)]
 pub struct WaitingFaults {
-    /// Pages whose fault waits for something under way; the flag says write.
+    /// Pages whose fault waits for something under way; the flag says whether a write waits.
     pub waiters: Waiters,
-    /// Faults that are held.
+    /// Faults that are held back.
     pub throttle: Throttle,
     /// Pages whose fault waits for room, in order.
     pub stalled: VecDeque<(u64, bool, Instant)>,
@@ -46,25 +46,25 @@ pub struct WaitingFaults {
     pub held: Vec<HeldFault>,
 }
 
-/// Resident pages of a space that are on no list, or that are not taken like others.
+/// Resident pages of a space that are on no list, or that are taken in a special way.
 #[derive(Debug)]
 pub struct SetAside {
-    /// Pages to be unshared before they are moved: a fork had left them shared and nobody shares
-    /// them any more, or there is nothing else to take.
+    /// Pages to be unshared before they are moved: a fork had left them shared and no other process
+    /// shares them any more, or there are no other pages to take.
     pub shared_pages: BTreeSet<u64>,
-    /// Pages of runs that were refused as a whole: to be moved one by one (a mapping's border lies
-    /// between them).
+    /// Pages of runs that were refused as a whole: they are moved one by one (a border of a mapping
+    /// may lie between them).
     pub alone: BTreeSet<u64>,
-    /// Pages that cannot be moved now (protected, locked, pinned, a thread's own); on no list until
-    /// they are tried again.
+    /// Pages that cannot be moved now (protected, locked, pinned, or needed by a thread); they are
+    /// on no list until they are tried again.
     pub parked: Vec<u64>,
-    /// Pages that relatives by fork map too, in the order they were found: taken last, since that
-    /// frees nothing until all have given them up.
+    /// Pages that relatives by fork map too, in the order in which they were found. They are taken
+    /// last, since that frees no memory until all relatives have given them up.
     pub shared_parked: PageQueue,
-    /// Refaults that no shared page has been taken for yet: whoever brings back its own pages again
-    /// and again must give up shared ones too.
+    /// Refaults for which no shared page has been taken yet: a process that brings back its own
+    /// pages again and again must give up shared ones too.
     pub refaults: u64,
-    /// How many pages are still to be looked at for sharing.
+    /// Number of pages that are still to be checked for sharing.
     pub sharing: u32,
     /// When the parked pages are tried again.
     pub unpark_at: Instant,
@@ -73,36 +73,36 @@ pub struct SetAside {
 /// The pages of a space, counted by the state of their words.
 #[derive(Debug)]
 pub struct PageCounts {
-    /// Resident pages in the table (words in that state).
+    /// Resident pages in the table.
     pub resident: u64,
     /// Stored pages in the table.
     pub stored: u64,
     /// Evicted pages of zeros in the table.
     pub zeros: u64,
-    /// Its pages on the way from order to drop.
+    /// Pages that are being evicted, from the order to the drop.
     pub under_way: i64,
 }
 
-/// What of the memory of a space is registered, as far as changes tell.
+/// The registered parts of the memory of a space, as far as changes tell.
 #[derive(Debug)]
 pub struct Coverage {
-    /// Registered ranges as far as events tell.
+    /// Registered ranges, as far as changes tell: from the start to the end.
     pub registered: BTreeMap<u64, u64>,
-    /// What fork children to come may not have registered.
+    /// Ranges that later fork children may not have registered.
     pub unsettled: UnsettledRanges,
-    /// Where pages may be left that the program has said it drops.
+    /// Ranges in which pages may be left that the program has freed.
     pub lazyfree: LazyFreeRanges,
 }
 
-/// Where a space was forked from, and what it shares since.
+/// The origin of a space by fork, and the pages it shares since.
 #[derive(Debug)]
 pub struct Lineage {
-    /// Children it has forked while managed.
+    /// Number of children it has forked while managed.
     pub forks: u32,
     /// The space it was forked from.
     pub parent: Option<SpaceId>,
     /// The spaces that it may share pages with.
     pub family: ForkFamily,
-    /// What writes after a fork copy.
+    /// The copies that writes make after a fork.
     pub copies: Copies,
 }

@@ -1,15 +1,16 @@
-//! Memory registered a moment ago, which a fork child whose event is still to come may not have
-//! registered.
+//! Unsettled ranges: memory registered a moment ago, which a fork child whose event is still to
+//! come may not have registered.
 //!
-//! Such a child was forked before the registration. Nothing is evicted from that memory until it is
-//! *settled*: until a moment when no event was pending, since when every fork has it. A fork that
-//! is looked at before has the child's words for it forgotten and learnt anew.
+//! Such a child was forked before the registration. No page of that memory is evicted until it is
+//! *settled*: until a moment at which no event was pending, since from then on every fork child has
+//! it registered. If a fork is handled before that moment, the child's page words for the memory
+//! are forgotten and learnt anew.
 //!
-//! That is about the mapping that was registered, not about the addresses. What is moved there
-//! later may well be evicted: it was registered all the time, and so it is in every child that was
-//! forked after the move. Changes are applied in the order in which they happened, so all forks
-//! still to come are later than the move: its source and its target are not fresh any more, nor is
-//! what was unmapped.
+//! This concerns the mapping that was registered, and not the addresses. Pages that are moved to
+//! these addresses later may well be evicted: they were registered all the time, and so they are in
+//! every child that was forked after the move. Changes are applied in the order in which they
+//! happened, so all forks still to come are later than the move: its source and its target are no
+//! longer unsettled, and neither are ranges that were unmapped.
 
 use std::time::{Duration, Instant};
 
@@ -23,46 +24,46 @@ pub struct UnsettledRanges {
 }
 
 impl UnsettledRanges {
-    /// These are registered from now on.
+    /// Adds ranges that were just registered.
     pub fn add(&mut self, ranges: &[PageRange]) {
         self.ranges.extend_from_slice(ranges);
         self.since = Some(Instant::now());
     }
 
-    /// What was there is gone, or something else takes its place.
+    /// Removes a range: its memory is gone or replaced.
     pub fn cut(&mut self, start: u64, end: u64) {
         let pieces = |(s, e): &PageRange| [(*s, start.min(*e)), (end.max(*s), *e)];
         self.ranges = self.ranges.iter().flat_map(pieces).filter(|(s, e)| s < e).collect();
     }
 
-    /// Whether nothing is fresh.
+    /// Whether no range is unsettled.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whether something is fresh that may be settled: not before it is as old as `least` (for
-    /// tests).
+    /// Whether there are unsettled ranges that may be settled: they must be at least as old as
+    /// `least` (for tests).
     pub fn is_due(&self, least: Duration) -> bool {
         !self.ranges.is_empty() && self.since.is_none_or(|since| since.elapsed() >= least)
     }
 
-    /// Everything was registered before every fork child to come.
+    /// Settles all ranges: they were registered before every later fork child was made.
     pub fn settle(&mut self) {
         self.ranges.clear();
     }
 
-    /// What a child forked now may not have registered.
+    /// The ranges that a child forked now may not have registered.
     pub fn ranges(&self) -> &[PageRange] {
         &self.ranges
     }
 
-    /// What of a range is fresh.
+    /// The unsettled parts of a range.
     pub fn within(&self, start: u64, end: u64) -> Vec<PageRange> {
         let both = |(s, e): &PageRange| (start.max(*s), end.min(*e));
         self.ranges.iter().map(both).filter(|(s, e)| s < e).collect()
     }
 
-    /// Whether the page is fresh.
+    /// Whether the page is unsettled.
     pub fn contains(&self, page: u64) -> bool {
         self.ranges.iter().any(|(start, end)| (*start..*end).contains(&page))
     }

@@ -9,7 +9,7 @@ use crate::space::Space;
 use uswap_core::{Lease, Need};
 
 impl Throttle {
-    /// Whether the fault is one inside a system call, or may be one.
+    /// Whether the fault is inside a system call, or may be.
     fn is_system<M: AddressSpace>(&self, page: u64) -> bool {
         let thread = self.recent.iter().find(|(known, _)| *known == page).map(|(_, thread)| *thread);
         thread.is_none_or(|thread| during(Growth::Telling, || M::is_in_system_call(thread)))
@@ -17,8 +17,8 @@ impl Throttle {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// A buffer for a read of so many pages, mostly. `None`: the fault waits until others come
-    /// back.
+    /// Takes a buffer for a read of this many pages; it may be smaller. `None`: the fault waits
+    /// until other buffers come back.
     pub fn lend_buffer(
         &mut self,
         space: &mut Space<M>,
@@ -60,7 +60,7 @@ impl<M: AddressSpace> Pager<M> {
     }
 }
 
-/// Who a space's buffers count for: its group, or where there are none it alone.
+/// The holder that the buffers of a space count for: its group, or without groups the space itself.
 fn holder<M: AddressSpace>(space: &Space<M>) -> usize {
     space.account.as_ref().map_or(space.id as usize, |account| account.group_number())
 }

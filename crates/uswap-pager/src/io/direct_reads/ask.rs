@@ -1,4 +1,4 @@
-//! Asking a device, and taking what it answers.
+//! Sending reads to a device, and handling its answers.
 
 use super::*;
 
@@ -7,8 +7,8 @@ use crate::event_loop::Pager;
 use uswap_core::util::growth::{Growth, during};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Asks for the pages of a read, if they are few and one request brings them. The read
-    /// otherwise.
+    /// Sends a read to the device itself, if its pages are few and one request brings them.
+    /// Otherwise gives the read back.
     pub fn ask_device(&mut self, device: u8, read: Read) -> Result<(), Read> {
         let few = read.buffer.pages.len() <= MAX_PAGES && read.purpose == Purpose::Fault;
         if !few || self.shared.faults.no_read_queue || !self.has_queue(device) {
@@ -23,7 +23,7 @@ impl<M: AddressSpace> Pager<M> {
         Ok(())
     }
 
-    /// Whether there is a queue for the device. If not, one is asked for now and then.
+    /// Whether there is a queue for the device. If not, asks for one now and then.
     fn has_queue(&mut self, device: u8) -> bool {
         if self.queues.find(device).is_none() {
             during(Growth::Devices, || self.queues.open.push(Box::new(DirectQueue::new(device))));
@@ -37,7 +37,7 @@ impl<M: AddressSpace> Pager<M> {
         false
     }
 
-    /// A reader has made a queue, or could not.
+    /// Receives a queue that a reader has made; `None`: it could not.
     pub fn receive_queue(&mut self, device: u8, made: Option<Box<dyn ReadQueue>>) {
         let Some(queue) = self.queues.find(device) else { return };
         queue.asked = false;
@@ -48,8 +48,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Takes what has come in a queue. Not while a space is taken out of the map: its pages would
-    /// find no home. What failed goes on to the readers.
+    /// Handles the answers in a queue. Must not be called while a space is taken out of the map:
+    /// its pages could not be delivered. Reads that failed go on to the readers.
     pub fn look_at_queue(&mut self, device: u8) {
         while let Some((mut read, load, came)) = self.queues.find(device).and_then(DirectQueue::finished) {
             self.shared.readers.note_queued(device, -1);
@@ -71,7 +71,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A read that the device did not answer as it should goes the other way.
+    /// Hands a read that the device did not answer correctly on to the readers.
     fn hand_on(&mut self, device: u8, read: Read) {
         if let Err(Job::Read(read)) = self.shared.readers.push(device, Job::Read(read)) {
             if self.spaces.contains_key(&read.space) {
@@ -83,8 +83,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Leaves servers that do not answer, and makes sure that nothing that came is overlooked. To
-    /// be called now and then.
+    /// Gives up servers that do not answer, and makes sure that no answer is overlooked. To be
+    /// called now and then.
     pub fn sweep_queues(&mut self) {
         for index in 0..self.queues.open.len() {
             let queue = &mut self.queues.open[index];
@@ -98,7 +98,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A device has gone: nothing of it is under way any more.
+    /// Drops the queue of a device that was removed: none of its reads is under way any more.
     pub fn drop_queue(&mut self, device: u8) {
         self.look_at_queue(device);
         if let Some(index) = self.queues.open.iter().position(|queue| queue.device == device) {

@@ -1,4 +1,4 @@
-//! Serving a caller, and answering its questions from the space.
+//! Serving a caller, and answering its questions about a space.
 
 use super::*;
 
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use uswap_core::page::word::PageState;
 use uswap_sys::process::thread::spawn;
 
-/// Serves a caller from now on, in a thread of its own, which sends `greeting` first.
+/// Begins to serve a caller in a thread of its own, which sends `greeting` first.
 ///
 /// # Errors
-/// For the caller: why it is refused.
+/// For the caller: the reason why it is refused.
 pub fn begin<M: AddressSpace>(
     shared: &Arc<EngineContext<M>>,
     stream: &UnixStream,
@@ -30,7 +30,7 @@ pub fn begin<M: AddressSpace>(
     })
 }
 
-/// Whether this process can be asked about, by one more caller.
+/// Admits one more caller, if this process may be queried.
 fn admit<M: AddressSpace>(shared: &EngineContext<M>, pid: u32) -> Result<(), String> {
     if !M::is_member(shared, pid) {
         return Err(format!("{pid} is no process of this run"));
@@ -88,7 +88,7 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
         }
     }
 
-    /// Asks the owner.
+    /// Asks the pager.
     fn ask(&mut self, question: PageQuestion) -> io::Result<Answer> {
         let mut answer = self.answer.take().unwrap_or_else(Answer::new);
         answer.clear();
@@ -99,7 +99,8 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
         answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| io::ErrorKind::TimedOut.into())
     }
 
-    /// Owner, space and process of the memory: that of a child of vfork is its parent's.
+    /// Finds pager, space and process of the memory: a child of vfork uses the memory of its
+    /// parent.
     fn find(&self) -> Option<(usize, SpaceId, u32)> {
         let all = self.shared.managed.all();
         let has_its_memory = |pid: &u32| *pid == self.pid || M::share_memory(*pid, self.pid);
@@ -107,7 +108,7 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
         all.get(&pid).map(|process| (process.owner, process.space, pid))
     }
 
-    /// Brings the bytes of what is stored, and gives the references back.
+    /// Loads the bytes of stored pages, and gives the references back.
     fn load(&mut self, answer: &mut Answer) {
         let Answer { named, given, bytes, .. } = answer;
         let (mut ids, mut outs, mut places, mut results) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -129,11 +130,11 @@ impl<'a, M: AddressSpace> PageServer<'a, M> {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// Tells what of a range is not where the program has it.
+    /// Answers which pages of a range are not present in the program.
     pub fn receive_page_query(&mut self, query: PageQuery) {
         let PageQuery { space, pid, question, mut answer, reply } = query;
         self.with_space(space, |owner, space| {
-            // What executes another program has its number still, and other memory.
+            // A process that has executed another program has the same number, but other memory.
             if space.memory.process() == Some(pid) && space.memory.is_alive() {
                 owner.answer(space, question, &mut answer);
             }
@@ -198,14 +199,14 @@ impl<M: AddressSpace> Pager<M> {
                 bytes.copy_from_slice(&self.buffer[PAGE_SIZE..2 * PAGE_SIZE]);
                 CopiedPages::Done
             }
-            // The program had freed it, and the kernel took it.
+            // The program had freed the page, and the kernel took it.
             _ if !filling && space.is_clean(slot) => CopiedPages::Freed,
             _ => CopiedPages::Later,
         }
     }
 }
 
-/// What became of a page that was to be copied from its staging slot.
+/// The outcome of copying a page from its staging slot.
 enum CopiedPages {
     Done,
     Freed,

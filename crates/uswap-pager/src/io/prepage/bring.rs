@@ -13,7 +13,7 @@ use uswap_core::util::growth::{Growth, during};
 use uswap_store::{Load, ObjectId};
 
 impl<M: AddressSpace> Pager<M> {
-    /// Brings some of what a process lacks in its turn. To be called again while
+    /// Brings back some of the pages that a process lacks in its turn. To be called again while
     /// [`Returning::is_due`].
     pub fn go_on_with_turn(&mut self, space: &mut Space<M>) {
         let held = space.record.is_held();
@@ -36,7 +36,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// The pages that went last, as many as the working set lacks; highest address first.
+    /// The pages that were evicted last, as many as the working set lacks; highest address first.
     fn lacking(&self, space: &Space<M>) -> Vec<u64> {
         let faults = &self.shared.faults;
         let has = space.counts.resident + space.trays.staged_pages();
@@ -52,7 +52,8 @@ impl<M: AddressSpace> Pager<M> {
         pages
     }
 
-    /// Installs the next run of neighbours, as far as they are in the pool. `false`: not now.
+    /// Installs the next run of neighbours, as far as they are in the pool. Returns `false` if that
+    /// is not possible now.
     fn bring_run(&mut self, space: &mut Space<M>) -> bool {
         if space.memory.is_changing() || !self.has_room(space, URGENT + MAX_INSTALL as i64) {
             return false;
@@ -70,8 +71,8 @@ impl<M: AddressSpace> Pager<M> {
         count == 0 || self.install_returning(space, start, count)
     }
 
-    /// Loads a page into its place of the buffer; `false`: it is not in the pool, or has something
-    /// under way.
+    /// Loads a page into its place of the buffer; `false`: it is not in the pool, or something is
+    /// under way for it.
     fn load_returning(&mut self, space: &Space<M>, page: u64, place: usize) -> bool {
         let word = space.table.get(page);
         let PageState::Stored(object) = word.state() else { return false };
@@ -96,8 +97,8 @@ impl<M: AddressSpace> Pager<M> {
         done > 0
     }
 
-    /// Book-keeping of a page that has returned: it lies where it lay. Nobody touched it, so it is
-    /// no refault.
+    /// Book-keeping of a page that was brought back: it returns to the list on which it was. It was
+    /// not touched, so it does not count as a refault.
     fn returned(&mut self, space: &mut Space<M>, page: u64, lonely: bool) {
         let word = space.table.get(page);
         let active = word.workingset();

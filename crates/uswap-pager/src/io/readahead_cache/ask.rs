@@ -1,4 +1,4 @@
-//! Asking for pages ahead of their faults, and giving them to the faults that come.
+//! Reading pages ahead of their faults, and serving the faults that follow.
 
 use super::*;
 
@@ -12,7 +12,7 @@ use uswap_core::readahead::streams::Window;
 use uswap_core::util::growth::{Growth, during};
 
 impl<M: AddressSpace> Pager<M> {
-    /// A read has come back. What nobody waits for yet waits for its fault.
+    /// Receives a read. If no fault waits for its pages yet, a read ahead is kept for its fault.
     pub fn arrived(&mut self, space: &mut Space<M>, read: Read) {
         let failed = |load: &PageLoad| load.result.is_err();
         let awaited = |load: &PageLoad| space.waiting.waiters.contains(load.address) || failed(load);
@@ -24,8 +24,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A fault on a page with something under way. One that arrived ahead is installed with all
-    /// that came with it.
+    /// Serves a fault on a page with something under way. A page that has arrived ahead is
+    /// installed with all pages of its read.
     pub fn reach_in_flight(&mut self, space: &mut Space<M>, address: u64) -> Served {
         let PageState::Stored(object) = space.table.get(address).state() else { return Served::Wait };
         let object = ObjectId::from_bits(object);
@@ -33,11 +33,11 @@ impl<M: AddressSpace> Pager<M> {
         let arrived = space.readahead.cache.take(address, object);
         let is_there = arrived.is_some();
         if let Some(mut read) = arrived {
-            // It waited for this fault, not the fault for it.
+            // The read has waited for this fault, and not the fault for the read.
             read.since = Instant::now();
             self.shared.counters.swap_ra_hit.add(1);
             self.place_read(space, read);
-            // Pages of it that the kernel put off are looked after soon, and not from here: one
+            // Pages of the read that the kernel put off are served soon, but not from here: one
             // read would lead to the next.
             if !space.waiting.waiters.is_empty() {
                 self.retry_soon();
@@ -50,10 +50,10 @@ impl<M: AddressSpace> Pager<M> {
         if is_there && !still_away { Served::Done } else { Served::Wait }
     }
 
-    /// Asks for what the stream of `address` lacks of its lead.
+    /// Reads ahead the pages that the stream of `address` lacks of its lead.
     pub fn fill_lead(&mut self, space: &mut Space<M>, address: u64, device: u8) {
-        // While each touch is to be seen nothing comes before its own, and who waits for its turn
-        // needs nothing yet.
+        // While each touch is recorded, no page is brought before its own touch; and a process that
+        // waits for its turn needs no pages yet.
         if self.shared.faults.no_prefetch || self.shared.recorder.is_some() || space.record.is_held() {
             return;
         }
@@ -64,9 +64,9 @@ impl<M: AddressSpace> Pager<M> {
         while left > 0 {
             let wanted = left.min(PER_READ);
             let Some(mut buffer) = self.lend_buffer(space, address, wanted, Need::Ahead) else { break };
-            // Small reads breed small reads: while there is enough under way, a large buffer is
-            // waited for. The read of the fault itself is not enough: of a small reserve it takes
-            // so much that there would never be a lead.
+            // Small reads lead to more small reads: while enough pages are under way, the pager
+            // waits for a large buffer. The read of the fault itself does not count as enough: it
+            // takes such a large part of a small reserve that there would never be a lead.
             if buffer.capacity() < wanted as usize && lead.ahead > PER_READ {
                 break;
             }
@@ -82,7 +82,7 @@ impl<M: AddressSpace> Pager<M> {
     }
 
     /// Chooses pages of a lead from `from` on, as many as the buffer takes: those on a device,
-    /// across those that are in memory or in the pool. Returns how many steps that are.
+    /// skipping those in memory or in the pool. Returns how many steps that are.
     fn choose_ahead(&self, space: &Space<M>, window: Window, from: u64, buffer: &mut ReadBuffer) -> u32 {
         let mut before: Option<Spot> = None;
         for step in 0..window.pages {
@@ -92,7 +92,7 @@ impl<M: AddressSpace> Pager<M> {
                 PageState::Resident | PageState::Staged(_) => continue,
                 _ => return step,
             };
-            // In the pool: its own fault is cheap.
+            // The page is in the pool: its own fault is cheap.
             let Some(spot) = self.shared.store.spot_of(object) else { continue };
             let full = buffer.pages.len() == buffer.capacity();
             let chosen = buffer.pages.len();
@@ -108,7 +108,7 @@ impl<M: AddressSpace> Pager<M> {
         window.pages
     }
 
-    /// Drops what waited for its fault for too long: the stream has turned elsewhere.
+    /// Drops reads that have waited for their faults for too long: the stream has turned elsewhere.
     pub fn drop_untouched(&mut self, space: &mut Space<M>) {
         let before = space.readahead.cache.reads.len();
         while space.readahead.cache.reads.first().is_some_and(|(_, since)| since.elapsed() > MAX_AGE) {
@@ -122,7 +122,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Drops all of a space that ends.
+    /// Drops all reads ahead of a space that ends.
     pub fn drop_ahead(&mut self, space: &mut Space<M>) {
         for (read, _) in std::mem::take(&mut space.readahead.cache.reads) {
             self.forgo(space, read);

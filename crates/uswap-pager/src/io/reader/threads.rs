@@ -1,4 +1,4 @@
-//! The threads that read: making them, lending them buffers, and what each does.
+//! The threads that read: making them, lending them buffers, and their work.
 
 use super::*;
 
@@ -7,11 +7,12 @@ use crate::context::{EngineContext, Message};
 use uswap_core::util::growth::{Growth, during};
 use uswap_sys::process::affinity::Processors;
 
-/// Opens the lane of a device that the store has. The reserve grows to what a device of its kind
-/// needs: at once for one that is far away or while memory is managed, else by [`prepare`].
+/// Opens the lane of a device that the store has. The reserve grows to the size that a device of
+/// its kind needs: at once for one that is far away or while memory is managed, otherwise in
+/// [`prepare`].
 ///
 /// # Errors
-/// No memory, no thread.
+/// There is no memory, or no thread can be made.
 pub fn open<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> std::io::Result<()> {
     let Some(class) = shared.store.class_of(device) else { return Ok(()) };
     let readers = &shared.readers;
@@ -33,17 +34,17 @@ pub fn open<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> std:
     if far || readers.managing.load(SeqCst) { equip(shared) } else { Ok(()) }
 }
 
-/// Memory begins to be managed: from now on there is something to read. What devices nearby need
-/// for that is made now and not at the start, so that a run that is never short of memory does not
-/// pay for it.
+/// Prepares the readers when memory begins to be managed: from now on there are pages to read.
+/// Buffers and threads for devices nearby are made here and not at the start, so that a run that is
+/// never short of memory does not pay for them.
 ///
 /// # Errors
-/// No memory, no thread.
+/// There is no memory, or no thread can be made.
 pub fn prepare<M: AddressSpace>(shared: &Arc<EngineContext<M>>) -> std::io::Result<()> {
     if shared.readers.managing.swap(true, SeqCst) { Ok(()) } else { equip(shared) }
 }
 
-/// Buffers and threads for all lanes that are open.
+/// Makes buffers and threads for all open lanes.
 fn equip<M: AddressSpace>(shared: &Arc<EngineContext<M>>) -> std::io::Result<()> {
     let readers = &shared.readers;
     let _one_at_a_time = readers.equipping.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -56,11 +57,11 @@ fn equip<M: AddressSpace>(shared: &Arc<EngineContext<M>>) -> std::io::Result<()>
     Ok(())
 }
 
-/// Where reads wait for threads there is one more. To be called now and then.
+/// Adds a thread to each lane in which reads wait for threads. To be called now and then.
 pub fn follow_load<M: AddressSpace>(shared: &Arc<EngineContext<M>>) {
     for (device, lane) in shared.readers.lanes.iter().map_while(OnceLock::get).enumerate() {
         if lane.jobs.waiting() > 0 && lane.threads.load(Relaxed) < MANY && !shared.readers.one {
-            // Without it the others serve what waits.
+            // Without the new thread the others serve the reads that wait.
             let _ = add_thread(shared, device as u8);
         }
     }
@@ -73,14 +74,14 @@ pub fn is_far<M: AddressSpace>(shared: &EngineContext<M>, device: u8) -> bool {
     slow || shared.store.is_networked(device)
 }
 
-/// Pages that the reserve shall have, beside a budget of so many pages.
+/// Pages that the reserve is to have, with a budget of `budget` pages.
 fn wanted_pages(budget: i64, far: bool) -> u32 {
     let (part, most) = if far { (32, 4096) } else { (128, 1024) };
     (budget / part).clamp(256, most) as u32
 }
 
-/// Makes buffers until there are so many pages of them. They are touched here, so that they are
-/// there (and locked) when they are needed.
+/// Makes buffers until the reserve has this many pages. The buffers are touched here, so that they
+/// are present (and locked) when they are needed.
 fn grow_reserve(readers: &Readers, pages: u32) -> std::io::Result<()> {
     let missing = pages.saturating_sub(readers.reserve.usage().total);
     for (size, part) in SIZES {
@@ -106,10 +107,11 @@ fn add_thread<M: AddressSpace>(shared: &Arc<EngineContext<M>>, device: u8) -> st
     thread.spawn(move || run(&shared, device)).map(drop)
 }
 
-/// Where a reader runs. A thread that waits for a device, its owner and the reader never want the
-/// processor at the same time: on one processor what passes between them are plain switches, on
-/// several each step is an interrupt to a processor that may sleep. Found for each read anew, so
-/// that a reader follows; what is read ahead is read where it disturbs nobody.
+/// The processor on which a reader runs. The thread that waits for a device, its pager and the
+/// reader never need the processor at the same time: on one processor the steps between them are
+/// plain context switches; on several, each step interrupts a processor that may sleep. The
+/// processor is chosen for each read anew, so that the reader follows the program; reads ahead run
+/// where they disturb no other thread.
 struct Seat {
     home: Option<Processors>,
     now: Option<u32>,
@@ -126,13 +128,13 @@ impl Seat {
         if self.now == wanted {
             return;
         }
-        // Refused where the cpuset changed: then the kernel has moved the thread already.
+        // This is refused where the cpuset changed: then the kernel has moved the thread already.
         let _ = wanted.and_then(Processors::only).or(self.home).map(|place| place.confine(0));
         self.now = wanted;
     }
 }
 
-/// Serves the reads of a device until it has gone.
+/// Serves the reads of a device until it is removed.
 fn run<M: AddressSpace>(shared: &EngineContext<M>, device: u8) {
     let Some(lane) = shared.readers.lanes[usize::from(device)].get() else { return };
     let mut scratch = LoadScratch::default();

@@ -13,7 +13,7 @@ use uswap_store::{ObjectId, PageLoad};
 use uswap_sys::userfaultfd::Install;
 
 impl<M: AddressSpace> Pager<M> {
-    /// A swapoff has begun.
+    /// Receives the order of a swapoff that has begun.
     pub fn receive_bring_in(&mut self, order: Arc<BringIn>) {
         self.bringing = Bringing { order: Some(order), next_step: Instant::now() };
         self.spaces.values_mut().for_each(|space| space.search = UnuseSearch::default());
@@ -23,8 +23,8 @@ impl<M: AddressSpace> Pager<M> {
         self.bringing.order.as_ref().filter(|order| !order.is_over())
     }
 
-    /// Whether a page that has come back keeps its copy. Not on a device that is being emptied; and
-    /// not in the pool, if the page came alone.
+    /// Whether a page that has come back keeps its copy in the store: never on a device that is
+    /// being emptied, and not in the pool if the page came alone.
     pub fn keeps_copy(&self, id: ObjectId, lonely: bool) -> bool {
         let emptied = self.order_to_bring_in().map(|order| order.device);
         if !lonely && emptied.is_none() {
@@ -33,7 +33,7 @@ impl<M: AddressSpace> Pager<M> {
         self.shared.store.spot_of(id).map_or(!lonely, |spot| Some(spot.device()) != emptied)
     }
 
-    /// A step of what is under way, when one is due.
+    /// Takes one step of the order, when one is due.
     pub fn bring_in(&mut self) {
         if self.bringing.order.is_none() {
             return;
@@ -50,7 +50,7 @@ impl<M: AddressSpace> Pager<M> {
             self.for_each_id(|owner, id| {
                 owner.with_space(id, |owner, space| owner.bring_some(space, &order, begun, &mut looks));
             });
-            // Nothing was looked at: all rest.
+            // No page word was looked at: all spaces rest.
             let pause = if looks == LOOKS { REST } else { PAUSE.max(2 * begun.elapsed()) };
             let delay = Duration::from_micros(self.shared.faults.delay_bring);
             self.bringing.next_step = Instant::now() + pause.max(delay);
@@ -65,7 +65,7 @@ impl<M: AddressSpace> Pager<M> {
             let sizes = [MAX_INSTALL as u32, 8];
             let most = sizes.into_iter().find(|pages| self.has_free_room(space, i64::from(*pages))).unwrap_or(1);
             let Some(mut buffer) = self.lend_buffer(space, from, most, Need::Ahead) else {
-                // Looked at is what keeps it from a rest: buffers come back soon.
+                // This counts as a look, so that the pager does not rest: buffers become free soon.
                 return *looks -= 1;
             };
             self.choose_to_bring(space, order.device, most as usize, looks, &mut buffer);
@@ -82,7 +82,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Puts the next pages that lie on the device into the buffer, `most` at most.
+    /// Puts the next pages that lie on the device into the buffer, at most `most`.
     fn choose_to_bring(
         &self,
         space: &mut Space<M>,
@@ -111,8 +111,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Installs pages that were read to be brought in. What the kernel puts off is found again by a
-    /// later search.
+    /// Installs pages that were read to be brought in. Pages that the kernel puts off are found
+    /// again by a later search.
     pub fn install_brought(&mut self, space: &mut Space<M>, start: u64, bytes: &[u8]) {
         let (result, length) =
             shorten(bytes.len() as u64, |length| space.memory.copy(start, &bytes[..length as usize]));
@@ -124,14 +124,14 @@ impl<M: AddressSpace> Pager<M> {
         self.shared.counters.brought_in.add(done);
         let ample = self.is_ample(space);
         for page in (start..start + done * PAGE).step_by(PAGE_SIZE) {
-            // A mapping that grew is known by its faults, and nobody has touched this page.
+            // A mapping that grew becomes known by its faults, but this page has had none.
             during(Growth::AddressSpaces, || M::learn(space, page, true));
             self.was_brought(space, page, ample);
         }
     }
 
-    /// Book-keeping of a page that was brought in: it lies where it lay, unless a fault has come
-    /// for it meanwhile.
+    /// Book-keeping of a page that was brought in: it returns to the list on which it was, unless a
+    /// fault has come for it meanwhile.
     fn was_brought(&mut self, space: &mut Space<M>, page: u64, ample: bool) {
         let word = space.table.get(page);
         if !matches!(word.state(), PageState::Stored(_)) {
@@ -147,8 +147,8 @@ impl<M: AddressSpace> Pager<M> {
         self.keep_copy(space, page, false, active);
     }
 
-    /// A page that was to be brought in cannot be read. A fault that waits for it asks anew, and is
-    /// told what became of it.
+    /// Notes that a page that was to be brought in cannot be read. A fault that waits for it reads
+    /// it anew and handles the error.
     pub fn could_not_bring(&self) {
         self.order_to_bring_in().into_iter().for_each(|order| order.unreadable.store(true, Relaxed));
     }

@@ -1,4 +1,4 @@
-//! Watching what a fork left shared, and serving the writes that copy it.
+//! Watching the pages that a fork left shared, and serving the writes that copy them.
 
 use super::*;
 
@@ -12,14 +12,14 @@ use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
 
 impl Copies {
-    /// The range was registered just now.
+    /// Watches a range that was just registered.
     pub fn watch_also<M: AddressSpace>(&mut self, memory: &M, start: u64, end: u64) {
         if self.watch == Watch::Yes && memory.protect(start, end - start).is_err() {
             self.watch = Watch::Soon;
         }
     }
 
-    /// Nobody waits in this range any more: its pages have gone.
+    /// Wakes the writes that wait in this range: its pages have gone.
     pub fn wake<M: AddressSpace>(&mut self, memory: &M, start: u64, end: u64) {
         let gone = self.waiting.extract_if(.., |(address, _)| (start..end).contains(address));
         gone.for_each(|(address, _)| memory.wake(address, PAGE));
@@ -27,7 +27,8 @@ impl Copies {
 }
 
 impl<M: AddressSpace> Pager<M> {
-    /// The space was forked, or forks: its pages that were copied before are shared anew.
+    /// Notes that the space was forked, or has forked: pages that were copied before are shared
+    /// again.
     pub fn copies_begin(&mut self, space: &mut Space<M>) {
         if space.lineage.copies.watch != Watch::Never {
             space.lineage.copies.watch = Watch::No;
@@ -35,7 +36,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Watches the space if all that can be copied may not fit.
+    /// Watches the space if all pages that can be copied may not fit.
     pub fn expect_copies(&mut self, space: &mut Space<M>) {
         if space.lineage.copies.watch != Watch::No || !space.lineage.family.may_share() {
             return;
@@ -51,7 +52,7 @@ impl<M: AddressSpace> Pager<M> {
         space.active && space.counts.resident as i64 >= least
     }
 
-    /// Memory is short: whoever may share pages is watched from now on.
+    /// Called when memory is short: all spaces that may share pages are watched from now on.
     pub fn watch_relatives(&mut self) {
         let is_due = |space: &Space<M>| space.lineage.copies.watch == Watch::No && space.lineage.family.may_share();
         if self.spaces.values().any(|space| is_due(space) && self.is_worth_watching(space)) {
@@ -64,7 +65,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Protects all pages of the space that are there.
+    /// Protects all present pages of the space.
     fn watch(&mut self, space: &mut Space<M>) {
         let control = during(Growth::Telling, || space.memory.never_protected());
         let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
@@ -83,7 +84,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// A thread writes to a page that is protected.
+    /// Serves a write to a protected page.
     pub fn serve_copy(&mut self, space: &mut Space<M>, address: u64, since: Instant) {
         self.shared.counters.copy_faults.add(1);
         if !space.lineage.family.may_share() {
@@ -101,8 +102,8 @@ impl<M: AddressSpace> Pager<M> {
         self.retry_soon();
     }
 
-    /// Lets writers go on that waited, as far as there is room or patience has run out, and
-    /// protects what is still to be.
+    /// Lets waiting writes go on, as far as there is room or they have waited for too long, and
+    /// protects the pages that are still to be protected.
     pub fn serve_copies(&mut self, space: &mut Space<M>) {
         if space.lineage.copies.watch == Watch::Soon {
             self.watch(space);
@@ -125,13 +126,13 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Takes the protection of a run back. Its pages can be evicted like others once they were
-    /// copied. `false`: an event is pending.
+    /// Takes the protection of a run back. Its pages can be evicted like others once they are
+    /// copied. Returns `false` if an event is pending.
     fn let_copy(&self, space: &mut Space<M>, address: u64, run: &CopyRun) -> bool {
         match space.memory.unprotect(run.start, run.pages * PAGE) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // Not registered any more, or only a part of the run is.
+            // The run is no longer registered, or only a part of it is.
             Err(_) => {
                 let _ = space.memory.unprotect(address, PAGE);
                 space.memory.wake(address, PAGE);
@@ -149,17 +150,17 @@ impl<M: AddressSpace> Pager<M> {
         true
     }
 
-    /// It has no relatives any more.
+    /// Ends the watch of a space that has no relatives any more.
     fn watch_no_more(&mut self, space: &mut Space<M>) {
         for (start, end) in &space.coverage.registered {
-            // What is refused is asked for again by the next write.
+            // Where this is refused, the next write tries again.
             let _ = space.memory.unprotect(*start, end - start);
         }
         space.lineage.copies.watch = Watch::No;
     }
 }
 
-/// What a write to this page lets go.
+/// The run of pages that a write to this page lets go.
 fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> CopyRun {
     let copies = &mut space.lineage.copies;
     let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
@@ -182,7 +183,7 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> CopyRun {
     CopyRun { start: address, pages, shared }
 }
 
-/// The ranges without these pages, which come in order.
+/// The ranges without these pages, which are in order.
 fn without(ranges: &BTreeMap<u64, u64>, pages: &[u64]) -> Vec<(u64, u64)> {
     let mut left = Vec::with_capacity(ranges.len());
     for (start, end) in ranges {

@@ -1,4 +1,4 @@
-//! Looking for freed pages that the kernel has taken.
+//! Searching for freed pages that the kernel has not taken.
 
 use super::*;
 
@@ -10,7 +10,7 @@ use uswap_core::page::word::PageState;
 use uswap_sys::procfs::pagemap::PresentRun;
 
 impl<M: AddressSpace> Pager<M> {
-    /// Searches the spaces that shall give pages for what may be left there.
+    /// Searches the spaces that are to give pages for such pages.
     pub fn search_left(&mut self, is_one: impl Fn(&Space<M>) -> bool) {
         let is_due = |space: &Space<M>| space.coverage.lazyfree.is_due() && space.can_evict() && is_one(space);
         if self.spaces.values().any(|space| is_due(space)) {
@@ -24,7 +24,7 @@ impl<M: AddressSpace> Pager<M> {
 
     fn search_space(&mut self, space: &mut Space<M>) {
         space.coverage.lazyfree.asked = Instant::now();
-        // What we know of addresses can be old while changes wait.
+        // The page table may be out of date while changes wait.
         let unknown = if space.memory.is_changing() { None } else { unknown_pages(space) };
         if !unknown.is_some_and(|unknown| space.coverage.lazyfree.is_worth_a_look(unknown)) {
             return;
@@ -37,7 +37,8 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Takes what is found, until it is enough for once. Returns how far that was.
+    /// Takes the pages that are found, up to the limit for one search. Returns the address up to
+    /// which it searched.
     fn take_left(&mut self, space: &mut Space<M>) -> u64 {
         let mut seen = 0;
         let mut at = 0;
@@ -66,7 +67,7 @@ impl<M: AddressSpace> Pager<M> {
     }
 }
 
-/// The first stretch from `at` on that is registered and may hold pages.
+/// The first part of a range, from `at` on, that is registered and may hold pages.
 fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<PageRange> {
     let left = space
         .coverage
@@ -83,7 +84,7 @@ fn next_part<M: AddressSpace>(space: &Space<M>, at: u64) -> Option<PageRange> {
     left.filter_map(registered).next()
 }
 
-/// Anonymous pages of the process that we know nothing of.
+/// Number of anonymous pages of the process that are not known to the pager.
 fn unknown_pages<M: AddressSpace>(space: &Space<M>) -> Option<i64> {
     Some(space.memory.pages_present()? - space.counts.resident as i64 - space.trays.pages_held() as i64)
 }
