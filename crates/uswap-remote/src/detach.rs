@@ -7,10 +7,10 @@
 //! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each pager thread
 //!    brings evicted pages back as if they were touched. Faults are served as before. If memory
 //!    runs short in this phase the detach is given up, and the run goes on as before.
-//! 2. *Letting go.* No page of any space is evicted, and none can be. A space whose events are all
-//!    read is unregistered and dropped. A fork that is under way then leaves a child that has all
-//!    its pages: the kernel removes the registration from it when the userfaultfd is closed. Agents
-//!    have been told that the program does not depend on them any more.
+//! 2. *Letting go.* No page of any space is staged or stored, and none can be. A space whose events
+//!    are all read is unregistered and dropped. A fork that is under way then leaves a child that
+//!    has all its pages: the kernel removes the registration from it when the userfaultfd is
+//!    closed. Agents have been told that the program does not depend on them any more.
 //! 3. *Leaving.* The attacher makes each agent unmap the memory that was mapped for it, and end.
 //!
 //! A failure in the last two phases only leaves mappings behind: an agent whose socket is closed
@@ -40,7 +40,8 @@ const AT_ONCE: usize = 1024;
 #[derive(Debug)]
 pub struct DetachState {
     phase: AtomicU8,
-    /// Evicted pages of each pager thread; `UNKNOWN` until it has counted them in this phase.
+    /// Pages of each pager thread that are staged, stored or in flight; `UNKNOWN` until it has
+    /// counted them in this phase.
     away: Vec<AtomicU64>,
     spaces: Vec<AtomicU64>,
     /// Agents of the spaces that were let go.
@@ -54,7 +55,7 @@ pub struct DetachState {
 /// A detach, and its outcome.
 #[derive(Clone, Debug)]
 pub struct DetachAsked {
-    /// Pages that were evicted when it began.
+    /// Pages that were to come back when the detach began.
     pub pages: u64,
     /// The budget before, in bytes.
     pub limit_before: u64,
@@ -115,7 +116,7 @@ impl DetachState {
         figures.iter().map(|figure| Some(figure.load(SeqCst)).filter(|n| *n != UNKNOWN)).sum()
     }
 
-    /// Evicted pages; `None` until all pager threads have reported.
+    /// Pages that are staged, stored or in flight; `None` until all pager threads have reported.
     pub fn away(&self) -> Option<u64> {
         Self::sum(&self.away)
     }
@@ -138,7 +139,7 @@ impl DetachState {
         self.phase.store(phase, SeqCst);
     }
 
-    /// Ends the last phase, at the end of a run: no agent is injected or removed any more.
+    /// Ends the attacher's work: no agent is injected or removed any more.
     pub fn end(&self) {
         self.agents_gone.store(true, SeqCst);
         self.phase.store(LEAVING, SeqCst);

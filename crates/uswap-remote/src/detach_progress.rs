@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct DetachProgress {
     /// It is under way.
     pub running: bool,
-    /// Pages that were evicted when it began.
+    /// Pages that were to come back when the detach began.
     pub pages: u64,
     /// Gauge: pages that are still to come back.
     pub pages_left: u64,

@@ -15,8 +15,8 @@ pub(crate) trait DetachPager {
     /// Does this thread's part of the current phase. (The budget is lifted, so nothing has to be
     /// evicted meanwhile.)
     fn leave(&mut self);
-    /// Brings evicted pages back, some at a time. Returns how many pages are still evicted, or may
-    /// be in the course of eviction.
+    /// Brings evicted pages back, some at a time. Returns how many pages are staged, stored or in
+    /// flight.
     fn bring_back(&mut self, space: &mut Space) -> u64;
     /// Whether nothing of the space is under way: its events are read and applied, no fault waits,
     /// and no order is pending.
