@@ -192,7 +192,8 @@ impl Members {
         ProcessSeen { pids, complete }
     }
 
-    /// Adds children of a member, and theirs, as members. Returns `false` if not all could be read.
+    /// Adds the children `below` of a member as members, and to `pids`. Returns `false` if not all
+    /// could be read.
     fn admit(&mut self, below: Vec<u32>, pids: &mut Vec<u32>) -> bool {
         let mut complete = true;
         for pid in below {

@@ -237,8 +237,8 @@ impl<'a> Injector<'a> {
         let mut tid_word = None;
         let listed = trace::robust_list(target.tid).is_ok_and(|head| head != 0);
         if !listed && !inherited {
-            // A program without robust lists has no C library that keeps them, so it is asked where
-            // the kernel clears the words of its threads.
+            // A C library would keep robust lists. Without them the kernel is asked where it clears
+            // the words of the program's threads.
             let made = remote.reserve_area()?;
             area = Some(made);
             tid_word = remote.tid_word(made + HEADER + PAGE);
