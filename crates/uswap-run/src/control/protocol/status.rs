@@ -1,6 +1,6 @@
-//! The answer to `status`: who a run is, and its figures, which `--stats` writes too. Sizes are in
-//! bytes and times in the unit that a name ends with; figures without either are counts of pages or
-//! of events. Counters grow, the figures marked as gauges rise and fall.
+//! The answer to `status`: identity and figures of a run. `--stats` writes the figures too. Sizes
+//! are in bytes and times in the unit that a name ends with; figures without either are counts of
+//! pages or of events. Counters grow, the figures marked as gauges rise and fall.
 
 use std::collections::BTreeMap;
 
@@ -221,7 +221,7 @@ pub struct DeviceFigures {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// What else is to be known of its state; null: it is as usual.
+    /// Further remarks on its state; null: there are none.
     pub note: Option<String>,
     /// Connections of a device on the network.
     pub connections: Vec<ConnectionStatus>,
