@@ -173,7 +173,7 @@ impl Controller {
         let records = self.shared.load.all();
         let samples = self.samples(&records, passed);
         if std::mem::take(&mut self.quiet) {
-            // This was the first look, so there is no time to count yet.
+            // This is the first look after a quiet time: the policy's time counts from here on.
             return;
         }
         let machine = self.machine(&samples);

@@ -38,8 +38,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// The memory cgroup that limits this process: its own or a visible ancestor, if that has a
-    /// limit below the machine's memory.
+    /// The memory cgroup that limits this process: of its own and all visible ancestors the one
+    /// with the lowest limit, if that is below the machine's memory.
     pub fn of_this_process() -> Option<Self> {
         Self::of_process(std::process::id())
     }
