@@ -301,7 +301,7 @@ pub fn echoes(entries: &[HeldEntry]) -> Echoes {
     (echoes, leaving)
 }
 
-/// The entries, with every mremap that left its old mapping in place turned into [`Effect::Leave`].
+/// The entries, with every mremap that left its old mapping in place turned into `Effect::Leave`.
 fn with_leaving(entries: &[HeldEntry], leaving: &BTreeSet<usize>) -> Vec<HeldEntry> {
     let mut entries = entries.to_vec();
     for index in leaving {

@@ -220,7 +220,7 @@ pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
     format!("{begin}; {middle}{turns}{unmanaged}{unevicted}{end}")
 }
 
-/// The numbers of evicted and returned pages, in words.
+/// The amounts of evicted and returned memory, in words.
 fn traffic(shared: &EngineContext) -> String {
     let store = shared.store.stats();
     let counters = &shared.counters;

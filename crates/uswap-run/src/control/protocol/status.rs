@@ -133,9 +133,9 @@ pub struct RunFigures {
     pub fault_latency: FaultLatency,
     /// Times for which programs were stopped to be attached to.
     pub attach_stop: HistogramSnapshot,
-    /// The processes that an agent speaks for.
+    /// The processes with an agent.
     pub processes: Vec<ProcessFigures>,
-    /// The processes that no agent speaks for.
+    /// The processes without an agent.
     pub unmanaged: Vec<UnmanagedFigures>,
 }
 
@@ -241,7 +241,7 @@ pub struct FaultLatency {
     pub device: HistogramSnapshot,
 }
 
-/// A process that an agent speaks for.
+/// A process with an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessFigures {
@@ -271,7 +271,7 @@ pub struct ProcessFigures {
     pub shared_pages: u64,
 }
 
-/// A process that no agent speaks for.
+/// A process without an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnmanagedFigures {
