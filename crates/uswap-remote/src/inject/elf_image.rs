@@ -24,7 +24,8 @@ const AREA_MARKER: &[u8] = b"uswap:area:uswap";
 /// One segment of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its offset from the image's base; page-aligned, as are the other fields.
+    /// Its offset from the image's base; page-aligned, as are its length and its offset in the
+    /// file.
     pub address: u64,
     /// Bytes.
     pub length: u64,
