@@ -125,7 +125,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// Waits for the engine's end, which is regular with a status for the user, or a crash.
+    /// Handles the engine's end, if it has ended: in good order with the status that it left, or by
+    /// death. Returns the user's exit status then.
     fn look_after_engine(&self) -> Option<i32> {
         loop {
             match process::wait_news(None) {

@@ -35,8 +35,7 @@ use uswap_remote::inject::AttacherHandle;
 use uswap_remote::sched::boost::PriorityBoost;
 
 const WORKERS: usize = 2;
-/// Numbers of threads beside a slow device. Each worker has a write of up to 256 KiB under way,
-/// each writeback thread one of up to 512 KiB.
+/// Beside a slow device: each has a write of up to 256 KiB on its way, and these of 512 KiB.
 pub const MAX_WORKERS: usize = 8;
 const MAX_WRITERS: usize = 4;
 

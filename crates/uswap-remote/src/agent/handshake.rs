@@ -23,7 +23,7 @@ use uswap_sys::procfs;
 /// Interval at which the pager looks for the process of a space in the whole tree.
 const SEARCH: Duration = Duration::from_millis(20);
 
-/// Features of the event userfaultfd. POISON and THREAD_ID are used where the kernel has them.
+/// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
 pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
     | uffd::FEATURE_EVENT_REMAP
     | uffd::FEATURE_EVENT_REMOVE

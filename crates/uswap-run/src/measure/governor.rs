@@ -47,8 +47,8 @@ const MIN_MANAGED: (i64, i64) = (128, 1024);
 const CENSUS: Duration = Duration::from_millis(100);
 /// The same while memory may soon be short: programs that have to be attached to grow fast.
 const CENSUS_SOON: Duration = Duration::from_millis(25);
-/// A scan of many processes takes milliseconds. Then scans are rarer, so that they take at most 1/N
-/// of the time.
+/// A scan of many processes takes milliseconds. Then scans are rarer, so that they take 1/N of the
+/// time.
 const CENSUS_COST: u32 = 50;
 /// How often the shared pages of a process are asked for while they matter, and for how many
 /// processes at a time.
