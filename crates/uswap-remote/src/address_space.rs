@@ -1,4 +1,5 @@
-//! Another process as an address space: what is known of it, and how its pages are reached.
+//! Another process as an address space: its state as far as the pager knows it, and access to its
+//! pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,47 +19,50 @@ use crate::parts::{AgentState, PendingChanges, ProcessFiles, ProcessSearch, Scan
 use crate::shared::Attached;
 use uswap_sys::procfs;
 
-/// The memory of another process, or of its fork child that nobody has spoken for yet.
+/// The memory of another process, or of its fork child whose agent has not connected yet.
 #[derive(Debug)]
 pub struct Remote {
-    /// Its process, once known (a fork child is known by its memory first).
+    /// The process, once it is known. (Of a fork child the pager knows the memory first.)
     pub pid: Option<u32>,
-    /// The thread or process by whose id its memory is read: the agent's, which ends with the image
-    /// (a process whose first thread has ended cannot be read by its own id).
+    /// The id of the thread or process through which the memory is read. It is the agent's, which
+    /// ends with the image. (A process whose first thread has ended cannot be read by its own id.)
     pub reader: u32,
     /// The event userfaultfd.
     pub events: Arc<Userfaultfd>,
-    /// The staging userfaultfd: kept so that it outlives nobody but the space.
+    /// The staging userfaultfd, kept open until the space is dropped.
     pub staging: Option<Userfaultfd>,
     /// The agent, while it lives.
     pub agent: Option<AgentLink>,
-    /// What the nonce page of this image holds, once its agent has said hello. It stays when the
-    /// agent is gone.
+    /// Content of the nonce page of this image, known from the agent's greeting on. It stays when
+    /// the agent is gone.
     pub nonce: Option<[u64; 2]>,
     /// Address of the agent's area (0: unknown).
     pub area: u64,
-    /// The agent was brought to its program (or that of the parent), which has no hooks.
+    /// Set if the agent was injected into its program (or into that of the parent), which has no
+    /// hooks.
     pub attached: Option<Attached>,
-    /// What a fork child's identity page holds; 0 for an image that was not forked managed.
+    /// Content of the identity page of a fork child; 0 for an image that was not forked from a
+    /// managed process.
     pub identity: u64,
-    /// Which of its pages are mapped nowhere else, as seen last.
+    /// The pages that no other process maps, as read last.
     pub sharing_seen: Exclusive,
-    /// When its mappings are looked at, and which of them besides the large ones.
+    /// When the mappings are scanned, and which small mappings a scan registers besides the large
+    /// ones.
     pub scans: Scans,
-    /// Keeps what came with the agent's greeting.
+    /// The name of the process, from the agent's greeting.
     pub process_name: String,
-    /// Files of /proc of its process.
+    /// Open /proc files of the process.
     pub proc: ProcessFiles,
-    /// How its process is looked for.
+    /// State of the search for the process.
     pub search: ProcessSearch,
-    /// What its agent does, besides its link.
+    /// State of the agent, besides its link.
     pub agent_state: AgentState,
-    /// Changes that were told and are not applied yet.
+    /// Changes of the mappings that were read and are not applied yet.
     pub changes: PendingChanges,
 }
 
 impl Remote {
-    /// The memory behind this userfaultfd; everything else is to be learnt.
+    /// The memory behind this userfaultfd. Nothing else is known of it yet.
     pub fn new(events: Userfaultfd) -> Self {
         Self {
             pid: None,
@@ -88,7 +92,7 @@ impl Remote {
     }
 
     /// The memory of a fork child of `parent`, behind its own userfaultfd. `owner`: the number of
-    /// whom it belongs to.
+    /// the pager thread that owns it.
     pub fn forked(parent: &Self, events: Userfaultfd, owner: usize) -> Self {
         let random = uswap_sys::process::random_word().unwrap_or(0);
         Self {
@@ -101,8 +105,8 @@ impl Remote {
         }
     }
 
-    /// Registers a mapping, if `protects` so that its pages can be protected. Whether it is
-    /// registered.
+    /// Registers a mapping; with `protects`, also for write protection. Returns whether the mapping
+    /// is registered.
     pub fn register(&self, start: u64, end: u64, protects: bool) -> bool {
         let length = end - start;
         let registered =
@@ -110,22 +114,23 @@ impl Remote {
         registered.is_ok()
     }
 
-    /// Puts the identity page into a fork child's area. It may be there already, even its parent's,
-    /// if that was still there at the fork: it only says where to look for the space first (see
-    /// `find_child`).
+    /// Installs the identity page in a fork child's area. A page may be there already, even the
+    /// parent's, if the parent still had one at the fork. The page is only a hint where to look for
+    /// the space first (see `find_child`).
     pub fn install_identity(&self) -> Install {
         let mut page = [0u8; PAGE as usize];
         page[..8].copy_from_slice(&self.identity.to_ne_bytes());
         self.events.copy(self.identity_page(), &page)
     }
 
-    /// Learns which process this is, and by which of its threads it can be read; `false` when it is
-    /// gone already.
+    /// Sets the process of this memory, and the thread through which it is read. Returns `false`
+    /// when the process is gone already.
     pub fn bind(&mut self, pid: u32, reader: u32) -> bool {
         let opened = (Pagemap::open(reader), Maps::open(reader), uswap_sys::process::pidfd(pid));
         let (Ok(pagemap), Ok(maps), Ok(pidfd)) = opened else { return false };
         let memory = Memory::open(reader);
-        // For want of a descriptor only: others are read by their agent's number.
+        // Gives up only for want of a descriptor. After another error the memory is read by the
+        // agent's id.
         if memory.as_ref().is_err_and(uswap_sys::io::spares::is_shortage) {
             return false;
         }
@@ -137,24 +142,25 @@ impl Remote {
         true
     }
 
-    /// A change was read; `registered`: what is managed now.
+    /// Stores a change that was just read. `registered`: the ranges that are managed now.
     pub fn note_change(&mut self, event: Event, registered: &BTreeMap<u64, u64>) {
         let PendingChanges { window, notes, .. } = &mut self.changes;
         window.push(event, notes.count(), || known(registered, notes, self.attached.is_some()));
     }
 
-    /// The changes that were read, in the order in which they happened, and how many were not read
-    /// in it.
+    /// The changes that were read, in the order in which they happened, and how many of them were
+    /// read in another order.
     pub fn changes_in_order(&mut self, registered: &BTreeMap<u64, u64>) -> (Vec<Held>, u64) {
         self.changes.window.take(&self.events, &known(registered, &self.changes.notes, self.attached.is_some()))
     }
 
-    /// Whether the agent is a process of its own.
+    /// Whether the agent is a separate process.
     pub fn has_agent_apart(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| agent.process.is_some())
     }
 
-    /// Installs now, unless changes wait: what we know of the address can be old.
+    /// Installs now, unless changes wait to be applied: until then the pager's view of the address
+    /// can be out of date.
     pub fn unless_changing(&self, install: impl FnOnce() -> Install) -> Install {
         if self.changes.window.is_empty() { install() } else { Install::Again(0) }
     }
@@ -190,8 +196,8 @@ impl Remote {
     }
 }
 
-/// What is known before the changes in a window. A program without hooks leaves no notes of what
-/// its children do not get.
+/// The mappings as they were before the changes in a window. A program without hooks writes no
+/// notes about memory that its children do not inherit.
 fn known<'a>(registered: &'a BTreeMap<u64, u64>, notes: &Notes, hookless: bool) -> KnownMappings<'a> {
     KnownMappings { registered, not_inherited: (!hookless).then(|| notes.not_inherited()) }
 }

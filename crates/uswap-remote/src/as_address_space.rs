@@ -1,5 +1,4 @@
-//! Another process's memory as the pager sees it: [`AddressSpace`] by a userfaultfd, an agent and
-//! /proc.
+//! [`AddressSpace`] for another process's memory, by a userfaultfd, an agent and /proc.
 
 use std::io;
 use std::sync::Arc;
@@ -42,11 +41,13 @@ use uswap_pager::fault::served::Served;
 use uswap_pager::reclaim::staging::{PageRun, bits};
 use uswap_pager::runner::Runner;
 
-/// Orders in a row that an agent may fail to execute before its process is left alone for a while.
+/// Maximum of orders in a row that an agent may fail to execute; after that its process gets none
+/// for a while.
 const MAX_REFUSALS: u32 = 16;
-/// Then it is tried again after this.
+/// How long such a process gets no orders.
 const SULK: Duration = Duration::from_secs(1);
-/// How long the owner spins for the agent to leave the gate before it looks after others.
+/// How often the pager thread spins for the agent to leave the gate before it goes on with other
+/// work.
 const GATE_SPINS: u32 = 2000;
 
 impl AddressSpace for Remote {
@@ -129,7 +130,7 @@ impl AddressSpace for Remote {
         self.pid
     }
 
-    /// The area's first guard page is never registered.
+    /// The kernel is asked about the first guard page of the area, which is never registered.
     fn is_alive(&self) -> bool {
         self.events.is_alive(self.area)
     }
@@ -225,7 +226,7 @@ impl AddressSpace for Remote {
 
     fn begin_copy(parent: &Space, copy: &mut Space) {
         copy.memory.changes.notes = parent.memory.changes.notes.inherited();
-        // What fails here is tried again when the agent touches the page.
+        // If this fails it is tried again when the agent touches the page.
         let _ = copy.memory.install_identity();
     }
 
@@ -390,7 +391,7 @@ impl AddressSpace for Remote {
         self.agent.as_ref().map_or((false, 0), |agent| agent.ring.trays[tray as usize].hand_over.look(orders))
     }
 
-    /// The agent may not look any more.
+    /// The agent may not be able to check these places any more, so the pager does.
     fn found_unseen(&self, tray: u32, ordered: u64) -> u64 {
         let Some(agent) = &self.agent else { return 0 };
         let unseen = agent.ring.trays[tray as usize].unseen.load(SeqCst) & ordered;
@@ -448,8 +449,8 @@ impl AddressSpace for Remote {
         self.nonce.is_some()
     }
 
-    /// A fork child whose agent has not come yet has no nonce: it is read by way of the memory that
-    /// was bound.
+    /// A fork child whose agent has not connected yet has no nonce: it is read through the memory
+    /// file that `bind` opened.
     fn read_staged(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool {
         let Some(nonce) = self.nonce else {
             let read = |memory: &Memory| places.len() == 1 && memory.read(places[0], bytes).is_ok();
@@ -467,17 +468,17 @@ impl AddressSpace for Remote {
 /// Reads staged pages of one image of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteReader {
-    /// The thread or process by whose id it is read.
+    /// Id of the thread or process through which the memory is read.
     process: u32,
     /// Address of the nonce page.
     nonce_page: u64,
-    /// What it must hold.
+    /// The nonce that the page must hold.
     nonce: [u64; 2],
 }
 
 impl StagedReader for RemoteReader {
-    /// Nonce and pages are read in one call, so that all come from the same image, and the nonce is
-    /// compared.
+    /// Reads nonce and pages in one call, so that all come from the same image, and compares the
+    /// nonce.
     fn read(&self, places: &[u64], bytes: &mut [u8], trust: bool) -> bool {
         let mut found = [0u8; 16];
         let mut ranges = [RemoteRange { start: self.nonce_page, length: 16 }; TRAY_PAGES as usize + 1];
@@ -506,7 +507,7 @@ impl StagedReader for RemoteReader {
     }
 }
 
-/// What a change means that the kernel told. A fault is none.
+/// The change of the address space that an event of the kernel stands for; `None` for a fault.
 fn change_of(held: Held, parent: &Remote, owner: usize) -> Option<(Change<Remote>, u64)> {
     let change = match held.event {
         Event::Fault { .. } => return None,
@@ -518,7 +519,7 @@ fn change_of(held: Held, parent: &Remote, owner: usize) -> Option<(Change<Remote
     Some((change, held.notes))
 }
 
-/// The pages of the control blocks of a process's threads.
+/// The pages in which the control blocks of a process's threads lie.
 fn control_blocks(pid: u32) -> Vec<u64> {
     let mut pages: Vec<u64> = robust_lists(pid)
         .flat_map(|head| [head.saturating_sub(CONTROL_BLOCK.0), head, head + CONTROL_BLOCK.1])
@@ -535,7 +536,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_seen_in_a_system_call() {
-        // This thread is in one while it reads the file that says so.
+        // This thread is in a system call while it reads the file that says so.
         assert!(Remote::is_in_system_call(uswap_sys::process::this_thread()));
     }
 

@@ -1,19 +1,20 @@
-//! Letting go of a program that was attached to: all that was evicted comes back, then nothing of
-//! ours is left in it.
+//! Detaching from a program: all evicted pages come back, then everything of uswap is removed from
+//! it.
 //!
-//! Three phases, begun by the main thread when every owner has done its part of the one before:
+//! There are three phases. The main thread begins each when every pager thread has done its part of
+//! the one before:
 //!
-//! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each owner has
-//!    evicted pages come back as if they were touched. Faults are served as ever. If memory runs
-//!    short now all goes on as it was before.
-//! 2. *Letting go.* No page of any space is away, and none can go. A space whose events are all
-//!    read is unregistered, and is forgotten. A fork that is under way then leaves a child whose
-//!    pages are all its own: the kernel takes the registration away from it when the userfaultfd is
-//!    closed. Agents have been told that nothing of the program hangs on them.
-//! 3. *Leaving.* The attacher has each agent unmap what was mapped for it, and end.
+//! 1. *Bringing back.* The budget is lifted, nothing is evicted any more, and each pager thread
+//!    brings evicted pages back as if they were touched. Faults are served as before. If memory
+//!    runs short in this phase the detach is given up, and the run goes on as before.
+//! 2. *Letting go.* No page of any space is staged or stored, and none can be. A space whose events
+//!    are all read is unregistered and dropped. A fork that is under way then leaves a child that
+//!    has all its pages: the kernel removes the registration from it when the userfaultfd is
+//!    closed. Agents have been told that the program does not depend on them any more.
+//! 3. *Leaving.* The attacher makes each agent unmap the memory that was mapped for it, and end.
 //!
-//! Whatever fails in the last two leaves mappings behind and no more: an agent whose socket ends
-//! goes by itself.
+//! A failure in the last two phases only leaves mappings behind: an agent whose socket is closed
+//! ends by itself.
 
 pub mod bring_back;
 
@@ -23,41 +24,42 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use crate::agent::link::AgentLink;
 use crate::detach_progress::DetachProgress;
 
-/// The phases: nothing is under way.
+/// Phase: no detach is under way.
 pub const STAYING: u8 = 0;
-/// The first.
+/// The first phase.
 pub const BRINGING_BACK: u8 = 1;
-/// The second.
+/// The second phase.
 pub const LETTING_GO: u8 = 2;
-/// The third.
+/// The third phase.
 pub const LEAVING: u8 = 3;
 
-/// Pages that an owner brings back before it looks after its mail.
+/// Maximum of pages that a pager thread brings back before it reads its mailbox.
 const AT_ONCE: usize = 1024;
 
-/// How far it is.
+/// Progress of a detach.
 #[derive(Debug)]
 pub struct DetachState {
     phase: AtomicU8,
-    /// Of each owner: pages that are away; `UNKNOWN` until it has looked in this phase.
+    /// Pages of each pager thread that are staged, stored or in flight; `UNKNOWN` until it has
+    /// counted them in this phase.
     away: Vec<AtomicU64>,
     spaces: Vec<AtomicU64>,
-    /// Agents of spaces that were let go.
+    /// Agents of the spaces that were let go.
     agents: Mutex<Vec<Leaver>>,
-    /// The attacher has done its part.
+    /// The attacher has done its part of the last phase.
     pub agents_gone: AtomicBool,
-    /// What was asked for last.
+    /// The last detach.
     pub outcome: Mutex<Option<DetachAsked>>,
 }
 
-/// What was asked for last, and what came of it.
+/// A detach, and its outcome.
 #[derive(Clone, Debug)]
 pub struct DetachAsked {
-    /// Pages that were to come back when it began.
+    /// Pages that were to come back when the detach began.
     pub pages: u64,
     /// The budget before, in bytes.
     pub limit_before: u64,
-    /// The budget that had been ordered before, in bytes; 0: none.
+    /// The budget in bytes that the user had ordered before; 0: none.
     pub order_before: u64,
     /// Why it was given up.
     pub error: Option<String>,
@@ -66,22 +68,22 @@ pub struct DetachAsked {
 /// An agent that is to go.
 #[derive(Debug)]
 pub struct Leaver {
-    /// Its process.
+    /// The process that it serves.
     pub pid: u32,
-    /// Its thread.
+    /// The agent's thread.
     pub thread: u32,
-    /// Where its area lies.
+    /// Address of its area.
     pub area: u64,
-    /// All of the area is unregistered: it may be unmapped.
+    /// All of the area is unregistered, so it may be unmapped.
     pub unregistered: bool,
-    /// Ends when the agent has gone.
+    /// Connection to the agent; it ends when the agent has ended.
     pub link: AgentLink,
 }
 
 const UNKNOWN: u64 = u64::MAX;
 
 impl DetachState {
-    /// Nobody leaves yet.
+    /// The state while no detach is under way.
     pub fn new(owners: usize) -> Self {
         let unknown = || (0..owners).map(|_| AtomicU64::new(UNKNOWN)).collect();
         Self {
@@ -94,7 +96,7 @@ impl DetachState {
         }
     }
 
-    /// Whether nothing is to be evicted, and no agent to be brought.
+    /// Whether a detach is under way: nothing is evicted then, and no agent injected.
     pub fn is_under_way(&self) -> bool {
         self.phase.load(SeqCst) != STAYING
     }
@@ -104,27 +106,27 @@ impl DetachState {
         self.phase.load(SeqCst) == LEAVING
     }
 
-    /// Agents that are to go.
+    /// Takes the agents that are to be removed.
     pub fn take_agents(&self) -> Vec<Leaver> {
         std::mem::take(&mut *self.agents.lock().expect("agents"))
     }
 
-    /// Sum over all owners; `None` until all have told.
+    /// Sum over all pager threads; `None` until each has reported.
     fn sum(figures: &[AtomicU64]) -> Option<u64> {
         figures.iter().map(|figure| Some(figure.load(SeqCst)).filter(|n| *n != UNKNOWN)).sum()
     }
 
-    /// Pages that are away; `None` until all owners have told.
+    /// Pages that are staged, stored or in flight; `None` until all pager threads have reported.
     pub fn away(&self) -> Option<u64> {
         Self::sum(&self.away)
     }
 
-    /// Spaces that are not let go; `None` until all owners have told.
+    /// Spaces that are not let go yet; `None` until all pager threads have reported.
     pub fn spaces_left(&self) -> Option<u64> {
         Self::sum(&self.spaces)
     }
 
-    /// The phase now.
+    /// The current phase.
     pub fn phase(&self) -> u8 {
         self.phase.load(SeqCst)
     }
@@ -137,13 +139,13 @@ impl DetachState {
         self.phase.store(phase, SeqCst);
     }
 
-    /// No agent is brought any more.
+    /// Ends the attacher's work: no agent is injected or removed any more.
     pub fn end(&self) {
         self.agents_gone.store(true, SeqCst);
         self.phase.store(LEAVING, SeqCst);
     }
 
-    /// For the status.
+    /// The figures for the status.
     pub fn figures(&self) -> Option<DetachProgress> {
         let DetachAsked { pages, error, .. } = self.outcome.lock().expect("outcome").clone()?;
         let pages_left = Self::sum(&self.away).unwrap_or(pages);

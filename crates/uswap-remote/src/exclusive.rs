@@ -1,4 +1,4 @@
-//! Which pages are mapped by one process only, read a block at a time.
+//! Finds the pages that only one process maps, by reading a block of pages at a time.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use uswap_abi::layout::PAGE;
 use uswap_core::util::growth::{Growth, during};
 use uswap_sys::procfs::pagemap::{BLOCK_PAGES, EXCLUSIVE, Pagemap};
 
-/// How long it is believed that a page is or is not shared.
+/// How long a reading of a block is valid.
 const FRESH: Duration = Duration::from_millis(2);
 
-/// Which pages of a block are mapped nowhere else, as read a moment ago: pages are asked for in
-/// order.
+/// A recent reading of one block: which of its pages no other process maps. One block is enough,
+/// since callers ask about pages in order.
 #[derive(Debug, Default)]
 pub struct Exclusive {
     block: Option<(u64, Instant)>,
@@ -18,7 +18,8 @@ pub struct Exclusive {
 }
 
 impl Exclusive {
-    /// True also when nothing can be read: then nobody shares anything any more.
+    /// Whether only this process maps the page. Also true when nothing can be read: then no other
+    /// process shares the page any more.
     pub fn is_exclusive(&mut self, pagemap: &Pagemap, address: u64) -> bool {
         let start = address & !(BLOCK_PAGES as u64 * PAGE - 1);
         if !self.block.is_some_and(|(known, at)| known == start && at.elapsed() < FRESH) {

@@ -1,11 +1,12 @@
-//! Descriptors of the engine, and what is done when they run out.
+//! Descriptors of the engine, and the measures when they run out.
 //!
-//! Each managed process costs some, and not all are asked for: the event of a fork brings one, and
-//! as long as it cannot be read the parent waits. So some are held in reserve ([`Spares`]). When
-//! they can no longer be kept, beside room for what is opened and closed at once (/proc), agents
-//! are turned away; each fork child is still taken in, for a spare one. When none is left its
-//! parent waits, for a moment: others may end. And when the tree must be killed all are given up,
-//! since who is to be killed has to be looked for.
+//! Each managed process needs some descriptors, and the engine does not choose when it gets all of
+//! them: the event of a fork brings one, and the parent waits until the event is read. So the
+//! engine holds some descriptors in reserve ([`Spares`]). When it can no longer keep the reserve,
+//! beside room for files that are opened and closed at once (/proc), it refuses agents; for each
+//! fork child it still gives up a spare descriptor. When no spare is left the parent waits for a
+//! moment, since other processes may end. When the tree must be killed all spares are given up,
+//! since finding the processes to be killed needs descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,26 +22,27 @@ use crate::Pager;
 use crate::Space;
 use uswap_pager::context::Verdict;
 
-/// The engine alone holds 60, its reserve included, on two processors and with one device: room for
-/// a handful of processes.
+/// Least limit of open files. The engine alone holds 60 descriptors, its reserve included, on two
+/// processors and with one device, which leaves room for a handful of processes.
 pub const MIN: u64 = 128;
-/// Each managed process: socket, leash, two userfaultfds, a pidfd, and its statm, pagemap, maps and
-/// mem as far as they are used.
+/// Descriptors for each managed process: socket, kill-on-close descriptor, two userfaultfds, a
+/// pidfd, and its statm, pagemap, maps and mem as far as they are used.
 pub const OF_A_PROCESS: u64 = 8;
 
-/// Fork children for whom there is no other descriptor.
+/// Spare descriptors for fork children.
 const SPARES: usize = 24;
-/// What threads open and close at once.
+/// Descriptors for files that threads open and close at once.
 const HEADROOM: usize = 12;
-/// To look for whom there is to kill: the engine's, and the keeper's own.
+/// Spare descriptors for finding the processes to be killed: this many for the engine, and as many
+/// for the keeper.
 const LAST: usize = 4;
-/// How long a fork waits for others to end.
+/// How long a fork waits for other processes to end.
 const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Those of the engine.
+/// The descriptors of the engine.
 #[derive(Debug)]
 pub struct Descriptors {
-    /// What the leashes of managed processes end at.
+    /// The far end of the kill-on-close descriptors of managed processes.
     pub post: Post,
     spares: Spares,
     last: Spares,
@@ -51,7 +53,7 @@ pub struct Descriptors {
 /// Whether the limit of open files lets a run begin.
 ///
 /// # Errors
-/// For the user.
+/// A text for the user.
 pub fn check_limit() -> Result<(), String> {
     let hard = process::open_files_limit().map_or(u64::MAX, |limit| limit.hard);
     if hard >= MIN {
@@ -62,17 +64,18 @@ pub fn check_limit() -> Result<(), String> {
     ))
 }
 
-/// The keeper's own, which nobody else touches: it shares its table with the engine.
+/// The spare descriptors of the keeper. The engine, which shares the keeper's table of descriptors,
+/// does not use them.
 ///
 /// # Errors
-/// There are none.
+/// There are no descriptors left.
 pub fn of_keeper() -> io::Result<Spares> {
     Spares::hold(LAST)
 }
 
 impl Descriptors {
     /// # Errors
-    /// There are too few.
+    /// There are too few descriptors.
     pub fn new() -> io::Result<Self> {
         let limit = process::open_files_limit().map_or(u64::MAX, |limit| limit.soft);
         Ok(Self {
@@ -84,35 +87,36 @@ impl Descriptors {
         })
     }
 
-    /// Whether another process can be managed. Not asked of the kernel as long as the newest
-    /// descriptor, which has the lowest number that was free, is far from the limit.
+    /// Whether another process can be managed. The kernel is not asked while the newest descriptor,
+    /// which got the lowest free number, is far below the limit.
     pub fn has_room_for(&self, newest: impl AsFd) -> bool {
         let far = (newest.as_fd().as_raw_fd() as u64) < self.limit / 2;
         far && !self.are_short() || self.refill()
     }
 
-    /// Whether there are fewer than there should be.
+    /// Whether there are fewer spare descriptors than there should be.
     pub fn are_short(&self) -> bool {
         self.spares.are_short()
     }
 
-    /// Takes back what was given up, if it is there.
+    /// Fills up the spare descriptors again, if there are free ones.
     pub fn refill(&self) -> bool {
         self.spares.fill(HEADROOM)
     }
 
-    /// Lets a spare one go; `false`: there is none.
+    /// Closes a spare descriptor; `false`: there is none.
     pub fn give_up_one(&self) -> bool {
         self.spares.give_up_one()
     }
 
-    /// The tree is about to be killed: nobody else takes any now.
+    /// Closes all spare descriptors, since the tree is about to be killed; from now on no other
+    /// thread uses any.
     pub fn give_up_all(&self) {
         self.spares.give_up_all();
         self.last.give_up_all();
     }
 
-    /// Tells the user, once a run.
+    /// Tells the user that descriptors are short, once a run.
     pub fn tell(&self, shared: &EngineContext) {
         if !self.told.swap(true, SeqCst) {
             let text =
@@ -122,15 +126,15 @@ impl Descriptors {
     }
 }
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait FdBudgetPager {
-    /// Whether events are to be read at all: not by those whose tree is being killed, for whom a
-    /// fork child is one more.
+    /// Whether events are to be read at all: not while the tree is being killed, since each event
+    /// of a fork takes a descriptor and brings one more process.
     fn may_read_events(&self) -> bool;
-    /// The event of a fork took a descriptor: as long as they are short that is a spare one, so
-    /// that others find theirs.
+    /// Accounts for the descriptor that the event of a fork took: while descriptors are short a
+    /// spare one is closed for it, so that other threads still find one.
     fn fork_was_read(&self);
-    /// Events could not be read; whether to try again at once.
+    /// Handles an error of reading events. Returns whether to try again at once.
     fn events_were_refused(&mut self, space: &mut Space, error: &io::Error) -> bool;
 }
 

@@ -22,11 +22,11 @@ use address_space::Remote;
 
 /// A pager of other processes' memory.
 pub type Pager = uswap_pager::event_loop::Pager<Remote>;
-/// What the pager knows of another process's memory.
+/// The pager's state of another process's memory.
 pub type Space = uswap_pager::space::Space<Remote>;
-/// What the threads of an engine share.
+/// State that the threads of an engine share.
 pub type EngineContext = uswap_pager::context::EngineContext<Remote>;
-/// Where a pager gets its messages.
+/// Mailbox of a pager thread.
 pub type Mailbox = uswap_pager::context::Mailbox<Remote>;
-/// What a pager is told.
+/// A message to a pager thread.
 pub type Message = uswap_pager::context::Message<Remote>;

@@ -1,4 +1,4 @@
-//! The parts of a remote address space: small structs, each with what one concern of it knows.
+//! The parts of a remote address space: small structs, each with the state for one concern.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -11,73 +11,73 @@ use crate::events::hook_notes::Notes;
 use crate::events::reorder::EventReorderBuffer;
 use crate::identity::lookup::Found;
 
-/// Files of /proc of a managed process.
+/// Open /proc files of a managed process.
 #[derive(Debug)]
 pub struct ProcessFiles {
-    /// Held so that a pid cannot be reused while we read by it.
+    /// Held open so that the pid is not reused while the engine reads files by it.
     pub pidfd: Option<OwnedFd>,
-    /// Presence of pages.
+    /// Its pagemap: which pages are present.
     pub pagemap: Option<Pagemap>,
-    /// Mappings.
+    /// Its mappings.
     pub maps: Option<Maps>,
-    /// Its memory as such, also when the process executes another program.
+    /// Its memory. The file stays with this memory when the process executes another program.
     pub memory: Option<Memory>,
 }
 
-/// How the process of a fork child is looked for.
+/// State of the search for the process of a fork child.
 #[derive(Debug)]
 pub struct ProcessSearch {
-    /// When its process was looked for last.
+    /// When the process was looked for last.
     pub last: Option<Instant>,
-    /// How its process was found last.
+    /// The last result of the search.
     pub found: Option<Found>,
-    /// Who faulted there last while its process was not known.
+    /// The thread that faulted last in the space while its process was not known.
     pub faulted: Option<u32>,
-    /// The process it was known by when it was lost.
+    /// The last process of the space, after that process was lost.
     pub lost: Option<u32>,
-    /// The matcher is looking for its process.
+    /// The matcher is looking for the process now.
     pub is_under_way: bool,
 }
 
-/// What the agent of a process does, besides its link.
+/// State of the agent of a process, besides its link.
 #[derive(Debug)]
 pub struct AgentState {
-    /// Orders in a row whose system calls were refused altogether.
+    /// Orders in a row for which the kernel refused all system calls.
     pub refusals: u32,
-    /// When the last of too many was.
+    /// Time of the last refusal that made them too many.
     pub refused: Instant,
-    /// The gate is closed and the agent still inside.
+    /// The gate is closed, and the agent is still inside.
     pub gate_pending: bool,
-    /// The agent has orders and is stopped (SIGSTOP, a tracer): nothing will come of them before it
-    /// goes on.
+    /// The agent has orders and is stopped (SIGSTOP, a tracer): it will not execute them before it
+    /// continues.
     pub stopped: bool,
-    /// When its agent was sent away, because the program has ended or executes another one.
+    /// When the agent was dismissed, because its program has ended or executes another one.
     pub dismissed: Option<Instant>,
     /// When the agent hung up while the address space went on.
     pub orphaned: Option<Instant>,
 }
 
-/// Changes of an address space that were told and are not applied yet.
+/// Changes of an address space that were reported and are not applied yet.
 #[derive(Debug)]
 pub struct PendingChanges {
     /// Changes that were read and not applied yet.
     pub window: EventReorderBuffer,
-    /// What the program's hooks have told.
+    /// Notes of the program's hooks.
     pub notes: Notes,
-    /// Since when the event of a fork waits for a descriptor.
+    /// Since when the event of a fork waits for a free descriptor.
     pub starved: Option<Instant>,
 }
 
-/// When the mappings of a process are looked at.
+/// State of the scans of a process's mappings.
 #[derive(Debug)]
 pub struct Scans {
-    /// Something came to pass that a scan should look at.
+    /// Something happened that needs a scan.
     pub are_needed: bool,
-    /// When the last one was.
+    /// Time of the last scan.
     pub last: Instant,
-    /// Parts of what was registered that turned out not to be (`settle.rs`). What lies there may be
-    /// a piece that was cut off a managed mapping, to be managed however small it is: mremap(2) of
-    /// the whole is refused until then.
+    /// Parts of registered ranges that turned out not to be registered (`settle.rs`). A mapping
+    /// there may be a piece that was cut off a managed mapping. It must be managed however small it
+    /// is: mremap(2) of the whole fails until then.
     pub cut_off: Vec<(u64, u64)>,
 }
 
@@ -88,7 +88,7 @@ impl Default for Scans {
 }
 
 impl Scans {
-    /// Whether the mapping lies in such a part.
+    /// Whether the mapping overlaps such a part.
     pub fn is_cut_off(&self, mapping: &Mapping) -> bool {
         self.cut_off.iter().any(|(start, end)| *start < mapping.end && mapping.start < *end)
     }

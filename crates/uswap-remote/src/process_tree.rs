@@ -1,10 +1,11 @@
-//! Which processes a run is about, and their end.
+//! The processes of a run, and how they are killed.
 //!
-//! A run's are the descendants of its engine, which is a subreaper: nobody gets away. Those of a
-//! program that was attached to are the program and what it forks from then on, and with `--tree`
-//! also what it had forked before. It is no child of ours: whoever of them is orphaned goes to a
-//! reaper that we do not know. So they are remembered, each with its time of birth (process ids
-//! come again), and their children are looked for as long as they live.
+//! In `uswap run` these are the descendants of the engine, which is a subreaper, so that no
+//! descendant gets away. In `uswap attach` they are the program, the processes that it forks from
+//! then on and, with `--tree`, also those that it had forked before. The program is no child of the
+//! engine: its orphaned descendants go to an unknown reaper. So the engine remembers each process
+//! with its start time (process ids are reused), and looks for the children of each as long as it
+//! lives.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,12 +15,12 @@ use uswap_sys::process;
 
 use uswap_sys::procfs::{self, OwnChildren, ProcessSeen};
 
-/// A program that is running already.
+/// A program to attach to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// With all that it has forked before.
+    /// The processes that it has forked before belong to the run too.
     pub tree: bool,
 }
 
@@ -28,18 +29,18 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The processes of a run.
 #[derive(Debug)]
 pub enum Tree {
-    /// The descendants of whoever asks: keeper or engine.
+    /// The descendants of the calling process, which is keeper or engine.
     OfRun {
-        /// Tells our own children without another descriptor.
+        /// Lists the children of this process without another descriptor.
         own: Option<OwnChildren>,
     },
-    /// A program that was running already.
+    /// A program that was attached to.
     OfProgram {
-        /// It.
+        /// Process id of the program.
         root: u32,
-        /// What it had forked before belongs to it.
+        /// The processes that it had forked before belong to the run too.
         whole: bool,
-        /// All of them.
+        /// All processes of the run.
         members: Mutex<Members>,
     },
 }
@@ -48,12 +49,13 @@ pub enum Tree {
 #[derive(Debug, Default)]
 pub struct Members {
     known: HashMap<u32, u64>,
-    /// They and their descendants are none of ours.
+    /// Processes that do not belong to the run, nor do their descendants.
     excluded: HashMap<u32, u64>,
 }
 
 impl Tree {
-    /// The tree of a run that is about to begin. `keeper`: not among them, whosever child it is.
+    /// The tree of a run that is about to begin. `keeper` does not belong to it, even if it is a
+    /// descendant of the program.
     pub fn of(target: Option<Target>, keeper: u32) -> Self {
         let Some(target) = target else { return Self::OfRun { own: OwnChildren::open().ok() } };
         let mut members = Members::default();
@@ -66,17 +68,18 @@ impl Tree {
         Self::OfProgram { root: target.pid, whole: target.tree, members: Mutex::new(members) }
     }
 
-    /// Whether it is a program that was attached to.
+    /// Whether the run was attached to a program.
     pub fn is_attached(&self) -> bool {
         matches!(self, Self::OfProgram { .. })
     }
 
-    /// Whether the process is all that the user named: it gets an agent whatever its size.
+    /// Whether the process is the only one that the user named: it gets an agent whatever its size.
     pub fn is_root(&self, pid: u32) -> bool {
         matches!(self, Self::OfProgram { root, whole: false, .. } if *root == pid)
     }
 
-    /// A process whose limits are those of all: a run's begin as its engine's.
+    /// A process with the same limits as all others: in `uswap run` the engine, whose limits the
+    /// command inherits.
     pub fn first(&self) -> u32 {
         match self {
             Self::OfRun { .. } => std::process::id(),
@@ -84,12 +87,12 @@ impl Tree {
         }
     }
 
-    /// All that are there now, as far as they can be seen.
+    /// All processes of the tree that can be seen now.
     pub fn members(&self) -> Vec<u32> {
         self.look().pids
     }
 
-    /// The same, and whether that is all.
+    /// The processes of the tree, and whether that is all of them.
     pub fn look(&self) -> ProcessSeen {
         match self {
             Self::OfRun { .. } => procfs::descendants(std::process::id()),
@@ -97,7 +100,7 @@ impl Tree {
         }
     }
 
-    /// The same, with our own children in any case.
+    /// The same, with the children of this process in any case.
     fn look_hard(&self) -> ProcessSeen {
         let mut seen = self.look();
         if let (Self::OfRun { own: Some(own) }, false) = (self, seen.complete) {
@@ -106,24 +109,26 @@ impl Tree {
         seen
     }
 
-    /// A process turned out to be one of them: its parent had ended before anybody looked.
+    /// Adds a process that turned out to belong to the tree: its parent had ended before it was
+    /// seen.
     pub fn admit(&self, pid: u32) {
         if let Self::OfProgram { members, .. } = self {
             members.lock().expect("members").know(pid);
         }
     }
 
-    /// Kills all of them, and reaps those that are children of this process, again and again until
-    /// none is left: a process can fork while it is being looked at. Returns what was still there
-    /// after ten seconds, in words. Where looking fails for want of a descriptor, those of a run
-    /// are found as our children, who come one after the other: whoever is orphaned below us
-    /// becomes one. Then only the kernel's word counts that there is none any more.
+    /// Kills all processes of the tree, and reaps those that are children of this process, again
+    /// and again until none is left: a process can fork between look-up and kill. Returns the
+    /// processes that were still there after ten seconds, in words. When the look-up fails for want
+    /// of a descriptor, the processes of `uswap run` are found as children of this process, one
+    /// after the other, since every orphaned descendant becomes its child. Then only the kernel's
+    /// answer counts that no child is left.
     pub fn kill(&self) -> Option<String> {
         let begun = Instant::now();
         loop {
             let left = self.look_hard();
             for pid in &left.pids {
-                // Gone already is what we want.
+                // An error means that the process is gone already.
                 let _ = process::kill(*pid, 9);
             }
             let childless = is_childless();
@@ -139,7 +144,7 @@ impl Tree {
     }
 }
 
-/// Reaps who has ended; whether there are no others.
+/// Reaps the children that have ended. Returns whether none is left.
 fn is_childless() -> bool {
     loop {
         match process::wait_news(None) {
@@ -163,7 +168,7 @@ impl Members {
         }
     }
 
-    /// Those that live, and their children, and theirs.
+    /// The members that live, and all their descendants.
     fn look(&mut self) -> ProcessSeen {
         let mut complete = true;
         let mut lives = |pid: &u32, known: &mut u64| match procfs::born(*pid) {
@@ -187,7 +192,8 @@ impl Members {
         ProcessSeen { pids, complete }
     }
 
-    /// Children of a member are members; `false`: not all could be looked at.
+    /// Adds the children `below` of a member as members, and to `pids`. Returns `false` if not all
+    /// could be read.
     fn admit(&mut self, below: Vec<u32>, pids: &mut Vec<u32>) -> bool {
         let mut complete = true;
         for pid in below {
@@ -221,7 +227,7 @@ mod tests {
         members.into_inner().expect("members")
     }
 
-    /// Children are ended whatever the test comes to.
+    /// Kills the children when the test ends, also by a panic.
     struct Ended(Vec<Child>);
 
     impl Drop for Ended {

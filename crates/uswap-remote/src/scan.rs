@@ -1,9 +1,11 @@
-//! Scanning a space's mappings: which of them become managed, and which pages are there already.
+//! Scanning a space's mappings: which of them become managed, and which of their pages are present
+//! already.
 //!
-//! Never managed: what is not plain private anonymous memory, mappings below 256 KiB (64 KiB where
-//! there is no room), the main stack, thread stacks, and the agent's own. A thread stack is
-//! recognised by its guard (a small mapping without access directly below) or because a thread's
-//! control block lies in it; the agent excludes control blocks that lie elsewhere page by page.
+//! Some memory is never managed: all that is not plain private anonymous memory, mappings below 256
+//! KiB (64 KiB while there is no room), the main stack, thread stacks, and the agent's own memory.
+//! A thread stack is recognised by its guard (a small mapping without access directly below it), or
+//! because a thread's control block lies in it. Control blocks elsewhere are excluded page by page
+//! by the agent.
 
 use std::time::Instant;
 
@@ -21,19 +23,19 @@ use uswap_pager::address_space::AddressSpace;
 
 /// Mappings smaller than this are left alone.
 const MIN_MAPPING: u64 = 256 << 10;
-/// The same where there is no room left: a program can have most of its memory in small ones (the
-/// shadow of ThreadSanitizer is mapped anew piece by piece).
+/// The same while there is no room left: a program can have most of its memory in small mappings
+/// (the shadow memory of ThreadSanitizer is mapped anew piece by piece).
 const MIN_WHEN_SHORT: u64 = 64 << 10;
-/// Heaps of the C library's arenas start at multiples of this, so they can follow the reserve of
-/// another directly.
+/// Heaps of the C library's arenas start at multiples of this, so one can begin directly behind the
+/// reserved part of another, which looks like a guard.
 const ARENA: u64 = 64 << 20;
 const MAX_GUARD: u64 = 1 << 20;
 const MAX_STACK: u64 = 1 << 30;
 
-/// Blocks of a mapping that join the lists one after the other.
+/// Size of the blocks in which the pages of a mapping join the lists, one block after the other.
 const AGE_BLOCK: u64 = 2 << 20;
 
-/// What was registered in a scan.
+/// A range that was registered in a scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewRange {
     start: u64,
@@ -41,32 +43,33 @@ pub(crate) struct NewRange {
     heap: bool,
 }
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait ScanPager {
-    /// Looks at all mappings, registers what is to be managed, and learns which of its pages are
-    /// present.
+    /// Reads all mappings, registers those that are to be managed, and finds which of their pages
+    /// are present.
     fn scan(&mut self, space: &mut Space);
     /// Registers the staging halves, once.
     fn activate(&mut self, space: &mut Space) -> bool;
     fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool;
     /// Whether the mapping may be managed, whatever its size.
     fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool;
-    /// Registers what of the mapping is not registered yet, and adds it to what is `new`. Whether
-    /// anything was.
+    /// Registers the parts of the mapping that are not registered yet, and adds them to `new`.
+    /// Returns whether there were any.
     fn manage(&mut self, space: &mut Space, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool;
-    /// The mapping can have been replaced by a larger one after it was read, and was cut in two by
-    /// registering what it had been: mremap would refuse it (EFAULT). Whatever continues it is
-    /// registered too, which makes it one again.
+    /// Registers the neighbours that continue a mapping. The mapping can have been replaced by a
+    /// larger one after it was read; registering the range that it had been cuts the new one in
+    /// two, and mremap fails on it (EFAULT). With its neighbours registered too it is one mapping
+    /// again.
     ///
-    /// The neighbour can lie in what was a hole when an earlier scan registered a range around it
-    /// (`settle.rs`): it is believed to be registered then, and is not. Such a range is not
+    /// The neighbour can lie in a former hole of a range that an earlier scan registered
+    /// (`settle.rs`): the pager takes it for registered, which it is not. Such a range is not
     /// settled, so nothing was evicted from it, and it may be registered once more.
     fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>);
-    /// Pages that are present in ranges just registered join the lists, the oldest first as far as
-    /// addresses tell: a heap grows upwards, what is mapped lies below what was mapped before it
-    /// (and may be one mapping with it).
+    /// Adds the pages that are present in newly registered ranges to the lists, the oldest first as
+    /// far as addresses show: a heap grows upwards, and the kernel places each new mapping below
+    /// the earlier ones (and may merge it with them).
     fn take_by_age(&mut self, space: &mut Space, new: &[NewRange]);
-    /// Pages that are present join the lists in the order of their addresses.
+    /// Adds the pages that are present to the lists, in the order of their addresses.
     fn take_present(&mut self, space: &mut Space, start: u64, end: u64);
 }
 
@@ -95,7 +98,8 @@ impl ScanPager for Pager {
         if space.memory.changes.window.is_empty() {
             self.settle_notes(space, false);
         }
-        // Mostly no event is pending, and the list stays short.
+        // Settles the ranges of earlier scans first: mostly no event is pending, and the list stays
+        // short.
         self.is_settled(space);
         self.expect_copies(space);
     }
@@ -123,7 +127,7 @@ impl ScanPager for Pager {
             agent.bind();
         }
         space.active = true;
-        // Those left before came without an event.
+        // Reads the notes that were written before: no event told of them.
         self.read_notes(space);
         self.shared.counters.managed_processes.add(1);
         self.publish(space);
@@ -155,8 +159,8 @@ impl ScanPager for Pager {
             return false;
         }
         for (start, end) in &missing {
-            // Nothing can be evicted where nothing was registered (a fault there would have taught
-            // us otherwise): what the words say is from an earlier life.
+            // No page can be evicted in a range that was not registered (a fault there would have
+            // shown the pager its error): the page words there are left from an earlier mapping.
             if self.shared.faults.audit {
                 self.audit_unknown(space, *start, *end);
             }
@@ -170,7 +174,8 @@ impl ScanPager for Pager {
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
         missing.iter().for_each(|(start, end)| space.lineage.copies.watch_also(&space.memory, *start, *end));
-        // Only these: from the rest of the mapping pages may have been evicted.
+        // Only these parts become unsettled: pages of the rest of the mapping may have been
+        // evicted.
         space.coverage.unsettled.add(&missing);
         new.extend(missing.into_iter().map(|(start, end)| NewRange { start, end, heap: mapping.name == "[heap]" }));
         true
@@ -229,9 +234,9 @@ impl ScanPager for Pager {
     }
 }
 
-/// A program of which it is not known where the kernel clears the words of threads that end may
-/// have them in its static data (musl does, and a child that it forked does not tell): that stays
-/// where it is.
+/// Whether the mapping may hold words that the kernel clears when threads end. If their place is
+/// unknown they may lie in the program's static data, as with musl (a forked child gives no hint):
+/// that data is not managed.
 fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
     let wordless = space.memory.attached.is_some_and(|attached| attached.wordless);
     if !wordless || mapping.name == "[heap]" {
@@ -241,13 +246,13 @@ fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
     statics.is_none_or(|(start, end)| mapping.start < end && start < mapping.end)
 }
 
-/// Names that prctl(PR_SET_VMA_ANON_NAME) gives.
+/// Whether the mapping has a name set by prctl(PR_SET_VMA_ANON_NAME).
 fn is_named(mapping: &Mapping) -> bool {
     mapping.name.starts_with("[anon:")
 }
 
-/// Whether the mapping looks like a thread's stack. (The agent's own guard can lie directly below
-/// anything.)
+/// Whether the mapping looks like a thread's stack. (The agent's own guard does not count: it can
+/// lie directly below any mapping.)
 fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
     if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MAX_STACK {
         return false;
@@ -263,21 +268,21 @@ fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
     }
 }
 
-/// What this file adds to [`Space`].
+/// Methods that this file adds to [`Space`].
 pub(crate) trait ScanSpace {
     fn unregistered_parts(&self, start: u64, end: u64) -> Vec<(u64, u64)>;
-    /// The blocks of a range in which there is a page, by their first bytes. The kernel passes over
-    /// what was never touched at once, however large it is.
+    /// The addresses of the blocks of a range that have a page. The kernel skips memory that was
+    /// never touched at once, however large it is.
     fn blocks_with_pages(&self, start: u64, end: u64) -> Vec<u64>;
-    /// What is not settled of a range counts as not registered.
+    /// Treats the unsettled parts of a range as not registered.
     fn forget_unsettled(&mut self, start: u64, end: u64);
-    /// A fault came where we thought nothing is registered: a registered mapping grew (mremap tells
-    /// no event for that). Registration goes by mapping, so all of it is ours, and what its page
-    /// words say is true. That holds for the mapping that lies there now only if no event is
-    /// pending; else only for the page.
+    /// Handles a fault in a range that the pager does not know as registered: a registered mapping
+    /// has grown (mremap sends no event for that). Registration applies to whole mappings, so all
+    /// of this one is registered, and its page words are valid. That holds for the mapping that
+    /// lies there now only if no event is pending; otherwise only for the page.
     fn learn_registered(&mut self, address: u64);
-    /// A page was installed: it is registered, and so it is in every child to come, since no fork
-    /// was under way. Nothing is said of its neighbours.
+    /// Marks a page as registered because installing it succeeded. Every child to come has it
+    /// registered too, since no fork was under way. Nothing follows for its neighbours.
     fn learn_page(&mut self, address: u64);
     fn add_registered(&mut self, start: u64, end: u64);
 }

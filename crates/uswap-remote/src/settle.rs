@@ -1,16 +1,15 @@
-//! Memory just registered is *settled* when two things are proven: every fork child to come has it
-//! registered too, and all of it is registered indeed. Nothing is evicted from it before.
+//! Newly registered memory is *settled* once two things are proven: every fork child to come has it
+//! registered too, and really all of it is registered. Nothing is evicted from it before.
 //!
 //! A scan reads where a mapping lies, and registers that range. In between the program can have
-//! unmapped the mapping, of which no event tells, and mapped something smaller in its place. The
-//! kernel registers what it finds in the range and passes over holes, so that what the program maps
-//! into such a hole later is not registered, though it lies in a range that was. A page evicted
-//! from there comes back as zeros: no fault tells that it is wanted.
+//! unmapped the mapping, which sends no event, and mapped something smaller in its place. The
+//! kernel registers the mappings that it finds in the range and skips holes. So memory that the
+//! program maps into such a hole later is not registered, though it lies in a registered range. A
+//! page that is evicted from there reads as zeros, since no fault is reported for it.
 //!
-//! So the kernel is asked about one page of each mapping that lies in the range. The answers hold
-//! for whole mappings, and for the same moment, if no event is pending after the last one: the
-//! owner reads none in between, so nothing registered was unmapped or moved since it was
-//! registered.
+//! So the kernel is asked about one page of each mapping in the range. The answers hold for whole
+//! mappings, and for the same moment, if no event is pending after the last one: the pager thread
+//! reads no event in between, so nothing registered was unmapped or moved since it was registered.
 
 use std::time::Duration;
 
@@ -20,17 +19,18 @@ use crate::Pager;
 use crate::Space;
 use uswap_pager::space::id::PageRange;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait SettlePager {
-    /// Whether nothing is fresh any more; settles what is, if the moment is quiet.
+    /// Settles the unsettled ranges, if no change is under way. Returns whether none is left.
     fn is_settled(&mut self, space: &mut Space) -> bool;
-    /// A part of what was registered turns out not to be.
+    /// Drops a part of a registered range that turned out not to be registered.
     fn disown(&mut self, space: &mut Space, start: u64, end: u64);
 }
 
 impl SettlePager for Pager {
     fn is_settled(&mut self, space: &mut Space) -> bool {
-        // A fork that was read and not applied yet needs to know what was fresh when it happened.
+        // A fork that was read and is not applied yet needs the ranges that were unsettled when it
+        // happened.
         if !space.memory.changes.window.is_empty()
             || !space.coverage.unsettled.is_due(Duration::from_micros(self.shared.faults.delay_settle))
         {
@@ -58,9 +58,9 @@ impl SettlePager for Pager {
     }
 }
 
-/// What this file adds to [`Space`].
+/// Methods that this file adds to [`Space`].
 pub(crate) trait SettleSpace {
-    /// The parts of what is fresh that are not registered; `None` if an event is pending or the
+    /// The parts of unsettled ranges that are not registered; `None` if an event is pending or the
     /// address space is gone.
     fn unfounded(&self) -> Option<Vec<PageRange>>;
 }
@@ -75,9 +75,9 @@ impl SettleSpace for Space {
     }
 }
 
-/// The parts of the ranges that are not registered. `next` tells of the mapping that covers an
-/// address or is the next above, and `is_registered` of a mapping's page; what they do not know,
-/// nobody does.
+/// The parts of the ranges that are not registered. `next` returns the mapping that covers an
+/// address or is the next above it, and `is_registered` answers for a page of a mapping. If one of
+/// them cannot answer, the result is `None`.
 fn unfounded(
     ranges: &[PageRange],
     next: impl Fn(u64) -> Option<Option<PageRange>>,

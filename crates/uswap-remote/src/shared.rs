@@ -1,4 +1,4 @@
-//! What the threads of an engine share of the processes whose memory is managed.
+//! The part of an engine's shared state that is about the processes whose memory is managed.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,34 +22,35 @@ use crate::process_tree::Tree;
 use crate::sched::affinity::AffinityPolicy;
 use uswap_pager::space::id::SpaceId;
 
-/// Known to every thread.
+/// State about processes that all threads share.
 pub struct RemoteShared {
-    /// Tells whose memory is behind a userfaultfd.
+    /// Tests which process's memory is behind a userfaultfd.
     pub prover: Prover,
     /// Fork children to be matched with their processes.
     pub matches: Sender<MatchJob>,
-    /// Connections of agents that could not come to the door, with their processes.
+    /// Connections of agents that could not reach the engine's socket, with their processes.
     pub fetched: Mutex<Vec<Fetched>>,
-    /// Held while a thread is traced: the news of it belong to the attacher. So do those of threads
-    /// that are to stop and have not yet, whose number this is.
+    /// Locked while a thread is traced, because the attacher must get its wait statuses. The value
+    /// is the number of threads that were asked to stop and have not stopped yet; their wait
+    /// statuses belong to the attacher too.
     pub tracing: Mutex<usize>,
     /// Why processes cannot be attached to.
     pub refused: Mutex<BTreeMap<u32, UnmanagedReason>>,
-    /// How long threads were stopped for an agent to be brought, in nanoseconds.
+    /// How long threads were stopped to inject an agent, in nanoseconds.
     pub attach_stops: Histogram,
     /// The engine's descriptors.
     pub descriptors: Descriptors,
-    /// Whose memory this is about.
+    /// The processes whose memory is managed.
     pub tree: Tree,
-    /// Letting go of a program that was attached to.
+    /// The detach from a program that was attached to.
     pub leaving: DetachState,
-    /// What the layer above shares; it alone knows what that is.
+    /// Shared state of the layer above. Only that layer knows its type.
     pub above: Box<dyn Any + Send + Sync>,
 }
 
-/// What this file adds to [`EngineContext`].
+/// Methods that this file adds to [`EngineContext`].
 pub trait SharedContext {
-    /// Kills the tree; what is left of it, in words.
+    /// Kills the tree. Returns the processes that are left of it, in words.
     fn kill_tree(&self) -> Option<String>;
 }
 
@@ -60,61 +61,61 @@ impl SharedContext for EngineContext {
     }
 }
 
-/// The connection of an agent that did not come to the door.
+/// The connection of an agent that did not reach the engine's socket.
 #[derive(Debug)]
 pub struct Fetched {
-    /// Our end.
+    /// The engine's end.
     pub socket: MessageSocket,
     /// Its process.
     pub pid: u32,
-    /// It was brought to a program that had none. (A fork child of one that is managed goes by what
-    /// is known of its parent.)
+    /// Set if the agent was injected into a program that had none. (For a fork child of a managed
+    /// process the value of its parent counts.)
     pub attached: Option<Attached>,
 }
 
-/// What is known of a program that the agent was brought to. It has no hooks: advice that it gives
-/// sends no note.
+/// Facts about a program into which the agent was injected. The program has no hooks, so its advice
+/// is not noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// It is not known which words the kernel clears when threads end: they may lie in its static
-    /// data.
+    /// The words that the kernel clears when threads end are unknown: they may lie in the program's
+    /// static data.
     pub wordless: bool,
-    /// The kernel clears one known word for all its threads, which the agent leaves alone: stacks
-    /// need no care.
+    /// The kernel clears one known word for all threads of the program, which the agent does not
+    /// move: stacks need no care.
     pub free_stacks: bool,
 }
 
-/// What an owner is told by whoever looks after processes.
+/// Messages about processes to a pager thread.
 #[derive(Debug)]
 pub enum RemoteMessage {
     /// An agent arrived.
     Hello(Box<AgentHello>),
-    /// The matcher found the process of a space and a thread of it, or did not.
+    /// The matcher's answer: the process of a space and a thread of it, or none.
     Matched {
-        /// Whose.
+        /// The space.
         space: SpaceId,
-        /// Its process, proven a moment ago.
+        /// The process, proven a moment ago.
         found: Option<Found>,
     },
-    /// The governor wants the space's mappings looked at; memory is to be registered from now on.
+    /// The governor wants the space's mappings scanned; memory is to be registered from now on.
     Scan(SpaceId),
-    /// The agent process of a space has nobody left to speak for.
+    /// The agent process of a space has no program left to serve.
     Dismiss {
-        /// Whose.
+        /// The space.
         space: SpaceId,
-        /// The agent that is meant.
+        /// Process id of the agent that is meant.
         agent: u32,
     },
 }
 
-/// What an owner of processes' memory keeps.
+/// State of a pager thread that is about other processes.
 pub struct RemoteOwner {
-    /// Kept for their room: events just read.
+    /// Events just read; the vector is kept for its allocation.
     pub events: Vec<Event>,
-    /// Where the owner runs.
+    /// Placement of the thread.
     pub placement: AffinityPolicy,
-    /// New programs that wait for room.
+    /// The admission queue: new programs that wait for room.
     pub lobby: AdmissionQueue,
-    /// Agents of fork children whose space is not found yet, and since when they wait.
+    /// Agents of fork children whose space is not found yet, and since when each waits.
     pub late_children: Vec<(Instant, Box<AgentHello>)>,
 }

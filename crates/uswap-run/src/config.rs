@@ -1,4 +1,4 @@
-//! What a run is asked to do.
+//! The configuration of a run.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -11,23 +11,23 @@ use uswap_pager::accounting::pool_share::PoolShare;
 pub use uswap_remote::process_tree::Target;
 pub use uswap_store::{AllocatorKind, Compression, Tier};
 
-/// How the budget follows the machine.
+/// How the budget is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ram {
     /// A fixed number of bytes.
     Bytes(u64),
-    /// In a cgroup with a limit: in balance with its file pages.
+    /// Balanced with the file pages of the cgroup, where the cgroup has a limit.
     Auto,
 }
 
-/// One run.
+/// The configuration of one run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
     /// The budget.
     pub ram: Ram,
     /// The budget in bytes to begin with.
     pub limit: u64,
-    /// Where the budget comes from, in words.
+    /// The origin of the budget, in words.
     pub origin: String,
     /// How much of the budget the pool may take.
     pub pool_share: PoolShare,
@@ -39,21 +39,22 @@ pub struct RunConfig {
     pub swap: Vec<SwapSpec>,
     /// Where to write the counters at the end.
     pub stats: Option<PathBuf>,
-    /// Agents are brought to programs that have not loaded one.
+    /// Agents are injected into programs that have not loaded one.
     pub attach: bool,
-    /// Nothing is started: this program is attached to.
+    /// The program to attach to; then no command is started.
     pub target: Option<Target>,
-    /// Where to tell that it was, and that nobody listens to what is said from then on.
+    /// Descriptor on which the run reports that it has attached; from then on its messages have no
+    /// reader.
     pub ready: Option<Arc<OwnedFd>>,
     /// The run's name.
     pub name: String,
-    /// 0 quiet, 1 summary, 2 and more: what happens.
+    /// 0: quiet; 1: a summary; 2 and more: events too.
     pub verbosity: u8,
-    /// The program, found.
+    /// Path of the program, as the search has found it.
     pub program: CString,
-    /// Its arguments, the name first.
+    /// Its arguments, its name first.
     pub arguments: Vec<CString>,
-    /// Where touches are recorded.
+    /// Where the record of page touches goes.
     pub record: Option<uswap_pager::record::TouchRecord>,
     /// Fault points of a test.
     pub fault_points: String,
@@ -63,7 +64,7 @@ pub struct RunConfig {
 pub mod exit {
     /// Bad usage, or something that is needed is missing: nothing was started.
     pub const REFUSED: i32 = 125;
-    /// The command may not be executed.
+    /// The command cannot be executed for lack of permission.
     pub const NOT_EXECUTABLE: i32 = 126;
     /// There is no such command.
     pub const NOT_FOUND: i32 = 127;

@@ -1,6 +1,6 @@
-//! The keeper: what the user started. It shares its descriptors with the engine, so that no
-//! userfaultfd is closed by an engine that dies: programs that fault then wait, instead of reading
-//! zeros, until the keeper has killed them.
+//! The keeper: the process that the user started. It shares its table of descriptors with the
+//! engine, so that no userfaultfd is closed when the engine dies: programs that fault then wait,
+//! instead of reading zeros, until the keeper has killed them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,11 +19,11 @@ use uswap_remote::agent::image_file::ImageFile;
 use uswap_remote::fd_budget;
 use uswap_remote::process_tree::Tree;
 
-/// For keeper and engine; the programs keep theirs.
+/// The value for keeper and engine; the programs keep their own.
 const OOM_SCORE_ADJ: i32 = -900;
 
-/// Room in the table of descriptors (8 bytes each): of a thousand processes. Beyond that the engine
-/// stands still for a moment when the table grows.
+/// Initial size of the table of descriptors (8 bytes each), enough for a thousand processes. Beyond
+/// that the engine stops for a moment when the table grows.
 const DESCRIPTORS: u64 = 8192;
 
 const SIGHUP: i32 = 1;
@@ -36,7 +36,7 @@ const SIGTSTP: i32 = 20;
 const SIGTTIN: i32 = 21;
 const SIGTTOU: i32 = 22;
 
-/// Runs the command; returns the exit status for the user.
+/// Runs the command. Returns the exit status for the user.
 pub fn run(config: &RunConfig) -> i32 {
     let mask = signal::block_all();
     let control: SharedValue<ControlPage> = match SharedValue::new(c"uswap-control") {
@@ -75,17 +75,18 @@ pub fn run(config: &RunConfig) -> i32 {
     }
 }
 
-/// A program that was attached to loads nothing.
+/// Creates the file of the agent's image for a run with a command. (A program that was attached to
+/// loads nothing.)
 fn image_file(config: &RunConfig) -> Option<ImageFile> {
     let is_refused = FaultPoints::parse(&config.fault_points).is_ok_and(|points| points.no_image_file);
     if config.target.is_some() || is_refused { None } else { ImageFile::create() }
 }
 
 /// Makes this process one of the last that the kernel's OOM killer would choose, where that is
-/// permitted: without keeper or engine the whole tree is lost. Called after the fork of what must
-/// not inherit it.
+/// permitted: without keeper or engine the whole tree is lost. Called after the fork of processes
+/// that must not inherit the setting.
 pub fn protect() {
-    // Without the permission it is as likely a victim as the programs.
+    // Without the permission the OOM killer chooses it as readily as the programs.
     let _ = process::lower_oom_score_adj(OOM_SCORE_ADJ);
 }
 
@@ -98,7 +99,7 @@ struct Keeper<'a> {
     engine: u32,
     control: &'a ControlPage,
     tree: Tree,
-    /// The engine has the same numbers and leaves them alone.
+    /// Spare descriptors. The engine has them in its table too, and does not use them.
     spares: Spares,
 }
 
@@ -114,7 +115,7 @@ impl Keeper<'_> {
             }
             let stopped = self.control.stopped.load(SeqCst) == 1;
             if stopped && was_stopped && !told {
-                // The shell that started us sees its job stop; SIGCONT wakes us again.
+                // The shell sees its job stop; SIGCONT wakes the keeper again.
                 signal::stop_self();
                 self.to_command(SIGCONT);
                 told = true;
@@ -124,7 +125,8 @@ impl Keeper<'_> {
         }
     }
 
-    /// The engine's end: in good order with the status it left, or by death.
+    /// Handles the engine's end, if it has ended: in good order with the status that it left, or by
+    /// death. Returns the user's exit status then.
     fn look_after_engine(&self) -> Option<i32> {
         loop {
             match process::wait_news(None) {
@@ -158,18 +160,20 @@ impl Keeper<'_> {
         exit::ENGINE_DIED
     }
 
-    /// What is left of it, in words. The engine may have left no descriptor to look with.
+    /// Kills the tree. Returns the processes that are left of it, in words. The spares are given up
+    /// first, since the engine may have left no free descriptor for the look-up.
     fn kill_tree(&self) -> Option<String> {
         self.spares.give_up_all();
         self.tree.kill()
     }
 
-    /// Signals sent to us are meant for the command. Those of the terminal it gets itself, being in
-    /// our process group.
+    /// Passes a signal that was sent to the keeper on to the command. Signals of the terminal reach
+    /// the command directly, since it is in the keeper's process group.
     fn pass_on(&self, taken: Taken) {
         match taken.signal {
             SIGCHLD => {}
-            // The program is not ours to end or to stop: it is let go.
+            // A program that was attached to is neither ended nor stopped by signals to the keeper:
+            // uswap detaches from it.
             signal @ (SIGHUP | SIGINT | SIGQUIT | SIGTERM) if self.tree.is_attached() => {
                 self.control.end_requested.store(signal as u32, SeqCst);
             }
@@ -180,12 +184,13 @@ impl Keeper<'_> {
         }
     }
 
-    /// A signal that comes before there is a command waits for it, for a second at most.
+    /// Sends a signal to the command. If there is no command yet the keeper waits for it, for a
+    /// second at most.
     fn to_command(&self, signal: i32) {
         for _ in 0..1000 {
             let command = self.control.command.load(SeqCst);
             if command != 0 {
-                // A command that has ended has no use for it.
+                // An error means that the command has ended.
                 let _ = process::kill(command, signal);
                 return;
             }

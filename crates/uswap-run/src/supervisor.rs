@@ -1,5 +1,5 @@
-//! The engine's process: starts the command, runs the threads, and watches over everything from its
-//! main thread.
+//! The engine's process: starts the command, runs the threads, and supervises both from its main
+//! thread.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -57,10 +57,10 @@ use uswap_remote::shared::SharedContext;
 use uswap_remote::{EngineContext, Mailbox, Message};
 use uswap_sys::procfs;
 
-/// How long reclaim may make no progress with everything full before the tree is ended.
+/// How long eviction may make no progress with everything full before the tree is ended.
 const EXHAUSTION: Duration = Duration::from_secs(5);
 
-/// Memory is short and the store was full when it was asked last.
+/// The state in which memory is short and the store refused the last pages.
 struct Exhaustion {
     since: Instant,
     refusals: u64,
@@ -71,15 +71,16 @@ impl Exhaustion {
         Self { since: Instant::now(), refusals: budget.refusals.load(SeqCst) }
     }
 
-    /// Whether it has lasted, and the store has refused pages since: what it said before may be
-    /// long past. If it is not even asked, nothing goes on either.
+    /// Whether the state has lasted for long, and the store has refused pages since it began: an
+    /// earlier refusal may be out of date. If the store was not asked since, there is no progress
+    /// either, and four times as long is hopeless too.
     fn is_hopeless(&self, budget: &Budget) -> bool {
         let refused = budget.refusals.load(SeqCst) > self.refusals;
         self.since.elapsed() > if refused { EXHAUSTION } else { 4 * EXHAUSTION }
     }
 }
 
-/// Runs the whole engine; returns the exit status of its process (the user's status goes through
+/// Runs the whole engine. Returns the exit status of its process (the user's status goes through
 /// `control`). `image`: a file for the agent's image; `files_before`: the limit of open files that
 /// the command is to have.
 pub fn run(
@@ -118,11 +119,11 @@ struct Engine {
     keeper: std::os::fd::OwnedFd,
     command: u32,
     command_fd: std::os::fd::OwnedFd,
-    /// Those that are not needed yet.
+    /// The threads that are not needed yet.
     later: Option<Later>,
     governor: Arc<Mutex<Governor>>,
     stopping: Arc<AtomicBool>,
-    /// If nothing was started.
+    /// The session of `uswap attach`, where no command was started.
     attached: Option<AttachSession>,
     talk: VerboseLog,
     recording: Option<JoinHandle<Result<u64, String>>>,
@@ -168,7 +169,8 @@ fn start(
         Some(target) => target.pid,
         None => match process::fork().map_err(say("cannot start the command"))? {
             Fork::Child => {
-                // An engine that ends before it says go ends the pipe, if it held the only end.
+                // If the engine ends before it sends the go, the child sees the end of the pipe,
+                // provided that the engine held the only other end.
                 if !shared.faults.keep_go {
                     drop(go);
                 }
@@ -178,7 +180,8 @@ fn start(
         },
     };
     shared.faults.pause(shared.faults.delay_command);
-    // From here on only for the engine: the command has been forked and keeps what it was given.
+    // From here on settings apply only to the engine: the command has been forked, and keeps those
+    // from before.
     let hurry = PriorityBoost::begin();
     process::set_turn(idle_priority::TURN);
     keeper::protect();
@@ -190,8 +193,8 @@ fn start(
     let command_fd = process::pidfd(command).map_err(say("command"))?;
     poller.add(&command_fd, COMMAND).map_err(say("epoll"))?;
     let stopping = Arc::new(AtomicBool::new(false));
-    // The command loads while our threads start; its agent waits at the socket for a moment. From
-    // now on it can be sent signals.
+    // The command loads while the engine's threads start; its agent waits at the socket for a
+    // moment. From now on the keeper can send signals to the command.
     if config.target.is_none() {
         control.command.store(command, SeqCst);
         go.write_all(b"g").map_err(say("command"))?;
@@ -227,7 +230,7 @@ fn start(
     })
 }
 
-/// Where the agents' socket gets its name for a moment.
+/// The folder in which the agents' socket has a name for a moment.
 fn socket_directory() -> PathBuf {
     let candidates = [process::temporary_folder(), Some("/tmp".into()), Some("/dev/shm".into())];
     let fits = |directory: &PathBuf| directory.is_dir() && directory.as_os_str().len() < 80;
@@ -251,8 +254,8 @@ fn environment(config: &RunConfig, agent: &str) -> Vec<CString> {
         _ => CString::new(format!("{name}={ours}")),
     };
     all.extend(before_others("LD_PRELOAD", agent));
-    // AddressSanitizer refuses to start where another library is loaded before its own; ours
-    // replaces nothing of its.
+    // AddressSanitizer refuses to start where another library is loaded before its own. The agent
+    // replaces no function of AddressSanitizer, so the check is switched off.
     all.extend(before_others("ASAN_OPTIONS", "verify_asan_link_order=0"));
     all.extend(CString::new(format!("USWAP_NAME={}", config.name)));
     all
@@ -280,7 +283,7 @@ fn become_command(
     process::exit_now(if error.kind() == std::io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE })
 }
 
-/// The receiving ends, for the threads that read them.
+/// The receiving ends of channels, for the threads that read them.
 pub struct Channels {
     pub matches: std::sync::mpsc::Receiver<uswap_remote::identity::lookup::MatchJob>,
     pub tape: Option<uswap_pager::record::Tape>,
@@ -370,8 +373,8 @@ fn open_devices(config: &RunConfig) -> Result<RunDevices, String> {
     config.swap.iter().map(open).collect()
 }
 
-/// An unnamed, sparse file in $TMPDIR or /var/tmp, which may grow to half of what is free on its
-/// disk. Who has set TMPDIR and gets another place is told.
+/// An unnamed, sparse file in $TMPDIR or /var/tmp, which may grow to half of the free space of its
+/// disk. If TMPDIR is set and the file lies elsewhere the user is told.
 fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     let mut refused = Vec::new();
     for directory in process::temporary_folder().into_iter().chain([PathBuf::from("/var/tmp")]) {
@@ -392,16 +395,18 @@ fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
 }
 
-/// Agents that are killed have gone by then, mostly at once: each end is waited for as it comes.
+/// How long killed agents mostly take to end. In that time the main thread waits for the end of
+/// each.
 const AGENTS_END: Duration = Duration::from_millis(10);
 
-/// Whether agents that were killed at `seen_off` are likely still to go.
+/// Whether agents that were killed at `seen_off` are likely still to end.
 fn agents_are_ending(seen_off: Option<Instant>) -> bool {
     seen_off.is_some_and(|at| at.elapsed() < AGENTS_END)
 }
 
 impl Engine {
-    /// Until the command and everything it left behind has ended. Returns the user's exit status.
+    /// Supervises the run until the command and all processes that it left behind have ended.
+    /// Returns the user's exit status.
     fn supervise(&mut self, control: &ControlPage) -> i32 {
         let mut ready = Vec::new();
         let mut ended: Option<(i32, Instant)> = None;
@@ -412,7 +417,7 @@ impl Engine {
             ready.clear();
             let soon = ended.is_some() || self.attached.as_ref().is_some_and(|attached| attached.is_busy(&self.shared));
             let patience = if agents_are_ending(seen_off) {
-                // SIGCHLD. To look again and again would keep the agent from a processor.
+                // Waits for SIGCHLD. Polling without a wait would keep the agent from a processor.
                 let _ = signal::take(AGENTS_END / 10);
                 0
             } else if soon {
@@ -430,7 +435,7 @@ impl Engine {
                         self.shared.main_bell.clear();
                         self.open_door(control);
                     }
-                    // Its end is told below, once.
+                    // The end of the command is handled below, once.
                     COMMAND => self.poller.remove(&self.command_fd),
                     KEEPER => match &self.attached {
                         Some(attached) => {
@@ -471,7 +476,7 @@ impl Engine {
                 if agents_are_ending(seen_off) && process::has_children() {
                     continue;
                 }
-                // Who cannot be looked at has not ended.
+                // Processes that cannot be read count as not ended.
                 let Ok(left) = procfs::children_seen(std::process::id()) else { continue };
                 if left.is_empty() {
                     return status;
@@ -484,7 +489,7 @@ impl Engine {
         }
     }
 
-    /// Once memory is to be managed the threads that look after it are started.
+    /// Starts the later threads once memory is to be managed.
     fn start_later(&mut self) {
         if !RunShared::of(&self.shared).is_expecting.load(SeqCst) {
             return;
@@ -494,7 +499,8 @@ impl Engine {
         }
     }
 
-    /// No thread of the program is being led when this returns, nor will one be.
+    /// Ends the attacher's work: when this returns no thread of the program is stopped by it, and
+    /// none will be.
     fn leave_undisturbed(&mut self) {
         self.stopping.store(true, SeqCst);
         self.shared.of_memory.leaving.end();
@@ -507,15 +513,15 @@ impl Engine {
         }
         let poller = &self.poller;
         self.door.welcome(|number, socket| {
-            // A visitor that cannot be watched is forgotten after a while.
+            // A pending agent that cannot be polled is dropped after a while.
             let _ = poller.add(socket, FIRST_VISITOR + number);
         });
     }
 
-    /// Takes the news of all children: the command's end is the run's status.
+    /// Reaps all children. The exit status of the command is that of the run.
     fn reap(&mut self, control: &ControlPage) -> Option<i32> {
         let mut status = None;
-        // The attacher rings when it is done.
+        // While the attacher traces a thread this is left; it rings when it is done.
         let Ok(tracing) = self.shared.of_memory.tracing.try_lock() else { return None };
         if *tracing > 0 {
             return None;
@@ -530,7 +536,7 @@ impl Engine {
                 ChildChange::Stopped(_) => control.stopped.store(1, SeqCst),
                 ChildChange::Continued => {
                     control.stopped.store(0, SeqCst);
-                    // The keeper may have stopped along with the command.
+                    // The keeper may have stopped together with the command.
                     let _ = process::kill(process::parent(), 18);
                 }
             }
@@ -548,7 +554,7 @@ impl Engine {
         }
     }
 
-    /// Whether the tree must be ended by us.
+    /// Checks whether the engine must end the tree. Returns the exit status then.
     fn judged(&mut self, exhaustion: &mut Option<Exhaustion>) -> Option<i32> {
         let budget = &self.shared.budget;
         let exhausted = budget.exhausted.load(SeqCst) && !budget.has_room(1);
@@ -575,7 +581,7 @@ impl Engine {
         Some(status)
     }
 
-    /// A program that was there before us is not ended for want of swap space: it gets more memory.
+    /// A program that was attached to is not ended for want of swap space: its budget grows.
     fn yield_to_program(&self) {
         let limit = (self.shared.budget.limit() as u64) << 12;
         let more = limit + limit / 4;
@@ -598,7 +604,7 @@ impl Engine {
         }
     }
 
-    /// Writes the rest of the trace, if there is one, and says what became of it.
+    /// Writes the rest of the trace, if there is one, and tells the user the outcome.
     fn end_recording(&mut self) {
         let (Some(recorder), Some(thread)) = (&self.shared.recorder, self.recording.take()) else { return };
         let lost = recorder.end();
@@ -619,7 +625,7 @@ impl Engine {
         }
     }
 
-    /// Stops the threads and writes what the user asked for.
+    /// Stops the threads, and writes the reports that the user asked for.
     fn stop(&mut self, status: i32) {
         self.stopping.store(true, SeqCst);
         for mailbox in &self.shared.mailboxes {

@@ -1,15 +1,16 @@
-//! Which threads the engine has, and when each begins.
+//! The threads of the engine, and when each begins.
 //!
 //! ```text
-//! from the start     owners (serve faults), governor (measures), the recorder
+//! from the start     pagers (serve faults), governor (measures), the recorder
 //! once memory grows  workers (store what is evicted), writeback (the pool's limit, its density, room of devices), load control,
 //!                    matcher (fork children)
 //! when first asked   shares (reads what relatives share), attacher
 //! ```
 //! A process costs a tenth of a millisecond for each thread that is made, and most programs never
-//! come near their budget. So those of the second row begin when half of what makes memory managed
-//! is in use ([`RunShared::is_expecting`](crate::shared::RunShared::is_expecting)), and then
-//! the engine's memory is locked. Nothing depends on when: what they are to do waits for them.
+//! come near their budget. So the threads of the second row begin when half of the memory is in use
+//! from which on memory is managed
+//! ([`RunShared::is_expecting`](crate::shared::RunShared::is_expecting)), and then the engine's
+//! memory is locked. The exact moment does not matter: their work waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Receiver;
@@ -47,14 +48,14 @@ pub struct Later {
 }
 
 impl Later {
-    /// Starts them.
+    /// Starts these threads.
     ///
     /// # Errors
     /// EAGAIN: no more threads are allowed.
     pub fn start(self) -> std::io::Result<()> {
         let Self { shared, stopping, controller, matches } = self;
-        // Before there are more threads, whose stacks it concerns too. Where it is not permitted
-        // the kernel may swap the engine out; `doctor` says so.
+        // Locks memory before there are more threads, since the lock covers their stacks too. Where
+        // it is not permitted the kernel may swap the engine out; `doctor` tells the user.
         let _ = uswap_sys::process::lock_memory();
         let slow = is_slow(&shared);
         for number in 0..if slow { MAX_WORKERS } else { WORKERS } {
@@ -74,10 +75,10 @@ impl Later {
     }
 }
 
-/// Starts the threads that are needed from the start; returns the others, and who measures.
+/// Starts the threads that are needed from the start. Returns the later ones, and the governor.
 ///
 /// # Errors
-/// A thread or a file of /proc cannot be had.
+/// A thread cannot be started, or a file of /proc cannot be opened.
 pub fn start(
     config: &RunConfig,
     shared: &Arc<EngineContext>,
@@ -111,7 +112,7 @@ pub fn start(
     Ok((Later { shared: shared.clone(), stopping: stopping.clone(), controller, matches: channels.matches }, governor))
 }
 
-/// Gives memory that only holes take back, some slabs at a time.
+/// Gives back memory of the pool that only holes take up, by emptying thin slabs, some at a time.
 fn empty_thin_slabs(shared: &EngineContext, scratch: &mut WritebackScratch) {
     const SLABS: u32 = 32;
     for _ in 0..SLABS {
@@ -122,17 +123,17 @@ fn empty_thin_slabs(shared: &EngineContext, scratch: &mut WritebackScratch) {
     shared.budget.set_pool(shared.store.pool_bytes());
 }
 
-/// Whether writes take so long that several should be on their way at once.
+/// Whether writes take so long that several should be under way at once.
 fn is_slow(shared: &EngineContext) -> bool {
     shared.store.device_numbers().into_iter().any(|device| reader::threads::is_far(shared, device))
 }
 
-/// Keeps the pool below its limit. One of those who do also keeps it dense, and looks after the
-/// room of the devices.
+/// Runs a writeback thread, which keeps the pool below its limit. One of these threads also keeps
+/// the pool dense, and makes room on the devices (`looks_after_room`).
 fn write_back(shared: &EngineContext, stop: &AtomicBool, looks_after_room: bool) {
     let mut scratch = WritebackScratch::new();
     shared.faults.serve_without_growth();
-    // Whether repacking freed something in this round or is yet to try.
+    // Whether repacking freed something in this round, or has not been tried yet.
     let mut repacks = looks_after_room;
     let (mut tried_room, mut looked, mut tidied) = (Instant::now(), Instant::now(), Instant::now());
     while !stop.load(SeqCst) {
@@ -144,14 +145,14 @@ fn write_back(shared: &EngineContext, stop: &AtomicBool, looks_after_room: bool)
             let report = shared.store.writeback(&mut scratch);
             shared.budget.set_pool(shared.store.pool_bytes());
             if !report.progressed() {
-                // The others have all there is in their batches: until one is written there is
-                // nothing to do.
+                // The other threads have all pages in their batches: there is nothing to do until
+                // one batch is written.
                 std::thread::sleep(Duration::from_millis(1));
             }
         } else if !needs_repack {
             std::thread::sleep(shared.quiet().max(Duration::from_millis(2)));
         }
-        // To ask how thin it is takes the lock of each size.
+        // Reading how many holes the pool has takes the lock of each size.
         if looks_after_room && looked.elapsed() > Duration::from_millis(10) {
             looked = Instant::now();
             if tidied.elapsed() > Duration::from_millis(100) || shared.store.is_quite_thin() {

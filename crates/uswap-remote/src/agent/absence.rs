@@ -1,4 +1,4 @@
-//! An agent that stops, hangs up or is gone.
+//! Handling of an agent that stops, closes its socket or has ended.
 
 use std::time::Instant;
 
@@ -10,28 +10,28 @@ use crate::agent::link::AgentLink;
 use crate::{Pager, Space};
 use uswap_pager::event_loop::token;
 
-/// Sources of a space's news beside its userfaultfd: the agent's socket, and the end of the
-/// program.
+/// Event sources of a space beside its userfaultfd: the agent's socket, and the end of the program.
 pub const SOCKET: u64 = 2;
 const PROGRAM: u64 = 3;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait AbsencePager {
-    /// Watches the socket of a space's agent, and the program where that is another process.
+    /// Polls the socket of a space's agent, and the program's pidfd if the agent is a separate
+    /// process.
     fn watch_agent(&self, space: &Space) -> bool;
-    /// Watches the end of the program no more.
+    /// Stops polling for the end of the program.
     fn unwatch_program(&self, space: &Space);
-    /// Watches it no more.
+    /// Stops polling the agent's socket.
     fn unwatch(&self, agent: &AgentLink);
-    /// The agent's socket has input: only its end is possible.
+    /// Handles input on the agent's socket, which can only be its end.
     fn agent_hung_up(&mut self, space: &mut Space);
     fn look_after_hang_up(&mut self, space: &mut Space);
-    /// The agent is gone. Its orders will not be executed; what it did in the last one is looked
-    /// up. The memory may live on in other hands (CLONE_VM without CLONE_THREAD), even when the
-    /// process itself is another program now.
+    /// Drops an agent that is gone. Its pending orders will not be executed; the pager looks up how
+    /// far it got with the last one. Another process may still have the memory (CLONE_VM without
+    /// CLONE_THREAD), even when the process itself executes another program now.
     fn forget_agent(&mut self, space: &mut Space);
-    /// What a stopped agent was ordered to do is not under way: others must not wait for the room
-    /// it would make.
+    /// Checks whether the agent is stopped. Orders to a stopped agent do not count as under way:
+    /// faults must not wait for the room that they would make.
     fn look_whether_stopped(&mut self, space: &mut Space);
 }
 

@@ -1,5 +1,5 @@
-//! Greeting an agent: a fresh image becomes a new space. A fork child's agent joins the space that
-//! its memory names (see [`crate::agent::handshake_child`]).
+//! The handshake with an agent. A fresh image becomes a new space; a fork child's agent joins the
+//! space that its memory names (see [`crate::agent::handshake_child`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::identity::lookup::{Found, MatchJob};
 use uswap_pager::context::ManagedProcess;
 use uswap_sys::procfs;
 
-/// How often the process of a space is looked for in the whole tree.
+/// Interval at which the pager looks for the process of a space in the whole tree.
 const SEARCH: Duration = Duration::from_millis(20);
 
 /// Features of the event userfaultfd. POISON and THREAD_ID are used where they help.
@@ -34,24 +34,25 @@ pub const EVENT_FEATURES: u64 = uffd::FEATURE_EVENT_FORK
 /// Features of the staging userfaultfd.
 pub const STAGING_FEATURES: u64 = uffd::FEATURE_SIGBUS | uffd::FEATURE_MOVE;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait HandshakePager {
-    /// Takes an agent in, or sends it away.
+    /// Accepts an agent, or refuses it.
     fn greet(&mut self, greeting: AgentHello);
     fn greet_image(&mut self, greeting: AgentHello, events: uffd::Userfaultfd);
-    /// Sends an agent away. A process that executes another program meanwhile is not spoken of: its
-    /// agent went with the memory it spoke for.
+    /// Refuses an agent. The user is not told if the process executes another program by now: that
+    /// agent has ended with the memory that it served.
     fn refuse(&mut self, greeting: &AgentHello, why: &str);
-    /// Tells the governor about the process.
+    /// Publishes the process for the governor.
     fn publish(&self, space: &Space);
-    /// Looks for the process of a space that has none: a fault names the thread that waits; without
-    /// one the relatives are asked. A space whose agent is gone can belong to anybody in the tree
-    /// (CLONE_VM). The answer comes by mail ([`crate::identity::lookup`]).
+    /// Looks for the process of a space that has none. A fault names the thread that waits; without
+    /// a fault the relatives are tried. A space whose agent is gone can belong to any process of
+    /// the tree (CLONE_VM). The answer comes as a message to the pager's mailbox
+    /// ([`crate::identity::lookup`]).
     fn find_process(&mut self, space: &mut Space, thread: Option<u32>);
-    /// The matcher's answer.
+    /// Takes the answer of the matcher thread.
     fn matched(&mut self, space: &mut Space, found: Option<Found>);
-    /// The process by which the space was read is gone, or is another program now: it has none
-    /// until another one is found that has its memory.
+    /// Drops the process through which the space was read: it is gone, or is another program now.
+    /// The space has no process until another one is found that has its memory.
     fn lose_process(&mut self, space: &mut Space);
 }
 
@@ -69,7 +70,7 @@ impl HandshakePager for Pager {
     }
 
     fn greet_image(&mut self, greeting: AgentHello, events: uffd::Userfaultfd) {
-        // A kernel for a processor whose page tables have no mark for it refuses write protection.
+        // The kernel refuses write protection on a processor whose page tables have no bit for it.
         let wanted = !self.shared.faults.unwatched_copies;
         let protects = wanted && events.handshake(EVENT_FEATURES | uffd::FEATURE_WRITE_PROTECT).is_ok();
         if !protects && let Err(error) = events.handshake(EVENT_FEATURES) {
@@ -141,7 +142,8 @@ impl HandshakePager for Pager {
             return;
         }
         let parent = space.lineage.parent.and_then(|id| self.spaces.get(&id)).and_then(|parent| parent.memory.pid);
-        // An orphan is best read as before, if that still is its memory.
+        // A space whose agent is gone is best read through the same process as before, if that
+        // process still has its memory.
         let known = space.memory.pid.or(space.memory.search.lost).map(|pid| (pid, space.memory.reader));
         let job = MatchJob {
             owner: self.number,
@@ -182,8 +184,8 @@ impl HandshakePager for Pager {
     }
 }
 
-/// Pagemap and directory of threads for an agent that cannot open them itself. If we cannot either
-/// it goes without, and leaves.
+/// Opens pagemap and directory of threads for an agent that cannot open them itself. If the engine
+/// cannot either, the agent gets none, and ends.
 pub fn eyes(greeting: &AgentHello) -> Vec<File> {
     if !greeting.blind {
         return Vec::new();
@@ -192,8 +194,8 @@ pub fn eyes(greeting: &AgentHello) -> Vec<File> {
     [pagemap, tasks].iter().filter_map(|path| File::open(path).ok()).collect()
 }
 
-/// The message that lets an agent go on; `has_fd`: a descriptor comes along, `refused`: without
-/// management.
+/// The message that lets an agent go on. `has_fd`: a descriptor is sent along; `refused`: the
+/// program runs without management.
 pub fn go(has_fd: bool, refused: bool) -> AgentMessage {
     let mut go = [0; WORDS];
     (go[0], go[GO_HAS_FD_AT], go[GO_REFUSED_AT]) = (MAGIC, u64::from(has_fd), u64::from(refused));

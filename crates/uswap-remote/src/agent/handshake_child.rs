@@ -1,13 +1,14 @@
-//! Greeting a fork child's agent: which of the spaces that were forked is its own?
+//! The handshake with a fork child's agent: finds which of the forked spaces is the memory of its
+//! process.
 //!
-//! What the agent read from its identity page is mostly right, but a child forked while its
-//! parent's page was still there inherits the parent's. So it only says where to begin: what counts
-//! is a proof ([`crate::identity::probe`]).
+//! The identity page that the agent read mostly names the right space, but a child that was forked
+//! while its parent still had such a page inherits the parent's. So the page only says which space
+//! to try first; a proof decides ([`crate::identity::probe`]).
 //!
 //! The kernel refuses to install anything while the child changes its mappings, and a fork event is
-//! applied only when no other change is under way. So an agent whose space is not found at once is
-//! looked at again for as long as it waits for an answer. An agent that is gone has executed
-//! another program, mostly: children do.
+//! applied only when no other change is under way. So the pager tries again with an agent whose
+//! space is not found at once, for as long as the agent waits for an answer. When an agent is gone
+//! by then, its process has mostly executed another program, as fork children often do.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -24,14 +25,15 @@ use crate::agent::link::AgentHello;
 use crate::identity::probe::ProbeAnswer;
 use uswap_pager::space::id::SpaceId;
 
-/// How long the space of an agent is looked for: less than the agent waits, which is 10 seconds.
+/// How long the pager looks for the space of an agent: less than the 10 seconds that the agent
+/// waits.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait HandshakeChildPager {
-    /// Takes a fork child's agent in, puts it off, or sends it away. `since`: when it said hello.
+    /// Accepts a fork child's agent, postpones it, or refuses it. `since`: when its greeting came.
     fn greet_child(&mut self, greeting: Box<AgentHello>, since: Instant);
-    /// Looks again at the agents that were put off.
+    /// Tries the postponed agents again.
     fn greet_late_children(&mut self);
     fn join(&mut self, id: SpaceId, greeting: AgentHello);
     fn find_child(&mut self, greeting: &AgentHello) -> Option<SpaceId>;
@@ -82,7 +84,7 @@ impl HandshakeChildPager for Pager {
             space.memory.agent.is_none() && space.memory.identity != 0 && space.memory.area == greeting.area
         });
         candidates.sort_by_key(|space| space.memory.identity != greeting.identity);
-        // The agent waits for our answer, and drops the proof only after it.
+        // The agent waits for the pager's answer, and drops the proof page only after it.
         let pagemap = Pagemap::open(greeting.thread).ok()?;
         let prover = &self.shared.of_memory.prover;
         let is_it = |space: &&Space| {

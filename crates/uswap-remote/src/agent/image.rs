@@ -1,5 +1,5 @@
-//! The agent's image: carried inside the binary, handed out through a descriptor, and by a file
-//! where users differ (`image_file.rs`).
+//! The agent's image. It is embedded in the binary, and programs load it through a descriptor, or
+//! from a file where they run as different users (`image_file.rs`).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,53 +14,54 @@ use crate::agent::image_file::ImageFile;
 pub static IMAGE: &[u8] = BYTES;
 const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uswap-agent.so"));
 const MARKER: &[u8] = b"uswap:socket-path:uswap:socket-path:uswap:socket-path:uswap:sock";
-/// What the agent's constructor looks at: whether it is to wait.
+/// Flag that the agent's constructor reads: whether the program waits for the engine's answer.
 const SHORTAGE: &[u8] = b"uswap:memory-is-short:no";
-/// What the agent looks at before it makes its thread, for tests.
+/// Flag for tests, which the agent reads before it makes its thread: whether the agent shares
+/// folder and root with its program.
 const FOLDER: &[u8] = b"uswap:folder-is-shared:n";
-/// The same: whether the agent is a thread of the program.
+/// Flag for tests: whether the agent is a thread of the program.
 const THREAD: &[u8] = b"uswap:agent-is-thread:no";
-/// In the place of the first letter of one of these three: it is so.
+/// First byte of one of these three flags when it is set.
 const SET: u8 = b'S';
-/// Where they stand in the image. Looked for by the compiler: a run would need a tenth of a
-/// millisecond.
+/// Offsets of marker and flags in the image. They are computed at compile time, since a search at
+/// run time takes a tenth of a millisecond.
 const MARKER_AT: usize = place_of(MARKER);
 const SHORTAGE_AT: usize = place_of(SHORTAGE);
 const FOLDER_AT: usize = place_of(FOLDER);
 const THREAD_AT: usize = place_of(THREAD);
 
-/// How agents are made, for tests.
+/// Settings of the agents, for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Letters {
-    /// They share folder and root with their programs: a rule off.
+    /// The agents share folder and root with their programs (a rule switched off).
     pub shared_folder: bool,
-    /// They are threads of their programs, as where they are brought.
+    /// The agents are threads of their programs, as injected agents are.
     pub thread: bool,
 }
 
-/// The image with the path of this run's socket in it.
+/// The image, with the path of this run's socket written into it.
 #[derive(Debug)]
 pub struct AgentImage {
     memory: OwnedFd,
     file: Option<Arc<ImageFile>>,
 }
 
-/// Bytes of the file from which the engine maps it: a linker that keeps zeros apart has a segment
-/// reach beyond what is stored.
+/// Length of the file from which the engine maps the image. It can be longer than the stored bytes:
+/// some linkers store no zeros (.bss), so a segment reaches beyond the end of the file.
 fn mapped_length() -> usize {
     const MAX_ZEROS: usize = 4096;
     IMAGE.len().next_multiple_of(4096) + MAX_ZEROS
 }
 
 impl AgentImage {
-    /// Writes the socket's path over the marker and puts the image into a memfd, and into the file
+    /// Writes the socket's path over the marker, and stores the image in a memfd, and in the file
     /// if there is one.
     ///
     /// # Errors
     /// ENOMEM, EMFILE, ENOSPC.
     ///
     /// # Panics
-    /// When the path is longer than the marker: it has two numbers in it.
+    /// When the path is longer than the marker. The path contains two numbers.
     pub fn new(socket_path: &str, letters: Letters, file: Option<Arc<ImageFile>>) -> std::io::Result<Self> {
         assert!(socket_path.len() < MARKER.len());
         let mut image = IMAGE.to_vec();
@@ -78,7 +79,7 @@ impl AgentImage {
         Ok(Self { memory: memfd_with(c"uswap-agent.so", &image)?, file })
     }
 
-    /// For telling new programs that memory is short.
+    /// A handle by which new programs are told that memory is short.
     ///
     /// # Errors
     /// EMFILE.
@@ -88,7 +89,7 @@ impl AgentImage {
         Ok(Shortage { images, at: SHORTAGE_AT as u64, short: false })
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the descriptor of the image.
     ///
     /// # Errors
     /// EMFILE.
@@ -96,8 +97,8 @@ impl AgentImage {
         self.memory.try_clone()
     }
 
-    /// Its path, for LD_PRELOAD: the file's, which everybody may read, or as seen by processes that
-    /// may look at `pid`'s descriptors.
+    /// The path for LD_PRELOAD: that of the file, which every user may read, or without a file the
+    /// descriptor's below `/proc/pid/fd`, for processes that may read the descriptors of `pid`.
     pub fn path(&self, pid: u32) -> String {
         match &self.file {
             Some(file) => file.path().display().to_string(),
@@ -106,7 +107,7 @@ impl AgentImage {
     }
 }
 
-/// Where a marker stands in the image, which has it.
+/// Offset of a marker in the image, which must contain it.
 const fn place_of(marker: &[u8]) -> usize {
     let mut at = 0;
     loop {
@@ -121,8 +122,8 @@ const fn place_of(marker: &[u8]) -> usize {
     }
 }
 
-/// A letter in the image that programs see when they start, since it lies in a page that nobody
-/// changes: whether they are to wait for the engine's answer before they begin.
+/// A flag byte in the image: whether new programs wait for the engine's answer before they begin.
+/// It lies in an unmodified file-backed page, so every program that maps the image sees the change.
 #[derive(Debug)]
 pub struct Shortage {
     images: Vec<File>,
@@ -131,11 +132,12 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// Tells it, if it is news.
+    /// Sets the flag, if it changes.
     pub fn tell(&mut self, short: bool) {
         if short != self.short {
             let letter = if short { SET } else { SHORTAGE[0] };
-            // A program that is not told begins at once, as it does while memory is ample.
+            // A program that does not see the flag begins at once, as it does while memory is
+            // ample.
             let told = self.images.iter().all(|image| image.write_at(&[letter], self.at).is_ok());
             self.short = if told { short } else { self.short };
         }

@@ -1,12 +1,13 @@
-//! The agent's image as a file that every user can read, where programs of several users can be in
-//! the tree.
+//! The agent's image as a file that every user can read, for runs whose tree can have programs of
+//! several users.
 //!
-//! Only who may trace a process can follow `/proc/PID/fd/N`; a program that another user executes
-//! cannot, and its loader complains. So a run of root's has its image in a file as well: made by
-//! the keeper, readable by all, writable by nobody but root, and removed by keeper and engine,
-//! whichever ends later. If both are killed at once it is left, and unlocked: the next run of
-//! root's removes it. Where there is no place for it the descriptor must do, as it does for other
-//! users' runs, whose programs all have one user.
+//! Only a process that may trace another one can follow its `/proc/PID/fd/N`. A program that runs
+//! as another user cannot, and its loader complains. So a run of root has its image in a file as
+//! well. The keeper makes the file; every user can read it, only root can write it, and keeper or
+//! engine removes it, whichever ends later. If both are killed at once the file is left behind
+//! without a lock, and the next run of root removes it. If no folder is fit for the file, programs
+//! load the image through the descriptor, as in runs of other users, whose programs all run as one
+//! user.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -16,19 +17,19 @@ use std::time::Duration;
 use uswap_sys::can_be_executed;
 use uswap_sys::process::{random_word, user};
 
-/// What the file's name begins with; also the image in a program is known by it.
+/// Prefix of the file's name. By it the image is also recognised among the mappings of a program.
 pub const PREFIX: &str = "uswap-agent-";
 const ENDING: &str = ".so";
-/// Readable by all, so that every user's loader may map it.
+/// Every user can read the file, so every user's loader can map it.
 const MODE: u32 = 0o444;
-/// A file may be unlocked for so long after it was made.
+/// A file younger than this may be without a lock: its keeper is still creating it.
 const YOUNG: Duration = Duration::from_secs(10);
 const ROOT: u32 = 0;
-/// Where it may lie, the best place first: what is gone after a crash of the machine, and nobody
-/// but root writes to.
+/// Folders for the file, the best first: one that is empty after a crash of the machine, and that
+/// only root can write to.
 const FOLDERS: [&str; 4] = ["/run", "/var/tmp", "/tmp", "/dev/shm"];
 
-/// The file. Locked as long as keeper or engine lives.
+/// The file. It is locked as long as keeper or engine lives.
 #[derive(Debug)]
 pub struct ImageFile {
     file: File,
@@ -36,7 +37,7 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// An empty one, if this is root and there is a place for it.
+    /// Creates an empty file, if the user is root and some folder is fit for it.
     pub fn create() -> Option<Self> {
         if user() != ROOT {
             return None;
@@ -52,7 +53,7 @@ impl ImageFile {
         let path = folder.join(format!("{PREFIX}{:016x}{ENDING}", random_word().ok()?));
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&path).ok()?;
         let made = Self { file, path };
-        // A full disk, or one from which nothing may be executed.
+        // The disk may be full, or mounted without permission to execute.
         let fits = made.file.try_lock().is_ok()
             && made.fill(crate::agent::image::IMAGE).is_ok()
             && made.file.set_permissions(Permissions::from_mode(MODE)).is_ok()
@@ -63,7 +64,7 @@ impl ImageFile {
         fits.then_some(made)
     }
 
-    /// Gives it this content, in the place of what it had.
+    /// Overwrites the file with this content.
     ///
     /// # Errors
     /// ENOSPC.
@@ -71,7 +72,7 @@ impl ImageFile {
         self.file.write_all_at(content, 0)
     }
 
-    /// Another descriptor of it.
+    /// Duplicates the descriptor of the file.
     ///
     /// # Errors
     /// EMFILE.
@@ -79,20 +80,20 @@ impl ImageFile {
         self.file.try_clone()
     }
 
-    /// For LD_PRELOAD.
+    /// The path for LD_PRELOAD.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Programs that have it keep it; no others find it any more.
+    /// Removes the file. Programs that have mapped it keep it; others do not find it any more.
     pub fn remove(&self) {
-        // The other of keeper and engine may have done it.
+        // The other one of keeper and engine may have removed it already.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether all users can reach what lies there, none but root and its maker can replace it, and its
-/// path can stand in LD_PRELOAD, which is taken apart at colons and blanks.
+/// Whether all users can reach a file in this folder, only root and the file's maker can replace
+/// it, and its path can stand in LD_PRELOAD, whose entries are separated by colons and blanks.
 fn is_safe_and_open_to_all(folder: &Path) -> bool {
     const SEARCHABLE: u32 = 0o001;
     const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -108,7 +109,7 @@ fn is_safe_and_open_to_all(folder: &Path) -> bool {
         })
 }
 
-/// Removes the files of runs whose keeper and engine were killed at once: theirs are not locked.
+/// Removes the files of runs whose keeper and engine were killed at once: those are not locked.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -152,8 +153,8 @@ mod tests {
         fs::remove_dir_all(&folder).expect("our folder");
     }
 
-    /// What is locked belongs to a run; what is young may be about to be locked; what is not ours
-    /// is left alone.
+    /// A locked file belongs to a run, a young one may be about to be locked, and files of other
+    /// programs are left alone.
     #[test]
     fn only_what_nobody_holds_any_more_is_swept_away() {
         if user() != ROOT {

@@ -1,4 +1,4 @@
-//! The connection to a living agent, and what it says first.
+//! The connection to a living agent, and the agent's greeting.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -14,18 +14,18 @@ use crate::shared::Attached;
 /// The connection to a living agent.
 #[derive(Debug)]
 pub struct AgentLink {
-    /// Doorbell, and the sign of death.
+    /// Wakes the agent, and tells of its end by a hang-up.
     pub socket: MessageSocket,
     /// Orders and results.
     pub ring: SharedValue<Ring>,
-    /// What the nonce page of this image holds.
+    /// Content of the nonce page of this image.
     pub nonce: [u64; 2],
-    /// The agent has it too. It ends the program with engine and keeper, also while the agent waits
-    /// in the kernel.
+    /// Kills the program when engine and keeper have ended, also while the agent waits in the
+    /// kernel. The agent has a descriptor of it too.
     pub leash: KillOnClose,
-    /// The same for the agent, which may be a process of its own.
+    /// The same for the agent, which may be a separate process.
     pub own_leash: KillOnClose,
-    /// The agent as a process of its own; `None`: it is a thread of the program.
+    /// The agent as a separate process; `None`: it is a thread of the program.
     pub process: Option<AgentProcess>,
 }
 
@@ -39,7 +39,7 @@ impl AgentLink {
         }
     }
 
-    /// Nothing of the program's memory is with us any more.
+    /// The engine holds no memory of the program any more: the program may outlive it.
     pub fn let_go(&self) {
         self.ring.active.store(0, SeqCst);
         self.leash.loosen();
@@ -48,21 +48,21 @@ impl AgentLink {
 
     /// Wakes the agent.
     pub fn ring_doorbell(&self) {
-        // A full socket has woken it; a dead agent is noticed by the hang-up.
+        // If the socket is full the agent is awake already. A dead agent is noticed by the hang-up.
         let _ = self.socket.send(&[1], &[]);
     }
 }
 
-/// An agent that has said hello.
+/// The greeting of an agent.
 #[derive(Debug)]
 pub struct AgentHello {
-    /// Its process.
+    /// The process that the agent serves.
     pub pid: u32,
-    /// Its agent: a thread of it, or a process of its own.
+    /// The agent: a thread of that process, or a separate process.
     pub thread: u32,
-    /// The area in its memory.
+    /// Address of the agent's area in the program's memory.
     pub area: u64,
-    /// What its identity page holds (0: not a fork child of a managed process).
+    /// Content of the identity page (0: not a fork child of a managed process).
     pub identity: u64,
     /// Socket, ring and nonce.
     pub link: AgentLink,
@@ -70,16 +70,17 @@ pub struct AgentHello {
     pub events: Option<Userfaultfd>,
     /// The staging userfaultfd.
     pub staging: Userfaultfd,
-    /// The agent cannot see its own files in /proc.
+    /// The agent cannot open its own files in /proc.
     pub blind: bool,
-    /// It is a fork child's, whether the parent was managed or not.
+    /// The program is a fork child, whether its parent was managed or not.
     pub inherited: bool,
-    /// It was brought to a program that had none.
+    /// Set if the agent was injected into a program that had none.
     pub attached: Option<Attached>,
 }
 
 impl AgentHello {
-    /// Whether the agent still has the memory of its program, which may have executed another one.
+    /// Whether the agent still has the memory of its program, which may have executed another
+    /// program.
     pub fn is_current(&self) -> bool {
         if self.link.process.is_some() {
             return processes::speaks_for(self.thread, self.pid);

@@ -1,4 +1,5 @@
-//! The door: agents connect here; each gets a ring, says hello and is handed to an owner.
+//! The socket of the agents. Each agent that connects gets a ring, sends its greeting, and is
+//! handed over to a pager thread.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,10 +26,10 @@ use crate::shared::RemoteMessage;
 use crate::{EngineContext, Message};
 use uswap_sys::procfs;
 
-/// How long a visitor may take to say hello.
+/// How long an agent may take to send its greeting.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Agents that were welcomed and have not said hello yet.
+/// Agents that have connected and have not sent their greeting yet.
 pub struct AgentListener {
     shared: Arc<EngineContext>,
     listener: Listener,
@@ -46,13 +47,13 @@ struct PendingAgent {
 }
 
 impl AgentListener {
-    /// A door around a listening socket.
+    /// Takes agents from a listening socket.
     pub fn new(shared: Arc<EngineContext>, listener: Listener) -> Self {
         Self { shared, listener, device: open_device().ok(), visitors: HashMap::new(), next_visitor: 1, next_owner: 0 }
     }
 
-    /// Welcomes everybody who has connected or was fetched. Returns visitors to be polled, by
-    /// number.
+    /// Accepts every agent that has connected or whose socket was fetched. Calls `poll` with the
+    /// number and the socket of each, to be polled for its greeting.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
         self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
         let mut arrived = std::mem::take(&mut *self.shared.of_memory.fetched.lock().expect("fetched"));
@@ -70,8 +71,8 @@ impl AgentListener {
         }
     }
 
-    /// Who cannot be let in for want of a descriptor is let in by a spare one, to be turned away:
-    /// it waits for an answer.
+    /// Accepts connections. Where descriptors are short a spare one is used to accept the agent and
+    /// then refuse it, since it waits for an answer.
     fn accept(&self, arrived: &mut Vec<Fetched>) {
         loop {
             match self.listener.accept() {
@@ -111,7 +112,7 @@ impl AgentListener {
         Some(AgentLink { socket, ring, nonce, leash, own_leash, process: None })
     }
 
-    /// A visitor has said something (or left).
+    /// Reads the greeting of a pending agent, or the end of its socket.
     pub fn hear(&mut self, number: u64, forget: impl FnOnce(&MessageSocket)) {
         let Some(visitor) = self.visitors.remove(&number) else { return };
         forget(&visitor.link.socket);
@@ -128,8 +129,8 @@ impl AgentListener {
         let thread = if hello[HELLO_PROCESS_AT] == 0 {
             procfs::agent_thread(visitor.pid, hello[HELLO_TID_AT] as u32)
         } else {
-            // A program that has ended, or executes another one by now, needs no agent: this one
-            // goes with its socket.
+            // A program that has ended, or executes another one by now, needs no agent: this agent
+            // ends when its socket is closed.
             let Some(program) = fds.pop().and_then(|program| pair(&mut visitor, program)) else { return };
             processes::replace(&self.shared, program, visitor.pid);
             std::mem::replace(&mut visitor.pid, program)
@@ -157,7 +158,8 @@ impl AgentListener {
         self.shared.mailboxes[owner].post(Message::OfMemory(RemoteMessage::Hello(Box::new(greeting))));
     }
 
-    /// A fork child belongs to its parent's owner, which wrote its own number into the identity.
+    /// The pager thread that gets the agent. A fork child goes to its parent's, which has written
+    /// its own number into the identity.
     fn owner_of(&mut self, identity: u64) -> usize {
         let owners = self.shared.mailboxes.len();
         if identity != 0 {
@@ -167,8 +169,8 @@ impl AgentListener {
         self.next_owner % owners
     }
 
-    /// A process that has ended meanwhile is not spoken of. (An agent that has no reason to tell
-    /// has sent descriptors: there was no room for them here.)
+    /// Refuses an agent. The user is not told of a process that has ended meanwhile. (An agent
+    /// whose message has no error number did send descriptors: the engine had no room for them.)
     fn turn_away(&self, visitor: &PendingAgent, errno: i32) {
         if errno == 0 {
             return self.shared.of_memory.descriptors.tell(&self.shared);
@@ -181,7 +183,7 @@ impl AgentListener {
     }
 }
 
-/// Joins an agent that is a process of its own with its program: returns that one's number.
+/// Pairs an agent that is a separate process with its program. Returns the program's process id.
 fn pair(visitor: &mut PendingAgent, program: OwnedFd) -> Option<u32> {
     let pid = procfs::process_of(&program)?;
     let agent = pidfd(visitor.pid).ok()?;

@@ -1,4 +1,4 @@
-//! Agents: how they come, who they are, and what is loaded into programs.
+//! Agents: their connections to the engine, their identity, and the image that programs load.
 
 pub mod absence;
 pub mod admission;

@@ -1,12 +1,13 @@
-//! Agents that are processes of their own: whose they are, telling them from programs, and their
-//! end.
+//! Agents that are separate processes: which program each serves, how they are told from programs,
+//! and how they end.
 //!
-//! Such an agent shares the memory of its program. So that memory lives on when the program ends or
-//! executes another one, until the agent has gone too: the owner sees the end by a pidfd, an exec
-//! by the hello of the new image or, where that has no agent, at the next census (kcmp), and sends
-//! the agent away: it ends by itself, with status 0, since a subreaper between engine and program
-//! sees its end. One that does not is killed. In the tree it is told by its name; in sums over
-//! processes it must not count beside its program.
+//! Such an agent shares the memory of its program, so the memory stays after the program has ended
+//! or executed another one, until the agent has ended too. The pager thread sees the program's end
+//! by a pidfd. It sees an exec by the greeting of the new image or, where the new image has no
+//! agent, at the next scan for unmanaged programs (kcmp). Then it dismisses the agent, which ends
+//! by itself with status 0, since a subreaper between engine and program sees its end. An agent
+//! that does not end is killed. In the tree an agent is recognised by its name; in sums over
+//! processes it must not be counted beside its program.
 
 pub mod watch;
 
@@ -25,34 +26,34 @@ use uswap_pager::context::ManagedProcess;
 use uswap_sys::procfs;
 
 const SIGKILL: i32 = 9;
-/// How long an agent may take to go.
+/// How long a dismissed agent may take to end.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// An agent process, as its owner holds it.
+/// An agent process, by its pidfds.
 #[derive(Debug)]
 pub struct AgentProcess {
-    /// The agent.
+    /// Pidfd of the agent.
     pub agent: OwnedFd,
-    /// Its program.
+    /// Pidfd of the program.
     pub program: OwnedFd,
 }
 
 impl AgentProcess {
-    /// The agent ends at once, whatever it does.
+    /// Kills the agent at once.
     fn kill(&self) {
-        // One that has ended already is what is wanted.
+        // An error means that the agent has ended already.
         let _ = send_signal(&self.agent, SIGKILL);
     }
 }
 
-/// Whether `agent` still has the memory of `program`. Where the kernel cannot compare memories
-/// (ENOSYS) it is believed.
+/// Whether `agent` still has the memory of `program`. Where the kernel cannot compare address
+/// spaces (ENOSYS) the answer is yes.
 pub fn speaks_for(agent: u32, program: u32) -> bool {
     const NOT_THERE: i32 = 38;
     share_memory(agent, program).unwrap_or_else(|error| error.raw_os_error() == Some(NOT_THERE))
 }
 
-/// Agents in the tree, of this run.
+/// The agent processes of this run.
 pub fn of(managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
     managed.values().filter(|process| process.apart).map(|process| process.reader).collect()
 }
@@ -65,26 +66,26 @@ pub fn programs(shared: &EngineContext) -> Vec<u32> {
     programs
 }
 
-/// Whether a process that nobody knows adds no memory: an agent, or one that still has its parent's
-/// (vfork).
+/// Whether an unknown process adds no memory of its own: it is an agent, or still shares its
+/// parent's memory (vfork).
 pub fn has_anothers_memory(pid: u32) -> bool {
     procfs::is_agent_process(pid)
         || procfs::parent(pid).is_some_and(|parent| matches!(share_memory(pid, parent), Ok(true)))
 }
 
-/// Ends the agents if nobody but agents is left of a run: nobody's memory is with them. `children`:
-/// the engine's own. Whether that was so.
+/// Kills the agents if only agents are left of a run: no program has their memory any more.
+/// `children`: the engine's own. Returns whether only agents were left.
 pub fn end_those_left(children: &[u32]) -> bool {
     let are_agents = children.iter().all(|pid| procfs::is_agent_process(*pid));
     if are_agents {
-        // Whoever has ended meanwhile is still there until it is reaped, by nobody else.
+        // The id of an agent that has ended meanwhile stays valid until this process reaps it.
         children.iter().for_each(|pid| _ = kill(*pid, SIGKILL));
     }
     are_agents
 }
 
-/// Programs that have executed another one, which has not said hello: their agents have nobody left
-/// to speak for.
+/// Dismisses the agents of programs that have executed another program whose agent has not sent a
+/// greeting.
 pub fn look_for_execs(shared: &EngineContext, managed: &BTreeMap<u32, ManagedProcess>) {
     for (pid, process) in managed.iter().filter(|(_, process)| process.apart && process.agent) {
         if matches!(share_memory(*pid, process.reader), Ok(false)) {
@@ -93,7 +94,8 @@ pub fn look_for_execs(shared: &EngineContext, managed: &BTreeMap<u32, ManagedPro
     }
 }
 
-/// Another agent has said hello for the program of `pid`: it has executed another image.
+/// Dismisses the agent of `pid` when another one has sent a greeting for it: the process has
+/// executed another image.
 pub fn replace(shared: &EngineContext, pid: u32, agent: u32) {
     if let Some(process) = shared.managed.all().get(&pid)
         && process.apart
@@ -104,12 +106,14 @@ pub fn replace(shared: &EngineContext, pid: u32, agent: u32) {
     }
 }
 
-/// Asks for the agent, which may not, where the robust list of each thread is.
+/// Tells the agent where the robust list of each thread is, since the agent itself may not ask the
+/// kernel.
 pub fn tell_of_threads(program: u32, list: &ThreadList) {
     list.write(robust_lists(program));
 }
 
-/// The heads of the robust lists of a process's threads. Each lies in its thread's control block.
+/// The list heads of the robust lists of a process's threads. Each lies in the control block of its
+/// thread.
 pub fn robust_lists(program: u32) -> impl Iterator<Item = u64> {
     let threads = during(Growth::Telling, || procfs::threads(program));
     threads.into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0))

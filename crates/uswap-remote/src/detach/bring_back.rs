@@ -1,4 +1,4 @@
-//! What each pager does for a detach: pages come back, then spaces are let go.
+//! The part of a pager thread in a detach: it brings pages back, then lets its spaces go.
 
 use super::*;
 
@@ -10,17 +10,18 @@ use uswap_core::page::word::PageState;
 use uswap_core::util::growth::{Growth, during};
 use uswap_pager::space::id::SpaceId;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait DetachPager {
-    /// The owner's part of what is under way. (The budget wants nothing meanwhile.)
+    /// Does this thread's part of the current phase. (The budget is lifted, so nothing has to be
+    /// evicted meanwhile.)
     fn leave(&mut self);
-    /// Has evicted pages come back, some at a time. Returns how many are not where the program
-    /// would find them, or may be on their way out.
+    /// Brings evicted pages back, some at a time. Returns how many pages are staged, stored or in
+    /// flight.
     fn bring_back(&mut self, space: &mut Space) -> u64;
-    /// Whether nothing of the space is under way: its events are read and applied, nobody waits,
-    /// and no order is out.
+    /// Whether nothing of the space is under way: its events are read and applied, no fault waits,
+    /// and no order is pending.
     fn is_clear(&mut self, space: &mut Space) -> bool;
-    /// The program's memory is its own again.
+    /// Unregisters the space and drops it.
     fn let_go(&mut self, id: SpaceId);
 }
 
@@ -69,7 +70,7 @@ impl DetachPager for Pager {
             }
         }
         for address in next {
-            // Along with others it may be there already.
+            // The page may have come back already, together with others.
             let word = space.table.get(address);
             if is_away(word.state()) && !word.in_flight() {
                 self.bring(space, address);
@@ -97,13 +98,13 @@ impl DetachPager for Pager {
         let Some(mut space) = self.spaces.remove(&id) else { return };
         let agent = space.memory.agent.take();
         if let Some(agent) = &agent {
-            // Its end is no reason any more to end the program.
+            // From here on the program does not end when the engine ends.
             agent.let_go();
             self.unwatch(agent);
         }
         self.shared.faults.pause(self.shared.faults.delay_detach);
         for (start, end) in &space.coverage.registered {
-            // What is left registered is so until the last descriptor is closed.
+            // A range that stays registered is so only until the last descriptor is closed.
             let _ = space.memory.events.unregister(*start, end - start);
         }
         let mut unregistered = !space.active;

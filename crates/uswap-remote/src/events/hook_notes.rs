@@ -1,21 +1,21 @@
-//! Notes: what the program's hooks tell of advice that sends no event (MADV_WIPEONFORK,
-//! MADV_DONTFORK, their opposites).
+//! Notes of the program's hooks about advice that sends no event (MADV_WIPEONFORK, MADV_DONTFORK,
+//! and their opposites).
 //!
-//! A hook writes its note, drops the notice page, makes the program's call only when the engine has
-//! read the event of that, and then marks the note as done. So the notes known when a fork's event
-//! is read are those made before the fork, and later ones came after it, however late the fork is
-//! looked at.
+//! A hook writes its note and drops the notice page. It makes the program's call only after the
+//! engine has read the event of that drop, and then marks the note as done. So all notes that are
+//! known when a fork's event is read were made before the fork, and all later notes after it,
+//! however late the fork is applied.
 //!
-//! Notes and changes are applied in one line: what children do not inherit follows munmap and
-//! mremap as pages do. The kernel (smaps) cannot simply be asked when a fork is looked at: by then
-//! the program may have moved on.
+//! Notes and changes are applied in one sequence: ranges that children do not inherit follow munmap
+//! and mremap as pages do. The kernel (smaps) cannot simply be asked when a fork is applied: by
+//! then the program may have changed its mappings again.
 //!
-//! Memory that is not registered can be replaced without an event, so what a note says of it is in
-//! *doubt*. Once it is registered the kernel is asked, after the scan or at the next fork: what it
-//! says holds for every note that is done. It can also be moved or grow by mremap without an event,
-//! and takes its advice along: of a program that has left notes, all that becomes registered is in
-//! doubt until the next fork. Of many notes before anything is registered the first are
-//! overwritten; then all memory that is registered is in doubt.
+//! Memory that is not registered can be replaced without an event, so a note about it is in
+//! *doubt*. Once the memory is registered the kernel is asked, after the scan or at the next fork;
+//! its answer holds for every note that is done. Such memory can also be moved or grown by mremap
+//! without an event, and keeps its advice: if a program has written notes, all memory that becomes
+//! registered is in doubt until the next fork. If a program writes many notes before anything is
+//! registered the first are overwritten; then all registered memory is in doubt.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,14 +39,15 @@ type Registered = BTreeMap<u64, u64>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Note {
     range: PageRange,
-    /// About wiping; otherwise about not inheriting at all.
+    /// The note is about MADV_WIPEONFORK or its opposite; otherwise about MADV_DONTFORK or its
+    /// opposite.
     wipes: bool,
     excludes: bool,
 }
 
 impl Note {
-    /// The note of that number, if it is complete and was not overwritten, and whether the call
-    /// that it tells of has been made.
+    /// The note with this number, if it is complete and was not overwritten, and whether the hook
+    /// has made the call that the note announces.
     fn decode(words: [u64; 3], number: u64) -> Option<(Self, bool)> {
         let [start, length, kind] = words;
         let (wipes, excludes) = match kind & 0xff & !NOTE_DONE {
@@ -65,11 +66,11 @@ impl Note {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Excluded {
     range: PageRange,
-    /// They have it, filled with zeros.
+    /// Children have the range, filled with zeros.
     wiped: bool,
 }
 
-/// Memory of which the notes do not tell everything.
+/// Memory for which the notes may be incomplete or wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Doubt {
     range: PageRange,
@@ -79,19 +80,20 @@ struct Doubt {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NoteReason {
-    /// A note was made on it before it was registered, or notes were missed.
+    /// A note was made about it before it was registered, or notes were overwritten before they
+    /// were read.
     Noted,
-    /// It became registered, or is known to be, when notes had been made: an mremap that nobody was
-    /// told of may have brought it there, or have made it larger, and the advice with it. Nobody
-    /// asks about it before there is a fork.
+    /// It became registered, or known to be registered, after notes had been made: an mremap
+    /// without an event may have moved it there or grown it, together with its advice. The kernel
+    /// is not asked about it before there is a fork.
     Came,
 }
 
-/// What has a range, and can be cut and moved by it.
+/// A statement about a range, which can be cut and moved with its range.
 pub trait Ranged: Copy {
     /// The range.
     fn range(self) -> PageRange;
-    /// The same about another one.
+    /// The same statement about another range.
     fn with(self, range: PageRange) -> Self;
 }
 
@@ -126,7 +128,7 @@ impl Ranged for Doubt {
 }
 
 impl Doubt {
-    /// Notes were missed, which may have been about this.
+    /// A doubt because notes about this range may have been missed.
     fn missed(range: PageRange) -> Self {
         Self { range, number: 0, why: NoteReason::Noted }
     }
@@ -135,13 +137,13 @@ impl Doubt {
 /// All notes of a space.
 #[derive(Clone, Default, Debug)]
 pub struct Notes {
-    /// As of the changes that were applied.
+    /// Excluded ranges, as of the changes that were applied.
     excluded: Vec<Excluded>,
     doubts: Vec<Doubt>,
     /// Notes that were read and not applied yet, and the number of the first of them.
     recent: VecDeque<Note>,
     first: u64,
-    /// Some were missed: whatever becomes registered is in doubt.
+    /// Some notes were missed: all memory that becomes registered is in doubt.
     missed: bool,
 }
 
@@ -151,15 +153,15 @@ impl Notes {
         self.first + self.recent.len() as u64
     }
 
-    /// Those of a child forked now: what is wiped is so in its own children, what it has not cannot
-    /// be.
+    /// The notes of a child that is forked now. Ranges that are wiped in the child are also wiped
+    /// in its own children; ranges that the child does not have are left out.
     pub fn inherited(&self) -> Self {
         let mut notes = Self { first: self.first, recent: VecDeque::new(), ..self.clone() };
         notes.excluded.retain(|excluded| excluded.wiped);
         notes
     }
 
-    /// Takes in what is new in the header page.
+    /// Reads the new notes from the words of the header page.
     fn read(&mut self, words: &[u64], registered: &Registered) {
         let count = words[0];
         let oldest = count.saturating_sub(NOTES as u64);
@@ -170,13 +172,13 @@ impl Notes {
             self.doubts.extend(registered.iter().map(|(start, end)| Doubt::missed((*start, *end))));
         }
         for number in self.count()..count {
-            // An incomplete one is announced later.
+            // An incomplete note is announced later.
             let Some((note, _)) = Note::decode(slot(words, number), number) else { break };
             self.recent.push_back(note);
         }
     }
 
-    /// Applies the notes below a number.
+    /// Applies all notes with a lower number than this.
     pub fn apply_until(&mut self, number: u64, registered: &Registered) {
         while self.first < number
             && let Some(note) = self.recent.pop_front()
@@ -193,7 +195,8 @@ impl Notes {
         if note.excludes {
             self.excluded.push(Excluded { range: note.range, wiped: note.wipes });
         }
-        // Where the kernel would have to be asked, it knows of this one only when that is done.
+        // Where memory is in doubt anyway, the kernel knows of this note only when its call is
+        // done.
         let mut doubtful: Vec<PageRange> =
             self.doubts.iter().filter_map(|doubt| both(doubt.range, note.range)).collect();
         doubtful.extend(unregistered(note.range, registered));
@@ -202,12 +205,13 @@ impl Notes {
         self.doubts.extend(doubtful.into_iter().map(noted));
     }
 
-    /// munmap: nothing is left there that advice could have been given on.
+    /// Applies a munmap: advice on the range is gone with its mappings.
     pub fn unmap(&mut self, start: u64, end: u64) {
         self.cut((start, end));
     }
 
-    /// mremap: advice goes along; it also stays if the mapping does (`leaves`: MREMAP_DONTUNMAP).
+    /// Applies an mremap: advice moves with the mapping. With `leaves` (MREMAP_DONTUNMAP) the old
+    /// mapping stays, and keeps its advice too.
     pub fn remap(&mut self, from: u64, to: u64, length: u64, leaves: bool) {
         let source = (from, from + length);
         let (excluded, doubts) = (moved(&self.excluded, source, to), moved(&self.doubts, source, to));
@@ -219,14 +223,14 @@ impl Notes {
         self.doubts.extend(doubts);
     }
 
-    /// A range is registered from now on, or is known to be.
+    /// Notes that a range is registered from now on, or is known to be.
     pub fn registered(&mut self, start: u64, end: u64) {
         if self.missed {
             return self.doubts.push(Doubt::missed((start, end)));
         }
         let Some(number) = self.count().checked_sub(1) else { return };
         match self.doubts.last_mut() {
-            // A heap that grows.
+            // A heap grows: the range continues the last one.
             Some(Doubt { range, number: last, why: NoteReason::Came }) if range.1 == start => {
                 (range.1, *last) = (end, number)
             }
@@ -234,26 +238,29 @@ impl Notes {
         }
     }
 
-    /// What children do not inherit.
+    /// The ranges that children do not inherit.
     pub fn excluded(&self) -> Vec<PageRange> {
         self.excluded.iter().map(|excluded| excluded.range).collect()
     }
 
-    /// What children may not get at all, as far as notes were read: also what is in doubt.
+    /// The ranges that children may lack altogether, by the notes that were read; ranges in doubt
+    /// are included.
     pub fn not_inherited(&self) -> Vec<PageRange> {
         let excluded = self.excluded.iter().filter(|excluded| !excluded.wiped).map(|excluded| excluded.range);
         let recent = self.recent.iter().filter(|note| note.excludes && !note.wipes).map(|note| note.range);
         excluded.chain(recent).chain(self.doubts.iter().map(|doubt| doubt.range)).collect()
     }
 
-    /// Whether the kernel must be asked about registered memory, because of a fork or without one.
+    /// Whether the kernel must be asked about registered memory. `fork`: a fork is about to be
+    /// applied.
     fn is_in_doubt(&self, registered: &Registered, fork: bool) -> bool {
         let mut doubts = self.doubts.iter().filter(|doubt| fork || doubt.why == NoteReason::Noted);
         doubts.any(|doubt| parts(doubt.range, registered).next().is_some())
     }
 
-    /// The kernel says `now` of all memory, and the notes for which `is_done` says so were made
-    /// before that. What notes that are not applied yet have changed is left in doubt.
+    /// Settles doubts by the kernel's answer: it says `now` of all memory, and the notes for which
+    /// `is_done` returns true were made before that answer. Ranges of notes that are not applied
+    /// yet stay in doubt.
     fn settle(&mut self, now: &[Excluded], is_done: impl Fn(u64) -> bool, registered: &Registered) {
         let later: Vec<PageRange> = self.recent.iter().map(|note| note.range).collect();
         for doubt in std::mem::take(&mut self.doubts) {
@@ -275,11 +282,11 @@ impl Notes {
     }
 }
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait HookNotesPager {
     /// Reads the notes left since the last time.
     fn read_notes(&mut self, space: &mut Space);
-    /// Asks the kernel where notes are in doubt; they stay so if a change is under way. Every
+    /// Asks the kernel about memory in doubt; the doubt stays if a change is under way. Every
     /// change that was read must have been applied.
     fn settle_notes(&mut self, space: &mut Space, fork: bool);
     /// Ranges that a child forked now does not inherit. `last`: no change is left to be applied
@@ -305,8 +312,8 @@ impl HookNotesPager for Pager {
         if !space.memory.events.is_quiet(space.memory.area) {
             return;
         }
-        // Notes made meanwhile may be known to the kernel or not: what they are about stays in
-        // doubt.
+        // The kernel's answer may or may not include notes that were made meanwhile: their ranges
+        // stay in doubt.
         self.read_notes(space);
         let overwritten = before[0].saturating_sub(NOTES as u64);
         let is_done =
@@ -328,8 +335,9 @@ impl HookNotesPager for Pager {
     }
 }
 
-/// A program without hooks leaves no notes: what the kernel says now counts, which is what was
-/// advised before the fork unless another thread has given advice at that very moment.
+/// The excluded ranges of a program without hooks, which writes no notes: the kernel's current
+/// answer is used. It is right for the fork unless another thread has given advice in the moment
+/// since.
 fn advised(parent: &Space) -> Vec<PageRange> {
     let ranges = procfs::ranges_with_flags(parent.memory.reader, ["wf", "dc"]).unwrap_or_default();
     let all = ranges.into_iter().flatten();
@@ -351,7 +359,7 @@ fn slot(words: &[u64], number: u64) -> [u64; 3] {
     ring[number as usize % NOTES]
 }
 
-/// What two ranges have in common.
+/// The intersection of two ranges.
 fn both(a: PageRange, b: PageRange) -> Option<PageRange> {
     let range = (a.0.max(b.0), a.1.min(b.1));
     (range.0 < range.1).then_some(range)
@@ -363,14 +371,14 @@ fn parts(range: PageRange, registered: &Registered) -> impl Iterator<Item = Page
     registered.range(first..range.1).filter_map(move |(start, end)| both((*start, *end), range))
 }
 
-/// The parts of a range that are not.
+/// The parts of a range that are not registered.
 fn unregistered(range: PageRange, registered: &Registered) -> impl Iterator<Item = PageRange> {
     let mut left = vec![range];
     parts(range, registered).for_each(|part| cut(&mut left, part));
     left.into_iter()
 }
 
-/// Takes a range out of a list.
+/// Cuts a range out of all entries of a list.
 fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): PageRange) {
     let pieces = list.iter().flat_map(|one| {
         let (s, e) = one.range();
@@ -379,7 +387,8 @@ fn cut<T: Ranged>(list: &mut Vec<T>, (start, end): PageRange) {
     *list = pieces.flatten().collect();
 }
 
-/// What of a list lies in `source`, where it is when that has moved to `to`.
+/// The parts of a list's entries that lie in `source`, at their places after `source` has moved to
+/// `to`.
 pub fn moved<T: Ranged>(list: &[T], source: PageRange, to: u64) -> Vec<T> {
     let target = |(start, end): PageRange| (start - source.0 + to, end - source.0 + to);
     list.iter().filter_map(|one| Some(one.with(target(both(one.range(), source)?)))).collect()
@@ -466,7 +475,7 @@ mod tests {
         notes.apply_until(2, &registered);
         assert!(!notes.is_in_doubt(&registered, false));
         assert!(notes.is_in_doubt(&all(), false));
-        // The mapping was replaced before it was registered; what the kernel says of other memory
+        // The mapping was replaced before it was registered; the kernel's answer about other memory
         // does not count.
         notes.settle(&[wiped((38, 50))], |_| true, &all());
         assert_eq!(excluded(&notes), [(10, 20), (38, 40)]);
@@ -504,8 +513,8 @@ mod tests {
         assert_eq!((notes.count(), excluded(&notes)), (1, vec![(10, 20)]));
     }
 
-    /// An mremap that nobody is told of can have brought advised memory there: the kernel is asked
-    /// at the next fork.
+    /// An mremap without an event can have moved advised memory there: the kernel is asked at the
+    /// next fork.
     #[test]
     fn what_is_registered_after_notes_is_in_doubt_at_forks() {
         let (mut page, mut notes) = (Page::new(), Notes::default());

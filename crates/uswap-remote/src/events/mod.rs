@@ -1,4 +1,4 @@
-//! What the kernel and the hooks tell of mappings, in the order in which it happened.
+//! Changes of mappings, reported by the kernel and by hooks, in the order in which they happened.
 
 pub mod hook_notes;
 pub mod reading;

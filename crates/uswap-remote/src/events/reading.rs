@@ -1,4 +1,4 @@
-//! Reading what a userfaultfd tells: faults, and changes of the mappings.
+//! Reading the events of a userfaultfd: faults, and changes of the mappings.
 
 use uswap_abi::layout::PAGE;
 use uswap_core::util::growth::{Growth, during};
@@ -10,13 +10,13 @@ use crate::fd_budget::FdBudgetPager;
 use crate::{Pager, Space};
 use uswap_pager::event_loop::Fault;
 
-/// How often the processor is given up for a thread whose change is under way.
+/// How often the pager thread yields the processor to a thread whose change is under way.
 const QUIET_TRIES: u32 = 32;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait ReadingPager {
-    /// Reads until no event is left and, if there were changes, none is under way. `false`: one is
-    /// still.
+    /// Reads until no event is left and, if there were changes, none is under way. Returns `false`
+    /// if one still is.
     fn read_changes(&mut self, space: &mut Space, faults: &mut Vec<Fault>) -> bool;
     /// Reads some events: faults are put aside, changes go into the window. `true` when there may
     /// be more.

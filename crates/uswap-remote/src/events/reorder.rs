@@ -1,29 +1,30 @@
-//! Changes in the order in which they happened.
+//! Finds the order in which changes happened.
 //!
-//! A thread changes the address space under the kernel's lock, lets go of the lock, and only then
-//! queues the event that tells of it. Another thread can change the space in between and queue its
-//! event first: munmap by one thread and mremap into the hole by another arrive as "moved there"
-//! and then "there is nothing any more"; a fork and a munmap as "unmapped" and then "forked",
-//! though the child has the mapping. Applied as read, evicted pages are forgotten that the program
-//! still has: they read as zeros.
+//! A thread changes the address space under the kernel's lock, releases the lock, and only then
+//! queues the event that reports the change. Another thread can change the space in between and
+//! queue its event first. A munmap by one thread and an mremap into the hole by another can be read
+//! as "moved there" and then "unmapped"; a fork and a munmap as "unmapped" and then "forked",
+//! though the child has the mapping. If the pager applied changes in the order of reading it would
+//! drop evicted pages that the program still has, and the program would read zeros.
 //!
 //! The kernel counts changes from under its lock until their event was read, and puts off every
-//! installing ioctl meanwhile (`mmap_changing` in fs/userfaultfd.c). So what was read is collected
-//! in a *window* until the count is zero; nothing could be installed or moved before that either.
-//! Then all changes are known, and the order is found by what can be observed:
+//! installing ioctl meanwhile (`mmap_changing` in fs/userfaultfd.c). So the pager collects the
+//! changes that it reads in a *window* until the count is zero; nothing could be installed or moved
+//! before that either. Then all changes are known, and observations decide their order:
 //!
-//! * what was registered before;
-//! * what is registered now: the kernel is asked by an ioctl that cannot succeed;
-//! * what each fork child has: it is asked when its event is read, before it runs, for the changes
-//!   read before, and at the end of the window for those read after. That it has not what no child
-//!   gets (MADV_DONTFORK) says nothing;
+//! * the ranges that were registered before;
+//! * the ranges that are registered now: the kernel is asked by an ioctl that cannot succeed;
+//! * the ranges that each fork child has. For the changes read before the fork the child is asked
+//!   when its event is read, before it runs; for the changes read after it, at the end of the
+//!   window. Ranges that no child gets (MADV_DONTFORK) are no evidence;
 //! * mremap fills a place that is empty, and every mremap sends an Unmap for the place it left,
-//!   which says nothing new.
+//!   which is no new information.
 //!
-//! Among all orders the first one that explains this is taken, tried from the order of reading on;
-//! if none does (mremap grows mappings without an event) the one that contradicts it least. Two
-//! changes that a program makes without knowing of each other may be taken in either order; those
-//! above not, since the kernel chose place and moment.
+//! Orders are tried from the order of reading on, and the first one that agrees with all
+//! observations is taken; if none does (mremap grows mappings without an event), the one with the
+//! fewest contradictions. Two changes that threads make independently of each other may be taken in
+//! either order. Those in the examples above may not, since there the kernel chose place and
+//! moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use uswap_core::PAGE;
@@ -33,9 +34,10 @@ use uswap_sys::userfaultfd::{Event, Userfaultfd};
 use crate::events::hook_notes::moved;
 use uswap_pager::space::id::PageRange;
 
-/// Steps of the search for an order; a window of a few changes needs some dozens.
+/// Maximum of steps of the search for an order; a window of a few changes needs some dozens.
 const MAX_STEPS: u32 = 20_000;
-/// Borders within one range; of thousands of mappings unmapped at once the rest is not told apart.
+/// Maximum of borders within one range: of thousands of mappings that are unmapped at once the rest
+/// counts as one.
 const MAX_EDGES: usize = 256;
 
 /// A change as far as the order depends on it.
@@ -50,14 +52,14 @@ pub enum Effect {
     },
     /// Vacates one range and fills another.
     Remap {
-        /// Where it lay.
+        /// Old address.
         from: u64,
-        /// Where it lies.
+        /// New address.
         to: u64,
         /// Bytes.
         length: u64,
     },
-    /// Fills a range with what was in another one, which stays registered (MREMAP_DONTUNMAP).
+    /// Fills a range with the pages of another one, which stays registered (MREMAP_DONTUNMAP).
     Leave {
         /// The range that is filled.
         to: u64,
@@ -66,7 +68,7 @@ pub enum Effect {
     },
     /// Copies everything.
     Fork,
-    /// Commutes with the others.
+    /// Any other change: its place in the order does not matter.
     Other,
 }
 
@@ -103,34 +105,34 @@ impl Effect {
 /// One change in a window.
 #[derive(Clone, Debug)]
 pub struct HeldEntry {
-    /// What it is.
+    /// Its effect.
     pub change: Effect,
-    /// Of a fork: pages, and whether the child has them, as its event was read.
+    /// For a fork: pages, and whether the child had each when its event was read.
     pub seen: BTreeMap<u64, bool>,
 }
 
 /// A change that was read.
 #[derive(Debug)]
 pub struct Held {
-    /// What the kernel said.
+    /// The event that reported it.
     pub event: Event,
     /// How many notes the program's hooks had left when it was read (see
     /// [`crate::events::hook_notes`]).
     pub notes: u64,
-    /// An mremap that left its mapping where it was (MREMAP_DONTUNMAP).
+    /// The event is an mremap that left the old mapping in place (MREMAP_DONTUNMAP).
     pub leaves: bool,
 }
 
-/// What is known of a space before the changes in its window.
+/// The mappings of a space before the changes in its window.
 #[derive(Clone, Debug)]
 pub struct KnownMappings<'a> {
-    /// What was registered.
+    /// The registered ranges.
     pub registered: &'a BTreeMap<u64, u64>,
-    /// What children may not get. `None`: it is not known, and can be anything.
+    /// Ranges that children may lack. `None`: unknown, so any range may be missing.
     pub not_inherited: Option<Vec<PageRange>>,
 }
 
-/// Who can be asked whether an address is registered now; `None`: it cannot be said.
+/// Answers whether an address is registered now; `None`: the kernel gives no clear answer.
 pub trait KernelView {
     /// Asks the space itself.
     fn space_has(&self, address: u64) -> Option<bool>;
@@ -151,7 +153,7 @@ impl EventReorderBuffer {
         self.held.is_empty()
     }
 
-    /// Notes a change that was just read. `known` is asked for if it matters.
+    /// Adds a change that was just read. `known` is called only if its result matters.
     pub fn push<'a>(&mut self, event: Event, notes: u64, known: impl FnOnce() -> KnownMappings<'a>) {
         let mut seen = BTreeMap::new();
         if let Event::Fork(child) = &event
@@ -164,8 +166,8 @@ impl EventReorderBuffer {
         self.held.push(Held { event, notes, leaves: false });
     }
 
-    /// All changes in the order in which they happened, and how many were not read in that order.
-    /// At a quiet moment only.
+    /// Takes all changes, in the order in which they happened, and the number of those that were
+    /// read in another order. Only to be called when no change is under way.
     pub fn take(&mut self, space: &Userfaultfd, known: &KnownMappings) -> (Vec<Held>, u64) {
         let entries = std::mem::take(&mut self.entries);
         let mut held: Vec<Option<Held>> = std::mem::take(&mut self.held).into_iter().map(Some).collect();
@@ -182,7 +184,7 @@ impl EventReorderBuffer {
         (changes, misordered)
     }
 
-    /// The same in the order of reading.
+    /// Takes all changes in the order of reading.
     pub fn take_as_read(&mut self) -> Vec<Held> {
         self.entries.clear();
         std::mem::take(&mut self.held)
@@ -205,8 +207,8 @@ fn ranges_of<'a>(entries: impl Iterator<Item = &'a HeldEntry>) -> Vec<PageRange>
     entries.flat_map(|entry| entry.change.ranges()).collect()
 }
 
-/// Where segments begin and end: all of one is there or not, before and after every change, and all
-/// of it is inherited or not.
+/// The addresses at which segments begin and end. Before and after every change a segment is either
+/// wholly present or wholly absent, and either all or none of it is inherited.
 fn borders(ranges: &[PageRange], registered: &BTreeMap<u64, u64>, absent: Option<&[PageRange]>) -> BTreeSet<u64> {
     let mut borders: BTreeSet<u64> = ranges.iter().flat_map(|(start, end)| [*start, *end]).collect();
     for (start, end) in ranges {
@@ -218,9 +220,9 @@ fn borders(ranges: &[PageRange], registered: &BTreeMap<u64, u64>, absent: Option
     borders
 }
 
-/// A note that is not among those known when a change was read was made after that change, and so
-/// after all that came before it: at each change, counted from the last one back, so many notes had
-/// been made at most.
+/// Lowers the note counts of changes so that they never fall along the order. A note that was not
+/// known when a change was read was made after that change, and so after all changes before it: a
+/// change cannot have had more notes before it than any later change.
 fn notes_in_order(notes: &mut [u64]) {
     let mut most = u64::MAX;
     for count in notes.iter_mut().rev() {
@@ -230,7 +232,8 @@ fn notes_in_order(notes: &mut [u64]) {
 }
 
 impl KnownMappings<'_> {
-    /// What children may not get, also where an mremap among the entries may have taken it.
+    /// The ranges that children may lack, also at the places to which an mremap among the entries
+    /// may have moved them.
     fn absent(&self, entries: &[HeldEntry]) -> Option<Vec<PageRange>> {
         let mut absent = self.not_inherited.clone()?;
         for entry in entries {
@@ -258,7 +261,8 @@ impl KernelView for Asked<'_> {
     }
 }
 
-/// The entries' numbers in the order in which they happened, without those that say nothing new.
+/// The indices of the entries in the order in which they happened, without entries that add no
+/// information.
 pub fn order(
     entries: &[HeldEntry],
     (echoes, leaving): &Echoes,
@@ -279,11 +283,11 @@ pub fn order(
     search.best.map_or(kept, |(order, _)| order)
 }
 
-/// Each mremap is followed by an Unmap of what it left, unless it left the mapping there: the
-/// numbers of those Unmaps, and of the mremaps that have none.
+/// Each mremap is followed by an Unmap of its old range, unless it left the old mapping in place.
+/// The indices of those Unmaps, and of the mremaps that have none.
 pub type Echoes = (BTreeSet<usize>, BTreeSet<usize>);
 
-/// Finds them.
+/// Finds the Unmaps that belong to mremaps.
 pub fn echoes(entries: &[HeldEntry]) -> Echoes {
     let (mut echoes, mut leaving) = (BTreeSet::new(), BTreeSet::new());
     for (index, entry) in entries.iter().enumerate() {
@@ -297,7 +301,7 @@ pub fn echoes(entries: &[HeldEntry]) -> Echoes {
     (echoes, leaving)
 }
 
-/// The entries, with those mremaps for what they are that left their mapping where it was.
+/// The entries, with every mremap that left its old mapping in place turned into `Effect::Leave`.
 fn with_leaving(entries: &[HeldEntry], leaving: &BTreeSet<usize>) -> Vec<HeldEntry> {
     let mut entries = entries.to_vec();
     for index in leaving {
@@ -308,8 +312,9 @@ fn with_leaving(entries: &[HeldEntry], leaving: &BTreeSet<usize>) -> Vec<HeldEnt
     entries
 }
 
-/// Which segments are registered. The borders of all ranges concerned, and of what differs within
-/// them, cut the address space into segments, of which each change concerns whole ones.
+/// For each segment whether it is registered. The borders of all ranges concerned, and of known
+/// differences within them, cut the address space into segments; every change concerns whole
+/// segments.
 type Picture = Vec<bool>;
 
 struct ReorderSearch<'a> {
@@ -358,7 +363,7 @@ impl<'a> ReorderSearch<'a> {
         }
     }
 
-    /// Tries all ways to go on after `taken`, which leads to `picture` and contradicts `cost`
+    /// Tries all continuations of `taken`, an order that leads to `picture` and contradicts `cost`
     /// observations.
     fn extend(&mut self, taken: &mut Vec<usize>, picture: &Picture, cost: u32) {
         let bound = self.best.as_ref().map_or(u32::MAX, |(_, cost)| *cost);
@@ -394,14 +399,14 @@ impl<'a> ReorderSearch<'a> {
         if let Some((start, end)) = change.vacates() {
             let moves = change.fills().is_some();
             for segment in self.segments(start, end) {
-                // Only what is there can be moved.
+                // Only a registered segment can be moved.
                 cost += u32::from(moves && !next[segment]);
                 next[segment] = false;
             }
         }
         if let Some((start, end)) = change.fills() {
             for segment in self.segments(start, end) {
-                // Only an empty place is filled.
+                // Only an empty segment can be filled.
                 cost += u32::from(next[segment]);
                 next[segment] = true;
             }

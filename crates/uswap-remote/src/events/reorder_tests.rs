@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// What the program's registered memory holds: page number to content.
+/// Content of the program's registered memory, by page number.
 type Memory = BTreeMap<u64, u32>;
 
 /// Page numbers as addresses.
@@ -23,7 +23,8 @@ struct Program {
     /// Events of each thread that it has not queued yet: it does nothing else before they are read.
     threads: [VecDeque<(Effect, usize)>; 3],
     queue: Vec<(Effect, usize)>,
-    /// Where each thread's mremap has put pages: nobody knows the place before the call returns.
+    /// The place to which each thread's mremap has moved pages. No thread knows it before the call
+    /// returns.
     unknown: [(u64, u64); 3],
     state: u64,
 }
@@ -53,7 +54,7 @@ impl Program {
         program
     }
 
-    /// What is known of it before anything happens.
+    /// The mappings that are known before anything happens.
     fn known<'a>(registered: &'a BTreeMap<u64, u64>, kept: &BTreeSet<u64>) -> KnownMappings<'a> {
         KnownMappings { registered, not_inherited: Some(kept.iter().map(|page| (at(*page), at(page + 1))).collect()) }
     }
@@ -105,7 +106,7 @@ impl Program {
         }
     }
 
-    /// Unmaps pages, and now and then what lies around them.
+    /// Unmaps pages, and now and then some pages around them.
     fn unmap(&mut self, thread: usize, start: u64, length: u64) {
         let (before, behind) = (self.below(4), self.below(4));
         let wide = start.saturating_sub(before)..start + length + behind;
@@ -174,8 +175,8 @@ fn replay(mut memory: Memory, entries: &[HeldEntry], order: &[usize]) -> (Memory
     (memory, children)
 }
 
-/// Every page that the space, or a child, still has must have its content; what they have not does
-/// no harm.
+/// Every page that the space, or a child, still has must have its content; surplus pages do no
+/// harm.
 fn keeps(truth: &Memory, known: &Memory) -> bool {
     truth.iter().all(|(page, content)| known.get(page) == Some(content))
 }
@@ -264,8 +265,8 @@ impl KernelView for All {
     }
 }
 
-/// A child that is forked after MREMAP_DONTUNMAP has the place that was left: that does not say
-/// that it was forked before.
+/// A child that is forked after MREMAP_DONTUNMAP has the old place too: that is no sign that it was
+/// forked before.
 #[test]
 fn a_place_left_but_not_unmapped_is_no_reason_to_fork_earlier() {
     let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
@@ -292,8 +293,8 @@ impl KernelView for Keeps {
     }
 }
 
-/// The child was forked before its parent unmapped what it has, though it has not the first page of
-/// that.
+/// The child was forked before its parent unmapped a range, though the child does not have the
+/// first page of that range.
 #[test]
 fn what_no_child_gets_is_no_reason_to_fork_later() {
     let entry = |change| HeldEntry { change, seen: BTreeMap::new() };
@@ -308,7 +309,7 @@ fn what_no_child_gets_is_no_reason_to_fork_later() {
     assert_eq!(found(Some(Vec::new())), [1, 0], "every child gets it, so it was gone");
 }
 
-/// What is unmapped begins with a hole: that the child has nothing there says nothing either.
+/// The unmapped range begins with a hole: the child has nothing there, which is no evidence either.
 #[test]
 fn a_hole_at_the_beginning_does_not_speak_for_the_rest() {
     let entry = |change| HeldEntry { change, seen: BTreeMap::new() };

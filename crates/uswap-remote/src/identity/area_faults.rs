@@ -8,24 +8,25 @@ use crate::{Pager, Space};
 use uswap_pager::address_space::AddressSpace;
 use uswap_pager::fault::served::Served;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait AreaFaultsPager {
-    /// A fault in the agent's area: its identity page in a fork child, or mlockall, which touches
-    /// everything.
+    /// Serves a fault in the agent's area: on the identity page of a fork child, or on any page by
+    /// mlockall, which touches everything.
     fn serve_area(&mut self, space: &mut Space, address: u64) -> Served;
 }
 
 impl AreaFaultsPager for Pager {
     fn serve_area(&mut self, space: &mut Space, address: u64) -> Served {
         if address == space.memory.identity_page() && space.memory.identity != 0 {
-            // Refused while the child changes its mappings; its agent waits here, and is no agent
-            // until it is served.
+            // The kernel refuses this while the child changes its mappings. Its agent waits in this
+            // fault, and is not known as an agent before the fault is served.
             let result = space.memory.install_identity();
             return self.finish_install(space, address, PAGE, result);
         }
         let is_proof = is_proof(space.memory.area, address);
         if is_proof && space.memory.pid.is_none() {
-            // Once these are there nobody can tell any more whose they are.
+            // Once the proof pages are present they cannot prove any more to which process the
+            // space belongs.
             self.find_process(space, None);
             self.retry_soon();
             return Served::Wait;

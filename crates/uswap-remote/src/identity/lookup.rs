@@ -1,11 +1,11 @@
-//! The matcher: which process a space belongs to.
+//! The matcher: finds the process that a space belongs to.
 //!
 //! A fork event carries a userfaultfd and no name, and an address space can outlive its agent
-//! (CLONE_VM). Who has the memory is found by trying: those that are likely first, each by a proof
-//! ([`crate::identity::probe`]).
+//! (CLONE_VM). The process that has the memory is found by testing candidates, the likely ones
+//! first, each with a proof ([`crate::identity::probe`]).
 //!
-//! That means looking at many processes in /proc, so a thread of its own does it: the owner goes on
-//! serving.
+//! That can mean reading /proc files of many processes, so a separate thread does it, while the
+//! pager thread goes on serving faults.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -22,28 +22,28 @@ use uswap_sys::procfs;
 /// The process of a space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// The thread by whose id it can be read.
+    /// The thread through which its memory can be read.
     pub thread: u32,
-    /// The page that proved it. `None`: it is believed (a rule switched off).
+    /// Address of the page that proved it. `None`: there is no proof (a rule switched off).
     pub proof: Option<u64>,
 }
 
 impl Found {
-    /// Whether it still has the memory in which it was found. It may have executed another program
-    /// since, never the reverse; so what is true of a pagemap opened now is true of all that was
-    /// opened before.
+    /// Whether the process still has the memory of the space. It may have executed another program
+    /// since, and cannot get the old memory back. So if a pagemap that is opened now shows the
+    /// proof, all its files that were opened before belong to that memory too.
     pub fn is_current(&self) -> bool {
         let Some(page) = self.proof else { return true };
         Pagemap::open(self.thread).and_then(|pagemap| pagemap.is_present(page)).unwrap_or(false)
     }
 }
 
-/// A space to find the process of.
+/// A request to find the process of a space.
 #[derive(Debug)]
 pub struct MatchJob {
-    /// Owner to be told.
+    /// The pager thread that gets the answer.
     pub owner: usize,
     /// The space.
     pub space: SpaceId,
@@ -51,18 +51,18 @@ pub struct MatchJob {
     pub events: Arc<Userfaultfd>,
     /// Its agent's area.
     pub area: u64,
-    /// Whoever comes first will do (a rule switched off).
+    /// The first candidate is taken without a proof (a rule switched off).
     pub believed: bool,
-    /// What was found the last time.
+    /// The last answer for this space.
     pub last: Option<Found>,
-    /// Process and thread by which it was read so far.
+    /// Process and thread through which the space was read so far.
     pub known: Option<(u32, u32)>,
-    /// A thread that faulted there, if one did.
+    /// A thread that faulted in the space, if one did.
     pub thread: Option<u32>,
-    /// The process it was forked from, as far as known: a child is one of its children, or of the
-    /// engine's once it was orphaned.
+    /// The process from which the space was forked, if it is known. The process of the space is
+    /// among its children, or among the engine's once its parent has ended.
     pub parent: Option<u32>,
-    /// Its agent is gone: anybody in the tree may have its memory.
+    /// The agent of the space is gone: any process of the tree may have its memory.
     pub orphan: bool,
 }
 
@@ -78,19 +78,19 @@ pub fn run(shared: &Arc<EngineContext>, jobs: &Receiver<MatchJob>) {
 }
 
 fn find(shared: &EngineContext, job: &MatchJob) -> Option<Found> {
-    // Orphans are looked after all the time, and proofs are few.
+    // Spaces without an agent are looked up again and again, and there are few proof pages.
     if let Some(last) = job.last.filter(|last| last.proof.is_some() && last.is_current()) {
         return Some(last);
     }
     let suspect = job.thread.and_then(|thread| Some((procfs::process_of_thread(thread)?, thread)));
-    // The thread that was read may have left its process, which goes on.
+    // The thread through which the space was read may have ended while its process goes on.
     let same = job.known.into_iter().flat_map(|(pid, _)| procfs::threads(pid).into_iter().map(move |tid| (pid, tid)));
     let engine = std::process::id();
     let relatives = job.parent.into_iter().chain([engine]).flat_map(procfs::children).map(|pid| (pid, pid));
     let mut near = job.known.into_iter().chain(suspect).chain(same).chain(relatives);
     let found = near.find_map(|one| examine(shared, job, one));
     let all = |pids: Vec<u32>| pids.into_iter().find_map(|pid| examine(shared, job, (pid, pid)));
-    // A child of a program that was attached to can be anybody's by now.
+    // A child of a program that was attached to can have any process as its parent by now.
     let attached = shared.of_memory.tree.is_attached();
     let far =
         || all(shared.of_memory.tree.members()).or_else(|| if attached { all(procfs::everybody()) } else { None });

@@ -1,13 +1,14 @@
-//! Proof of identity: whose memory is behind a userfaultfd?
+//! Proof of identity: tests whether a userfaultfd belongs to the memory of a given process.
 //!
-//! A fork event carries a userfaultfd and no name. Marks in memory do not tell whose it is: a child
-//! inherits those of its parent. So a page that is missing in the suspect's memory is installed
-//! through the userfaultfd. If it is there afterwards, both are one: nobody else installs anything
-//! at that place, and one proof is made at a time.
+//! A fork event carries a userfaultfd and no name. Marks in memory do not identify its process: a
+//! child inherits those of its parent. So the prover picks a page that is missing in the
+//! candidate's memory and installs it through the userfaultfd. If the page is present in the
+//! candidate's memory afterwards, both are the same memory: nothing else installs a page at that
+//! place, and one proof is made at a time.
 //!
-//! Of the suspect's memory only is asked what is present, so no answer waits for a fault. A page
-//! once installed tells later suspects that miss it apart for nothing; only descendants, who have
-//! inherited it, cost another.
+//! The prover only asks which pages are present in the candidate's memory, so no answer waits for a
+//! fault. A page that was installed once also rules out later candidates in which it is missing;
+//! only descendants, which have inherited it, need another page.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -15,15 +16,16 @@ use uswap_abi::layout::{PAGE, PROOF_PAGES, PROOFS};
 use uswap_sys::procfs::pagemap::Pagemap;
 use uswap_sys::userfaultfd::{Install, Userfaultfd};
 
-/// What came out.
+/// The result of a proof.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProbeAnswer {
-    /// It is its memory: the page at this address is there since the proof.
+    /// The userfaultfd belongs to the candidate's memory: the page at this address is present since
+    /// the proof.
     Same(u64),
-    /// It is not.
+    /// The userfaultfd belongs to other memory.
     Other,
-    /// The kernel installs nothing now (the memory behind the userfaultfd is being changed), or no
-    /// page is left.
+    /// The kernel installs nothing now (the mappings behind the userfaultfd are being changed), or
+    /// no proof page is left.
     Unsure,
 }
 
@@ -35,19 +37,18 @@ pub struct Prover {
 }
 
 impl Prover {
-    /// `single`: with one page only (a rule switched off).
+    /// A prover. `single`: it has one proof page only (a rule switched off).
     pub fn new(single: bool) -> Self {
         Self { turn: Mutex::default(), pages: if single { 1 } else { PROOF_PAGES } }
     }
 
-    /// While this is held no proof is made: for pages that appear at such a place for another
-    /// reason.
+    /// No proof is made while the guard is held: for installing proof pages for another reason.
     pub fn pause(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().expect("the turn of proofs")
     }
 
-    /// Whether the memory behind `events`, with the agent's area at `area`, is what `suspect` tells
-    /// of.
+    /// Whether `suspect` is a pagemap of the memory behind `events`, which has its agent's area at
+    /// `area`.
     pub fn ask(&self, events: &Userfaultfd, area: u64, suspect: &Pagemap) -> ProbeAnswer {
         let _turn = self.pause();
         let mut places = (0..self.pages).map(|number| area + PROOFS + number * PAGE);
@@ -62,7 +63,7 @@ impl Prover {
     }
 }
 
-/// Whether a page of the agent's area is one of the proofs.
+/// Whether a page of the agent's area is a proof page.
 pub fn is_proof(area: u64, address: u64) -> bool {
     (area + PROOFS..area + PROOFS + PROOF_PAGES * PAGE).contains(&address)
 }
@@ -72,7 +73,8 @@ mod tests {
     use super::*;
     use uswap_sys::Reservation;
 
-    /// An area whose proofs are registered in this process, its userfaultfd, and our own pagemap.
+    /// An area whose proof pages are registered in this process, its userfaultfd, and the pagemap
+    /// of this process.
     fn area() -> Option<(Reservation, Userfaultfd, Pagemap)> {
         let events = Userfaultfd::for_this_process().ok()?;
         events.handshake(0).expect("handshake");

@@ -1,9 +1,8 @@
-//! The agent's image as a loader sees it: what is to be mapped where, and which words are to be
-//! written.
+//! The agent's image as a loader sees it: the segments to map, and the words to write.
 //!
-//! In a program without a dynamic loader the engine takes its place. The image needs little:
-//! segments, relative relocations, and zeros for the functions of a C library that it can do
-//! without (elf(5), System V ABI for x86-64).
+//! In a program without a dynamic loader the engine takes the loader's place. The image needs
+//! little: segments, relative relocations, and zeros for the functions of a C library that it can
+//! do without (elf(5), System V ABI for x86-64).
 
 use uswap_core::PAGE;
 use uswap_sys::procfs::maps::Maps;
@@ -18,42 +17,43 @@ const RELATIVE: u32 = 8;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 const WRITABLE: u32 = 2;
-/// As the kernel shows the memfd in the maps of a process that has it.
+/// The memfd's name in the maps of a process that has it mapped.
 const NAME: &str = "/memfd:uswap-agent.so";
 const AREA_MARKER: &[u8] = b"uswap:area:uswap";
 
-/// One piece of the image.
+/// One segment of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it lies behind the image's base; page-aligned, as the others.
+    /// Its offset from the image's base; page-aligned, as are its length and its offset in the
+    /// file.
     pub address: u64,
     /// Bytes.
     pub length: u64,
-    /// Where it lies in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// Bytes that it has there; what is behind them are zeros.
+    /// Its bytes in the file; the rest of the segment is zeros.
     pub stored: u64,
     /// PROT_* bits.
     pub protection: u64,
 }
 
-/// What is to be mapped and written.
+/// The segments to map, and the words to write.
 #[derive(Debug)]
 pub struct ImageLayout {
-    /// The pieces.
+    /// The segments.
     pub segments: Vec<Segment>,
     /// Bytes of address space in all.
     pub span: u64,
-    /// Where a thread begins, behind the base.
+    /// Entry point of the agent's thread, as an offset from the base.
     pub entry: u64,
-    /// Place and value of each word that holds an address, both behind the base.
+    /// Place and value of each word that holds an address, both as offsets from the base.
     relative: Vec<(u64, u64)>,
-    /// Where the address of the agent's area is kept.
+    /// Offset of the word that holds the address of the agent's area.
     area_word: u64,
 }
 
 impl ImageLayout {
-    /// Of the image that is carried in the binary.
+    /// The layout of the image that is embedded in the binary.
     ///
     /// # Panics
     /// When the image is not what the build script makes.
@@ -97,14 +97,14 @@ impl ImageLayout {
         Self { span, entry: word(24), relative: relative.collect(), area_word, segments }
     }
 
-    /// Bytes that a file has to have for all segments to be mapped from it: behind its end nothing
-    /// can be touched.
+    /// Length that a file must have for all segments to be mapped from it: pages behind its end
+    /// cannot be touched.
     #[cfg(test)]
     pub fn file_span(&self) -> u64 {
         self.segments.iter().map(|segment| segment.offset + segment.length).max().expect("segments")
     }
 
-    /// What a writable segment holds when the image lies at `base`.
+    /// Content of a writable segment when the image lies at `base`.
     pub fn content(&self, segment: &Segment, base: u64) -> Vec<u8> {
         let mut bytes = vec![0; segment.length as usize];
         let (from, stored) = (segment.offset as usize, segment.stored as usize);
@@ -117,7 +117,7 @@ impl ImageLayout {
         bytes
     }
 
-    /// What of the agent a process has already.
+    /// Looks up which parts of the agent a process has already.
     pub fn find_in(&self, pid: u32) -> Found {
         let Some(base) = base_in(pid) else { return Found::Nothing };
         let mut bytes = [0u8; 16];
@@ -131,24 +131,25 @@ impl ImageLayout {
     }
 }
 
-/// What of the agent a process has.
+/// The parts of the agent that a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// The image, loaded by its own loader, which starts an agent in it and in fork children.
+    /// The image, loaded by the program's own loader; it starts an agent in the process and in its
+    /// fork children.
     Preloaded,
-    /// The image and the area of a process to which it was brought: nobody else starts an agent
-    /// here.
+    /// The image and the area, injected into this process or into its parent: only the attacher
+    /// starts an agent here.
     Inherited {
-        /// Where the image begins.
+        /// Address of the image.
         base: u64,
-        /// Where the area does.
+        /// Address of the area.
         area: u64,
     },
 }
 
-/// Where the image begins in a process that has it.
+/// Address of the image in a process that has it.
 fn base_in(pid: u32) -> Option<u64> {
     let maps = Maps::open(pid).ok()?;
     let mut at = 0;
@@ -161,7 +162,7 @@ fn base_in(pid: u32) -> Option<u64> {
     None
 }
 
-/// By the name of a mapping: the memfd's, or that of the file.
+/// Whether the name of a mapping is that of the memfd or of the image file.
 fn is_image(name: &str) -> bool {
     name.starts_with(NAME) || name.rsplit('/').next().is_some_and(|name| name.starts_with(PREFIX))
 }
@@ -196,8 +197,8 @@ mod tests {
         assert!(ends.zip(layout.segments.iter().skip(1)).all(|(end, next)| end <= next.address));
     }
 
-    /// Some linkers keep zeros apart (.bss): what lies behind the file's part of a segment is none
-    /// of it.
+    /// Some linkers store no zeros (.bss): bytes of the file behind the stored part of a segment do
+    /// not belong to it.
     #[test]
     fn what_a_segment_does_not_have_in_the_file_is_zeros() {
         let mut image = IMAGE.to_vec();

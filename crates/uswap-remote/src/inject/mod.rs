@@ -1,9 +1,10 @@
-//! The attacher: looks after programs that no agent speaks for, and has one brought to them.
+//! The attacher: injects an agent into programs that have none.
 //!
-//! One thread, since what is traced belongs to the thread that seized it. The governor's census
-//! tells it of programs of 8 MiB and more and, once an agent was brought somewhere, of all that
-//! have none: children that such a program forks have no handler that would start their own.
-//! Whoever cannot be attached to is left alone for a while; why is kept for the census to tell.
+//! It is one thread, since the kernel binds a traced thread to the thread that seized it. The
+//! governor's scan for unmanaged programs reports programs of 8 MiB and more and, once an agent was
+//! injected anywhere, all programs without one: children that such a program forks have no handler
+//! that would start their own agent. A program that cannot be attached to is left alone for a
+//! while; the reason is kept for the scan to report.
 
 pub mod elf_image;
 pub mod reason;
@@ -30,36 +31,38 @@ use crate::shared::Fetched;
 use uswap_sys::process::thread::spawn;
 use uswap_sys::procfs;
 
-/// How long it waits for news when everybody has an agent.
+/// How long the attacher waits for a message when every program has an agent.
 const NOBODY: Duration = Duration::from_millis(100);
-/// How often a program whose threads all wait in calls that must not be disturbed is looked at.
+/// How often it retries a program whose threads all wait in calls that must not be disturbed.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long it is looked for a thread that is better to be stopped.
+/// How long it waits for a thread that is better to stop than those that can be stopped now.
 const CHOICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a program that cannot be attached to is left alone.
 const REFUSED: Duration = Duration::from_secs(1);
-/// How long an agent that was brought may take to be known everywhere.
+/// How long an injected agent may take until the governor knows it.
 const HELLO: Duration = Duration::from_secs(2);
-/// How often an agent is brought that does not say hello.
+/// Maximum of agents that are injected into one image without a greeting.
 const MAX_AGENTS: u32 = 3;
-/// How long an agent that ends is waited for.
+/// Interval at which the attacher checks whether an agent has ended, and the maximum of checks.
 const LOOK: Duration = Duration::from_millis(1);
 const MAX_LOOKS: u32 = 200;
-/// How old a small process must be to be looked at: children mostly execute something else at once.
+/// Age from which on a small process is attached to: children mostly execute another program at
+/// once.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Programs without an agent, as the census found them.
+/// Programs without an agent, from the scan for unmanaged programs.
 #[derive(Clone, Debug, Default)]
 pub struct AttachCandidates {
-    /// Worth an agent for their size.
+    /// Programs large enough to be worth an agent.
     pub large: Vec<u32>,
-    /// Others.
+    /// All other programs without an agent.
     pub small: Vec<u32>,
-    /// The tree.
+    /// All processes of the tree.
     pub tree: Vec<u32>,
 }
 
-/// The governor's end. The thread begins when there is somebody to look after: few runs have one.
+/// The governor's end of the channel to the attacher. The thread begins with the first program to
+/// attach to, which few runs have.
 pub struct AttacherHandle {
     tell: Sender<AttachCandidates>,
     thread: Option<Box<dyn FnOnce() -> std::io::Result<()> + Send>>,
@@ -79,8 +82,8 @@ impl AttacherHandle {
         Self { tell, thread: Some(Box::new(move || spawn("attacher".into(), body))) }
     }
 
-    /// Begins, whether there is somebody or not: a run that was attached to a program leaves it by
-    /// this thread too.
+    /// Starts the thread, whether there are candidates or not: a run that was attached to a program
+    /// also needs it to detach.
     ///
     /// # Errors
     /// EAGAIN: no more threads.
@@ -88,7 +91,7 @@ impl AttacherHandle {
         self.thread.take().map_or(Ok(()), |begin| begin())
     }
 
-    /// Tells who has no agent.
+    /// Sends the programs without an agent to the attacher.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
@@ -97,7 +100,7 @@ impl AttacherHandle {
             self.begin()?;
         }
         if self.thread.is_none() {
-            // The run is over when nobody listens.
+            // An error means that the attacher's thread has ended, and so has the run.
             let _ = self.tell.send(silent);
         }
         Ok(())
@@ -109,7 +112,7 @@ struct AttachState {
     since: Instant,
     not_before: Instant,
     agents: u32,
-    /// Of the image that they were brought to.
+    /// Signature of the image into which these agents were injected.
     image: Option<[u64; 3]>,
     small_done: bool,
 }
@@ -132,9 +135,9 @@ impl Attacher {
         Self { shared, layout: ImageLayout::of_agent(), image, known: HashMap::new(), late: Vec::new(), own_filters }
     }
 
-    /// Serves until told to stop.
+    /// Attaches to candidates until `stop` is set.
     pub fn run(&mut self, census: &Receiver<AttachCandidates>, stop: &AtomicBool) {
-        // A program waits while this thread waits for a processor.
+        // While this thread waits for a processor, the program that it has stopped waits too.
         uswap_sys::process::run_first();
         let mut silent = AttachCandidates::default();
         while !stop.load(SeqCst) {
@@ -170,7 +173,7 @@ impl Attacher {
         }
     }
 
-    /// Lets go of threads that have stopped in the end, with the signals at which they did.
+    /// Detaches from threads that have stopped at last, and delivers the signals at which they did.
     fn let_go_of_late(&mut self) {
         if self.late.is_empty() {
             return;
@@ -182,16 +185,16 @@ impl Attacher {
                 return true;
             }
             if !kept.is_zero() {
-                // It was not asked to stop yet; or it is asked again, which changes nothing.
+                // The thread was not asked to stop yet; if it was, asking again changes nothing.
                 let _ = tracee.interrupt();
             }
             match tracee.wait_for_arrival(Duration::ZERO) {
-                // What has ended is left to the engine's main thread, which waits for all children:
-                // the end of a first thread is not told as long as others of its process are
-                // traced.
+                // Threads that have ended are left to the engine's main thread, which waits for all
+                // children: the kernel does not report the end of a first thread while other
+                // threads of its process are traced.
                 None => return !procfs::has_ended(tracee.tid()),
                 Some(Stop::Gone) => {}
-                // Whoever cannot be let go has ended.
+                // A thread from which detaching fails has ended.
                 Some(Stop::Signal(signal)) => drop(tracee.detach_with(signal)),
                 Some(_) => drop(tracee.detach()),
             }
@@ -202,8 +205,9 @@ impl Attacher {
         self.shared.main_bell.ring();
     }
 
-    /// Has the agents of programs that were let go unmap what they brought, and end. One that
-    /// cannot be led ends by itself when its socket does, and leaves its mappings behind.
+    /// Makes the agents of programs that were let go unmap their memory, and end. An agent that
+    /// cannot be stopped for that ends by itself when its socket is closed, and leaves its mappings
+    /// behind.
     fn remove_agents(&mut self) {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
@@ -294,7 +298,8 @@ impl Attacher {
         self.bring(target)
     }
 
-    /// The engine's main thread must not take the news of a thread that is being led.
+    /// Injects an agent. Meanwhile the engine's main thread must not take the wait statuses of the
+    /// traced thread.
     fn bring(&mut self, target: InjectTarget) -> InjectOutcome {
         let shared = self.shared.clone();
         let injector = Injector::new(&self.layout, self.image.as_fd(), &shared.faults);
@@ -329,7 +334,7 @@ impl Attacher {
         }
     }
 
-    /// Whether a process may be attached to, as far as /proc tells; its threads.
+    /// Checks in /proc whether a process may be attached to. Returns its threads.
     fn examine(&self, pid: u32, tree: &[u32]) -> Result<Vec<u32>, InjectOutcome> {
         let Some(status) = Status::read(pid) else { return Err(InjectOutcome::Nothing) };
         if status.tracer == uswap_sys::process::this_thread() {
@@ -351,15 +356,15 @@ impl Attacher {
             return Err(InjectOutcome::Unfit(UnmanagedReason::OtherMachine));
         }
         let threads = procfs::threads(pid);
-        // Any of its threads: the kernel refuses to seize one a second time.
+        // All threads of the process count: the kernel refuses to seize a thread a second time.
         if self.late.iter().any(|(tracee, _)| threads.contains(&tracee.tid())) {
             return Err(InjectOutcome::Later);
         }
         if threads.iter().any(|tid| procfs::is_agent(pid, *tid)) {
             return Err(InjectOutcome::Nothing);
         }
-        // A child of vfork, and whoever else has the memory of another process: one agent is enough
-        // for it.
+        // The process may share the memory of another one, as a child of vfork does: one agent is
+        // enough for that memory.
         for other in tree.iter().filter(|other| **other != pid) {
             match trace::share_memory(pid, *other) {
                 Ok(true) => return Err(InjectOutcome::Nothing),
@@ -379,13 +384,13 @@ impl Attacher {
 const NOT_THERE: i32 = 38;
 
 enum InjectOutcome {
-    /// An agent is on its way.
+    /// An agent was injected, and its greeting is awaited.
     Brought,
-    /// There is nothing to be done.
+    /// There is nothing to do.
     Nothing,
-    /// To be tried again soon.
+    /// The attempt is to be repeated soon.
     Later,
-    /// It stays as it is.
+    /// The program stays without an agent.
     Unfit(UnmanagedReason),
 }
 
@@ -407,8 +412,8 @@ impl Status {
     }
 }
 
-/// How many seccomp filters a process has: one that has those of the engine only may do what
-/// preloaded agents may.
+/// Number of seccomp filters of a process. A process with as many as the engine has only the
+/// engine's, under which preloaded agents work.
 fn filters(pid: u32) -> u32 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"));

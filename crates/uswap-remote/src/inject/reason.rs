@@ -1,4 +1,4 @@
-//! Why a program runs without the agent, as far as /proc tells.
+//! Why a program runs without an agent, as far as /proc shows it.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -12,15 +12,15 @@ pub enum UnmanagedReason {
     Static,
     /// It is not a 64-bit x86 program.
     OtherMachine,
-    /// It runs as this user, who may not open the agent.
+    /// It runs as this user, and that user may not open the agent's image.
     OtherUser(u32),
     /// setuid, setgid or file capabilities: the loader ignores LD_PRELOAD.
     Privileged,
-    /// Somebody took LD_PRELOAD out of its environment.
+    /// Its environment has no LD_PRELOAD: some program has removed it.
     NoPreload,
     /// This process traces it.
     Traced(u32),
-    /// It has seccomp filters of its own, which might kill it for what an agent does.
+    /// It has seccomp filters of its own, which might kill it for an agent's system calls.
     Filtered,
     /// Its threads wait in calls that an attach would disturb.
     Busy,
@@ -89,7 +89,7 @@ fn has_preload(environment: &[u8]) -> bool {
     environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(b"LD_PRELOAD="))
 }
 
-/// What the head of a program file says.
+/// The kind of a program, by the head of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramKind {
     /// It has a program interpreter.
@@ -100,7 +100,7 @@ pub enum ProgramKind {
     OtherMachine,
 }
 
-/// What the program of a process is.
+/// The kind of program that a process executes.
 pub fn program_kind(pid: u32) -> Option<ProgramKind> {
     let file = File::open(format!("/proc/{pid}/exe")).ok()?;
     let mut head = vec![0; 8192];
@@ -108,8 +108,8 @@ pub fn program_kind(pid: u32) -> Option<ProgramKind> {
     kind_of_program(&head[..n])
 }
 
-/// Reads the head of an ELF file (elf(5)); `None` when it is none, or its program headers lie
-/// further behind.
+/// Reads the head of an ELF file (elf(5)). Returns `None` if it is no ELF file, or if its program
+/// headers lie behind `head`.
 pub fn kind_of_program(head: &[u8]) -> Option<ProgramKind> {
     const CLASS_64: u8 = 2;
     const X86_64: u16 = 62;

@@ -1,18 +1,20 @@
-//! Bringing the agent to a program that has not loaded it.
+//! Injecting the agent into a program that has not loaded it.
 //!
-//! One thread of the program is stopped and made to execute one system call: clone, by an
-//! instruction that the program has anyway (mostly the one in its vdso). Then it gets its registers
-//! back and goes on; it has been away for some tens of microseconds. The new thread is born
-//! stopped, with all signals blocked and a table of descriptors of its own, and is led through
-//! everything else while the program runs: the area is reserved, the image mapped from its memfd
-//! (so that no memory is ever writable and executable), a pair of sockets made of which the engine
-//! fetches one end. Then it is let go at the agent's entry and says hello like any other agent.
+//! The attacher stops one thread of the program and makes it execute one system call: clone, by an
+//! instruction that the program has anyway (mostly the one in its vdso). Then the thread gets its
+//! registers back and goes on; it was stopped for some tens of microseconds. The new thread starts
+//! stopped, with all signals blocked and a table of descriptors of its own. The attacher makes it
+//! execute all other system calls while the program runs: they reserve the area, map the image from
+//! its memfd (so that no memory is ever writable and executable), and make a pair of sockets, of
+//! which the engine fetches one end. Then the new thread is released at the agent's entry, and
+//! sends its greeting like any other agent.
 //!
-//! A thread that was in a system call goes on in it as after any interruption without a handler.
-//! The kernel does that when the thread leaves a stop with the registers that it had on arrival, so
-//! it is stopped twice: the second stop is there to leave. Calls that would tell the program of the
-//! interruption are not chosen ([`crate::inject::stoppable_thread`]). Signals that come
-//! meanwhile stay pending: the thread blocks them until it has its registers again.
+//! A thread that was in a system call continues it as after any interruption without a handler. The
+//! kernel does that when the thread leaves a stop with the registers that it had on arrival. So the
+//! thread is stopped twice: it leaves the second stop with its registers unchanged. Calls that
+//! would tell the program of the interruption are not chosen ([`crate::inject::stoppable_thread`]).
+//! Signals that arrive meanwhile stay pending: the thread blocks them until it has its registers
+//! again.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -30,12 +32,12 @@ use uswap_sys::procfs;
 
 /// How long a thread may take to stop before it is left alone.
 const ARRIVAL: Duration = Duration::from_millis(50);
-/// The same for an agent that is to go: nobody waits for it.
+/// The same for an agent that is to be removed: the program does not wait for it.
 const AGENTS_ARRIVAL: Duration = Duration::from_secs(2);
 /// CLONE_VM | CLONE_SIGHAND | CLONE_THREAD, as the agent's own (`start.rs`).
 const THREAD: u64 = 0x100 | 0x800 | 0x10000;
 const CODE_64: u64 = 0x33;
-/// The ring's mapping, as the kernel names it.
+/// The kernel's name of the ring's mapping.
 const RING: &str = "/memfd:uswap-ring";
 
 mod number {
@@ -52,18 +54,18 @@ mod number {
     pub const CLOSE_RANGE: u64 = 436;
 }
 
-/// Why the agent was not brought.
+/// Why the agent was not injected.
 #[derive(Debug)]
 pub enum InjectFailure {
     /// The process, or the thread, has ended.
     Gone,
-    /// Not now: the thread was found where it should not be disturbed.
+    /// Not now: the thread was in a place where it should not be disturbed.
     Later,
-    /// The thread has not stopped yet; whoever has this must let it go.
+    /// The thread has not stopped yet; the caller must detach from it when it does.
     Late(Tracee),
-    /// The process is one that cannot be attached to, and why.
+    /// The process cannot be attached to, for this reason.
     Unfit(&'static str),
-    /// The kernel refused this, with this errno.
+    /// The kernel refused this step, with this errno.
     Refused(&'static str, i32),
 }
 
@@ -73,7 +75,7 @@ impl From<std::io::Error> for InjectFailure {
     }
 }
 
-/// What is known of a program before it is stopped.
+/// A program to inject into, as known before its thread is stopped.
 #[derive(Clone, Copy, Debug)]
 pub struct InjectTarget {
     /// The process.
@@ -82,33 +84,34 @@ pub struct InjectTarget {
     pub tid: u32,
     /// Where the image and the area lie, if it has inherited them.
     pub inherited: Option<(u64, u64)>,
-    /// What tells the image that was looked at from one that is executed meanwhile.
+    /// Signature of the program's image when it was examined. Another signature means that the
+    /// process has executed another program since.
     pub signature: [u64; 3],
 }
 
-/// An agent on its way.
+/// An injected agent, whose greeting is awaited.
 #[derive(Debug)]
 pub struct Brought {
     /// The engine's end of its socket.
     pub socket: MessageSocket,
-    /// How long the program's thread was kept, from its stop on.
+    /// How long the program's thread was stopped.
     pub stopped: Duration,
-    /// What is known of the words that the kernel clears when threads end.
+    /// Where the words lie that the kernel clears when threads end.
     pub words: Words,
 }
 
 /// Words that the kernel clears when threads end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
-    /// In control blocks that the agent finds by their robust lists.
+    /// They lie in control blocks that the agent finds by the robust lists.
     Listed,
-    /// One for all threads, outside of their stacks (musl).
+    /// All threads share one word, outside of their stacks (musl).
     One,
-    /// There is none, or it is not known where (see [`crate::scan`]).
+    /// There are none, or their places are not known (see [`crate::scan`]).
     Unknown,
 }
 
-/// Brings agents.
+/// Injects agents.
 pub struct Injector<'a> {
     layout: &'a ImageLayout,
     image: BorrowedFd<'a>,
@@ -136,10 +139,10 @@ impl<'a> Injector<'a> {
         Self { layout, image, faults }
     }
 
-    /// Brings the agent to a process.
+    /// Injects the agent into a process.
     ///
     /// # Errors
-    /// The program goes on as if nothing had been, but for [`InjectFailure::Late`].
+    /// The program goes on as if nothing had happened, except after [`InjectFailure::Late`].
     pub fn bring(
         &self,
         target: InjectTarget,
@@ -147,7 +150,7 @@ impl<'a> Injector<'a> {
     ) -> Result<Brought, InjectFailure> {
         let tracee = Tracee::seize(target.tid, target.tid == target.pid).map_err(|error| {
             match procfs::has_ended(target.tid) {
-                // The kernel says EPERM of those, too; the process may go on.
+                // The kernel also returns EPERM for a thread that has ended; its process may go on.
                 true => InjectFailure::Gone,
                 false => InjectFailure::Refused("it may not be traced", error.raw_os_error().unwrap_or(0)),
             }
@@ -164,7 +167,8 @@ impl<'a> Injector<'a> {
             });
         }
         let begun = Instant::now();
-        // Its other threads must not keep it waiting at each step.
+        // Raises the thread's priority, so that it need not wait for the program's other threads at
+        // each step.
         let hurried = process::hurry_thread(target.tid);
         let planted = self.plant(&tracee, target, signature);
         hurried.inspect(|before| process::put_back(target.tid, before));
@@ -175,11 +179,11 @@ impl<'a> Injector<'a> {
         self.furnish(target, planted, stopped)
     }
 
-    /// Has an agent unmap its image, its ring and its area, and end. Nothing of them may be
-    /// registered any more.
+    /// Makes an agent unmap its image, its ring and its area, and end. None of them may still be
+    /// registered.
     ///
     /// # Errors
-    /// It is not stopped, or is gone; what was not unmapped stays.
+    /// The agent does not stop, or is gone; mappings that were not unmapped stay.
     pub fn remove(&self, pid: u32, tid: u32, area: u64) -> Result<(), InjectFailure> {
         let Found::Inherited { base, area: found } = self.layout.find_in(pid) else { return Err(InjectFailure::Gone) };
         if found != area {
@@ -202,8 +206,8 @@ impl<'a> Injector<'a> {
         Ok(())
     }
 
-    /// Makes the new thread. The program's thread has its registers back afterwards, whatever came
-    /// of it.
+    /// Makes the new thread. Afterwards the program's thread has its registers back, also after a
+    /// failure.
     fn plant(
         &self,
         tracee: &Tracee,
@@ -233,8 +237,8 @@ impl<'a> Injector<'a> {
         let mut tid_word = None;
         let listed = trace::robust_list(target.tid).is_ok_and(|head| head != 0);
         if !listed && !inherited {
-            // A C library would keep robust lists; others have to say where the kernel clears their
-            // words.
+            // A C library would keep robust lists. Without them the kernel is asked where it clears
+            // the words of the program's threads.
             let made = remote.reserve_area()?;
             area = Some(made);
             tid_word = remote.tid_word(made + HEADER + PAGE);
@@ -261,8 +265,8 @@ impl<'a> Injector<'a> {
         }
     }
 
-    /// Leads the new thread to the agent's entry. What was made is taken away again when that
-    /// fails.
+    /// Prepares the agent's memory and socket through the new thread, and releases it at the
+    /// agent's entry. After a failure all that was made is removed again.
     fn furnish(&self, target: InjectTarget, planted: Planted, stopped: Duration) -> Result<Brought, InjectFailure> {
         let newborn = &planted.newborn;
         match newborn.wait() {
@@ -304,7 +308,7 @@ impl<'a> Injector<'a> {
         if let Some(word) = planted.tid_word {
             remote.write(area + TID_WORD, &word.to_ne_bytes())?;
         }
-        // The agent's stack serves as scratch until the agent runs on it.
+        // The agent's stack serves as scratch memory until the agent runs on it.
         let scratch = area + STACK_TOP - PAGE;
         let (near, socket) = remote.connect(scratch)?;
         let base = match target.inherited {
@@ -355,7 +359,7 @@ impl<'a> Injector<'a> {
     }
 }
 
-/// The new thread, and what is known of the program.
+/// The new thread, and facts about the program that were found on the way.
 struct Planted {
     newborn: Tracee,
     area: Option<u64>,
@@ -364,7 +368,7 @@ struct Planted {
     instruction: u64,
 }
 
-/// What is to be unmapped again if the agent does not come to life.
+/// Mappings to remove again if the agent does not start.
 #[derive(Default)]
 struct Made {
     area: Option<u64>,
@@ -372,8 +376,8 @@ struct Made {
 }
 
 impl HeldThread<'_> {
-    /// Gives the thread back what it had, at a stop from which the kernel takes up an interrupted
-    /// call.
+    /// Restores the thread's registers and signal mask, at a stop after which the kernel continues
+    /// an interrupted call.
     fn restore(&self) -> Result<(), InjectFailure> {
         let tracee = self.remote.tracee;
         tracee.interrupt()?;
@@ -393,15 +397,16 @@ impl HeldThread<'_> {
 }
 
 impl InjectedProcess<'_> {
-    /// Executes a system call; a negative result is a failure.
+    /// Makes the thread execute a system call; a negative result is a failure.
     fn call(&self, name: &'static str, number: u64, arguments: [u64; 6]) -> Result<u64, InjectFailure> {
         let mut born = None;
         let result = self.execute(number, arguments, &mut born)?;
         if result < 0 { Err(InjectFailure::Refused(name, -result as i32)) } else { Ok(result as u64) }
     }
 
-    /// There is always a stop, or an end, though a thread of a frozen cgroup can take its time;
-    /// nobody else can give it its registers back.
+    /// Makes the thread execute a system call, and waits for it without a limit of time: there is
+    /// always a stop, or an end, though a thread of a frozen cgroup can take long, and only this
+    /// tracer can restore the thread's registers.
     fn execute(&self, number: u64, arguments: [u64; 6], born: &mut Option<Tracee>) -> Result<i64, InjectFailure> {
         if self.faults.step(self.pid) {
             return Ok(-i64::from(NO_MEMORY));
@@ -418,7 +423,7 @@ impl InjectedProcess<'_> {
                 Stop::Syscall => entered = true,
                 Stop::Cloned => *born = Some(Tracee::born(self.tracee.newborn()?)),
                 Stop::Gone | Stop::Signal(_) => return Err(InjectFailure::Gone),
-                // Its process was stopped by a signal: it will be, once it is let go.
+                // A signal stops the process: the stop takes effect once the thread is released.
                 Stop::Asked | Stop::Group(_) | Stop::Other => {}
             }
         }
@@ -433,12 +438,12 @@ impl InjectedProcess<'_> {
         born.ok_or(InjectFailure::Gone)
     }
 
-    /// As the agent's constructor does it (`start.rs`).
+    /// Reserves the area, as the agent's constructor does (`start.rs`).
     fn reserve_area(&self) -> Result<u64, InjectFailure> {
         const RESERVED: u64 = 0x4022;
         const DONT_DUMP: u64 = 16;
         let area = self.call("mmap", number::MMAP, [0, AREA_BYTES, 0, RESERVED, u64::MAX, 0])?;
-        // What fails here only makes core files larger.
+        // A failure only makes core files larger.
         let _ = self.call("madvise", number::MADVISE, [area, AREA_BYTES, DONT_DUMP, 0, 0, 0]);
         let open = |from: u64, length: u64| self.call("mprotect", number::MPROTECT, [area + from, length, 3, 0, 0, 0]);
         let opened = open(HEADER, STACK_BYTES).and_then(|_| open(SA, AREA_BYTES - SA - PAGE));
@@ -449,18 +454,19 @@ impl InjectedProcess<'_> {
     }
 
     fn release_area(&self, area: u64) {
-        // What fails here leaves a reservation behind, which costs nothing.
+        // A failure leaves a reservation behind, which uses no memory.
         let _ = self.call("munmap", number::MUNMAP, [area, AREA_BYTES, 0, 0, 0, 0]);
     }
 
-    /// Where the kernel clears a word when this thread ends (0: nowhere); `None`: it does not tell.
+    /// Address at which the kernel clears a word when this thread ends (0: nowhere); `None`: the
+    /// kernel does not tell.
     fn tid_word(&self, scratch: u64) -> Option<u64> {
         const PR_GET_TID_ADDRESS: u64 = 40;
         self.call("prctl", number::PRCTL, [PR_GET_TID_ADDRESS, scratch, 0, 0, 0, 0]).ok()?;
         self.read::<8>(scratch).ok().map(u64::from_ne_bytes)
     }
 
-    /// Makes a pair of sockets; the near end stays with the thread, the far one is fetched.
+    /// Makes a pair of sockets. The thread keeps one end; the engine fetches the other.
     fn connect(&self, scratch: u64) -> Result<(u64, MessageSocket), InjectFailure> {
         const UNIX: u64 = 1;
         const SEQPACKET_CLOEXEC: u64 = 5 | 0o2_000_000;
@@ -475,7 +481,7 @@ impl InjectedProcess<'_> {
         Ok((u64::from(near), socket))
     }
 
-    /// Takes in the descriptor that was sent on the socket.
+    /// Makes the thread receive the descriptor that was sent on the socket.
     fn receive_descriptor(&self, near: u64, scratch: u64) -> Result<u64, InjectFailure> {
         const CLOEXEC_DONTWAIT: u64 = 0x4000_0000 | 0x40;
         let (vector, byte, control) = (scratch + 128, scratch + 192, scratch + 256);
@@ -505,7 +511,7 @@ impl InjectedProcess<'_> {
         if read == N { Ok(bytes) } else { Err(InjectFailure::Gone) }
     }
 
-    /// Takes away what was made and ends the new thread.
+    /// Removes the mappings that were made, and ends the new thread.
     fn withdraw(&self, made: &Made, span: u64) {
         if let Some(image) = made.image {
             let _ = self.call("munmap", number::MUNMAP, [image, span, 0, 0, 0, 0]);
@@ -515,14 +521,14 @@ impl InjectedProcess<'_> {
         }
         let (rip, rax, orig_rax) = (self.instruction, number::EXIT, u64::MAX);
         let end = Registers { rip, rax, orig_rax, rdi: 0, ..self.registers };
-        // A thread that is gone needs no end.
+        // An error means that the thread is gone already.
         let _ = self.tracee.set_registers(&end).and_then(|()| self.tracee.detach());
     }
 }
 
 const NO_MEMORY: i32 = 12;
 
-/// Waits for the first stop. Signals on their way are delivered first.
+/// Waits for the first stop. Pending signals are delivered first.
 fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), InjectFailure> {
     loop {
         match tracee.wait_for_arrival(patience) {
@@ -530,7 +536,7 @@ fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), InjectFailure> {
             Some(Stop::Signal(signal)) => tracee.go_on(signal)?,
             Some(Stop::Gone) => return Err(InjectFailure::Gone),
             Some(_) => {
-                // Stopped by a signal: it stays so without us.
+                // A signal has stopped the process: it stays stopped after the detach.
                 let _ = tracee.detach();
                 return Err(InjectFailure::Later);
             }
@@ -539,8 +545,8 @@ fn arrive(tracee: &Tracee, patience: Duration) -> Result<(), InjectFailure> {
     }
 }
 
-/// The registers of a thread at its stop, as it shall have them again: where it was told of an
-/// interruption (EINTR) that was ours the call is taken up again, as the kernel does with others.
+/// The registers that a stopped thread is to have when it goes on. If the stop made its call return
+/// EINTR, they begin the call anew, as the kernel does with other calls.
 fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, InjectFailure> {
     const INTERRUPTED: i64 = -4;
     const RESTART_UNLESS_HANDLED: i64 = -514;
@@ -564,8 +570,8 @@ fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, Injec
         return Ok(registers);
     }
     if let Some(sequences) = tracee.restartable_sequences() {
-        // struct rseq: the critical section it is in, at 8. It would not be aborted any more once
-        // we have been there.
+        // The word at 8 in struct rseq names the critical section that the thread is in. The kernel
+        // would not abort that section any more after other code was executed in between.
         let mut section = [0u8; 8];
         let range = RemoteRange { start: sequences + 8, length: 8 };
         let read = vmread::read(target.tid, &[range], &mut section);
@@ -576,7 +582,8 @@ fn undisturbed(tracee: &Tracee, target: InjectTarget) -> Result<Registers, Injec
     Ok(registers)
 }
 
-/// Where the program has an instruction `syscall`: in its vdso, or before the place where it is.
+/// Address of a `syscall` instruction of the program: in its vdso, or just before the thread's
+/// instruction pointer.
 fn instruction(pid: u32, registers: &Registers) -> Option<u64> {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let read = |start: u64, bytes: &mut [u8]| {
@@ -590,7 +597,7 @@ fn instruction(pid: u32, registers: &Registers) -> Option<u64> {
     in_vdso(pid)
 }
 
-/// Where its vdso has one.
+/// Address of a `syscall` instruction in the program's vdso.
 fn in_vdso(pid: u32) -> Option<u64> {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let read = |start: u64, bytes: &mut [u8]| {
@@ -606,7 +613,7 @@ fn in_vdso(pid: u32) -> Option<u64> {
     code[..length].windows(2).position(|bytes| bytes == SYSCALL).map(|at| start + at as u64)
 }
 
-/// The mappings of a process whose name begins so.
+/// The mappings of a process whose name begins with `name`.
 fn mappings_of(pid: u32, name: &str) -> Vec<(u64, u64)> {
     let Ok(maps) = Maps::open(pid) else { return Vec::new() };
     let (mut found, mut at) = (Vec::new(), 0);
@@ -625,7 +632,7 @@ fn vdso(pid: u32) -> Option<u64> {
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let found = words.as_chunks::<2>().0.iter().find(|[key, _]| *key == AT_SYSINFO_EHDR).map(|[_, value]| *value);
     let start = found?;
-    // The program may have moved it.
+    // The program may have moved its vdso.
     let mapping = Maps::open(pid).ok()?.covering_or_next(start).ok()??;
     (mapping.start == start && mapping.name == "[vdso]").then_some(start)
 }

@@ -1,18 +1,18 @@
-//! Which thread of a program may be stopped for a moment without the program being told.
+//! Chooses a thread that can be stopped for a moment without any effect that the program sees.
 //!
 //! Most system calls go on after an interruption without a handler; some return EINTR (signal(7),
-//! "Interruption of system calls by stop signals"). A thread that computes, or waits in one of the
-//! first kind, is chosen. One in epoll_wait or sigwaitinfo without a limit of time is, when no
-//! other was found for a while: its call is begun anew.
+//! "Interruption of system calls by stop signals"). A thread is chosen if it computes, or waits in
+//! a call of the first kind. If there is none for a while, a thread in epoll_wait or sigwaitinfo
+//! without a timeout is chosen, and its call is begun anew.
 
 use std::fs;
 
-/// How gladly a thread is chosen: lower is better.
+/// How well a thread is suited to be stopped; the lowest is the best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fitness {
     /// It computes.
     Runs,
-    /// It waits in a call that the kernel takes up again.
+    /// It waits in a call that the kernel continues.
     Restarts,
     /// It waits in a call that can be begun anew.
     BeginsAnew,
@@ -38,7 +38,8 @@ mod number {
     pub const EPOLL_PWAIT2: u64 = 441;
 }
 
-/// The best thread to stop; `patient`: others have been waited for.
+/// The best thread to stop. `patient`: no better one was found for a while, so a thread whose call
+/// must be begun anew will do.
 pub fn choose(pid: u32, threads: &[u32], patient: bool) -> Option<u32> {
     let mut best: Option<(Fitness, u32)> = None;
     for tid in threads {
@@ -60,7 +61,7 @@ fn fitness(pid: u32, tid: u32) -> Option<Fitness> {
     })
 }
 
-/// `text`: what /proc/TID/syscall tells (proc_pid_syscall(5)).
+/// Judges a thread. `text`: the content of its /proc/TID/syscall (proc_pid_syscall(5)).
 fn judge(text: &str, is_pipe: impl Fn(u64) -> bool) -> Option<Fitness> {
     let text = text.trim();
     if text == "running" {
@@ -90,7 +91,7 @@ fn judge(text: &str, is_pipe: impl Fn(u64) -> bool) -> Option<Fitness> {
     }
 }
 
-/// Whether the thread has another signal mask for the time of this call.
+/// Whether the thread has another signal mask during this call.
 pub fn swaps_signal_mask(number: u64, arguments: [u64; 6]) -> bool {
     match number {
         number::RT_SIGSUSPEND => true,
@@ -101,7 +102,8 @@ pub fn swaps_signal_mask(number: u64, arguments: [u64; 6]) -> bool {
     }
 }
 
-/// Whether a signal waits for the thread: then it was not only us who interrupted it.
+/// Whether a signal is pending for the thread: then the stop was not the only cause of the
+/// interruption.
 pub fn has_pending_signal(pid: u32, tid: u32) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return false };
     let set = |field: &str| {

@@ -1,27 +1,28 @@
-//! Where an owner runs: beside the one thread that faults, or wherever the kernel likes.
+//! Placement of a pager thread: on the processor of the one thread that faults, or wherever the
+//! kernel likes.
 //!
-//! A thread that faults sleeps until its page is there, so it and its owner never want the
-//! processor at the same time. The kernel does not know that: it wakes each of them on an idle
-//! processor, which costs an interrupt to a sleeping processor twice a fault (tens of µs on a
-//! virtual machine). On one processor both are plain context switches. The same holds for the
-//! agent: each page it moves out is flushed from the address translation of every processor the
-//! program runs on, by interrupts, unless that is the agent's own.
+//! A thread that faults sleeps until its page is installed, so it and its pager thread never need
+//! the processor at the same time. The kernel does not know that: it wakes each of them on an idle
+//! processor, which costs an interrupt to a sleeping processor twice for each fault (tens of µs on
+//! a virtual machine). On one processor both are plain context switches. The same holds for the
+//! agent: each page that it moves out is flushed from the TLB of every processor that the program
+//! runs on, by interrupts, unless that is the agent's own processor.
 //!
-//! While all faults an owner sees come from one thread there are three ways ([`AffinityMode`]), and
-//! which is best depends on the machine and on what else runs: so it is measured. A window of
-//! faults in one way gives a cost, the time it took for each fault; most windows go the way that
-//! was cheapest, and now and then a short one tries another. A wrong choice costs what it would
-//! cost without all this, until the next trial. With a second thread faulting, or with no faults
-//! for a while, everything is left to the kernel: then it is better to serve on another processor
-//! than to wait for one.
+//! While all faults of a pager thread come from one thread there are three modes
+//! ([`AffinityMode`]). Which is the best depends on the machine and on its other load, so it is
+//! measured. A window of faults in one mode gives a cost, the time for each fault; most windows use
+//! the cheapest mode, and now and then a short one tries another. A wrong choice costs no more than
+//! the kernel's own placement would, until the next trial. When a second thread faults, or when
+//! there are no faults for a while, everything is left to the kernel: then it is better to serve on
+//! another processor than to wait for one.
 //!
-//! Beside an owner that is lowered (see `idle_priority.rs`) the thread stays by itself, until
-//! something else runs there when it wakes. Then faults take longer, and the owner looks where it
-//! went and follows. On two busy processors a lowered owner may have to wait for the governor: such
-//! a window is broken off.
+//! The thread stays beside a pager thread of lowered priority (see `idle_priority.rs`) by itself,
+//! until something else runs on that processor when it wakes. Then faults take longer, and the
+//! pager thread looks where the thread went and follows. On two busy processors a lowered pager
+//! thread may have to wait until the governor raises it: such a window is broken off.
 //!
-//! The program's own thread is never confined, not even while it sleeps: it may be let in before it
-//! can be set free again, see what it may not see, and hand it on to its children.
+//! The program's own thread is never confined, not even while it sleeps: it could wake before it is
+//! set free again, see the wrong affinity, and pass it on to its children.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,64 +32,64 @@ use uswap_sys::process::affinity::Processors;
 use crate::Mailbox;
 use uswap_sys::procfs::WhereThread;
 
-/// Faults in a window, and in one that tries another way.
+/// Faults in a window, and in one that tries another mode.
 const WINDOW: u32 = 256;
 const TRIAL: u32 = 64;
-/// One window in so many is a trial.
+/// One window in this many is a trial.
 const TRIAL_EVERY: u32 = 48;
-/// Without faults for this long nobody is kept anywhere.
+/// After this long without faults no thread stays confined.
 const STALE: Duration = Duration::from_millis(100);
-/// In the lowered way: so many faults that take so many times what they do at best have the thread
-/// looked for.
+/// In the lowered mode the pager thread times every two faults. If they took more than `SLOW` times
+/// their usual best time it looks where the faulting thread is.
 const LOOK_EVERY: u32 = 2;
 const SLOW: f64 = 1.5;
-/// And a window that takes this much longer than another way would, eight times over, is broken
-/// off.
+/// In the lowered mode a window is broken off if it takes this much longer than eight times the
+/// time of the best other mode.
 const MAX_LATE: Duration = Duration::from_millis(2);
 
-/// What is done about one faulting thread.
+/// The placement while one thread faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AffinityMode {
-    /// Nothing.
+    /// The kernel decides.
     Free,
-    /// Owner and agent are confined to the processor on which the thread was seen.
+    /// Pager thread and agent are confined to the processor on which the thread was seen.
     Beside,
-    /// The same, and the owner is lowered.
+    /// The same, and the pager thread has a lowered priority.
     Lowered,
 }
 
 const WAYS: [AffinityMode; 3] = [AffinityMode::Free, AffinityMode::Beside, AffinityMode::Lowered];
 
-/// The placement of one owner thread.
+/// The placement of one pager thread.
 #[derive(Debug)]
 pub struct AffinityPolicy {
-    /// Where the owner may run at all; `None` switches the whole off.
+    /// The processors on which the pager thread may run at all; `None` switches all of this off.
     home: Option<Processors>,
     mailbox: Arc<Mailbox>,
-    /// How many of the ways are open to us: the last one needs a permission.
+    /// How many of the modes can be used: the last one needs a permission.
     ways: usize,
     thread: u32,
-    /// Tells where that thread is.
+    /// Finds the processor of that thread.
     seen: Option<WhereThread>,
     several: bool,
     faults: u32,
     begun: Instant,
-    /// In the lowered way: when the last look was, what two faults took at best in this window, and
-    /// in those before.
+    /// In the lowered mode: when the thread was looked for last, and the best time of two faults in
+    /// this window, and in those before.
     looked: Instant,
     quickest: Duration,
     usual: Duration,
     way: AffinityMode,
-    /// Nanoseconds a fault by way, of late; 0: not tried.
+    /// Recent nanoseconds for each fault, by mode; 0: not tried.
     costs: [f64; WAYS.len()],
     windows: u32,
     confined: Option<u32>,
-    /// The agent that is confined along, and where it ran before.
+    /// The agent that is confined too, and the processors on which it could run before.
     agent: Option<(u32, Processors)>,
 }
 
 impl AffinityPolicy {
-    /// For the calling thread. On a single processor there is nothing to choose.
+    /// The placement of the calling thread. On a single processor there is nothing to choose.
     pub fn of_this_thread(enabled: bool, mailbox: Arc<Mailbox>) -> Self {
         let home = Processors::of(0).ok().filter(|home| enabled && home.count() > 1);
         let ways = if home.is_some() && mailbox.lowered.adopt() { WAYS.len() } else { WAYS.len() - 1 };
@@ -112,7 +113,7 @@ impl AffinityPolicy {
         }
     }
 
-    /// `thread` of process `pid` has faulted, whose agent is the thread `agent` (0: none).
+    /// Counts a fault of `thread` of process `pid`. `agent`: the thread id of its agent (0: none).
     pub fn fault(&mut self, thread: u32, pid: u32, agent: u32) {
         if self.home.is_none() {
             return;
@@ -128,8 +129,8 @@ impl AffinityPolicy {
         }
     }
 
-    /// Goes after the thread if it seems to run elsewhere; gives up on being lowered if that takes
-    /// far too long.
+    /// Follows the thread to its processor if it seems to run elsewhere; leaves the lowered mode if
+    /// faults take far too long.
     fn follow(&mut self, pid: u32, agent: u32) {
         let took = self.looked.elapsed();
         self.quickest = self.quickest.min(took);
@@ -146,7 +147,7 @@ impl AffinityPolicy {
         self.looked = Instant::now();
     }
 
-    /// What two faults take at best is learnt from each window.
+    /// Learns the best time of two faults from a window.
     fn learn_usual(&mut self) {
         if self.quickest < Duration::MAX {
             self.usual = (self.usual * 3 + self.quickest) / 4;
@@ -154,15 +155,15 @@ impl AffinityPolicy {
         self.quickest = Duration::MAX;
     }
 
-    /// Before threads are woken, and after each turn of the owner: lowered again, if somebody
-    /// needed it meanwhile.
+    /// Called before threads are woken and after each turn of the pager thread: lowers its priority
+    /// again, if it was raised meanwhile.
     pub fn keep(&self) {
         if self.way == AffinityMode::Lowered {
             self.mailbox.lowered.keep();
         }
     }
 
-    /// The processor of the one thread that faults, if it is waited for there.
+    /// The processor of the one thread that faults, if the pager thread is confined to it.
     pub fn processor(&self) -> Option<u32> {
         self.confined
     }
@@ -175,9 +176,9 @@ impl AffinityPolicy {
         if !self.several {
             let cost = self.begun.elapsed().as_nanos() as f64 / f64::from(self.faults);
             let known = &mut self.costs[self.way as usize];
-            // One window in which faults waited for room says nothing of the way: a better one
-            // counts at once, or the way would be left alone for the five trials that an average
-            // takes to forget.
+            // A window in which faults waited for room is no measure of the mode. So a better
+            // window replaces the cost at once; with an average the mode would stay unused for the
+            // five trials until the bad window has no weight.
             *known = if *known == 0.0 || cost < *known { cost } else { (*known + cost) / 2.0 };
         }
         self.learn_usual();
@@ -200,20 +201,21 @@ impl AffinityPolicy {
         self.looked = self.begun;
     }
 
-    /// Where the thread that faults ran last.
+    /// The processor on which the faulting thread ran last.
     fn processor_of_thread(&mut self, pid: u32) -> Option<u32> {
         if self.seen.as_ref().is_none_or(|seen| seen.thread() != self.thread) {
             self.seen = WhereThread::open(pid, self.thread);
         }
         let processor = self.seen.as_ref()?.processor();
         if processor.is_none() {
-            // It has ended, and its number may be another thread's.
+            // The thread has ended, and its id may belong to another thread.
             self.seen = None;
         }
         processor
     }
 
-    /// What was never tried comes first, then the cheapest, and in a trial one of the others.
+    /// The next mode: one that was never tried, else the cheapest, and in a trial one of the
+    /// others.
     fn next_way(&self) -> AffinityMode {
         let ways = &WAYS[..self.ways];
         if let Some(untried) = ways.iter().find(|way| self.costs[**way as usize] == 0.0) {
@@ -246,7 +248,7 @@ impl AffinityPolicy {
         }
     }
 
-    /// Now and then: nobody is kept where nobody faults.
+    /// Called now and then: ends the confinement if there were no faults for a while.
     pub fn sweep(&mut self) {
         if self.confined.is_some() && self.begun.elapsed() > STALE {
             self.let_go();
@@ -260,14 +262,15 @@ impl AffinityPolicy {
     fn let_go(&mut self) {
         self.let_agent_go();
         if let (Some(_), Some(home)) = (self.confined.take(), &self.home) {
-            // Refused only if the owner's cpuset changed; then the kernel has moved it already.
+            // This fails only if the pager thread's cpuset changed; then the kernel has moved the
+            // thread already.
             let _ = home.confine(0);
         }
     }
 
     fn let_agent_go(&mut self) {
         if let Some((agent, before)) = self.agent.take() {
-            // An agent that has ended meanwhile needs nothing.
+            // An error means that the agent has ended.
             let _ = before.confine(agent);
         }
     }
@@ -360,7 +363,7 @@ mod tests {
         placement.let_go();
     }
 
-    /// What a window takes when nothing is done about the thread.
+    /// Time of a window in the mode `Free`.
     const SLOW_WINDOW: Duration = Duration::from_millis(100);
 
     #[test]

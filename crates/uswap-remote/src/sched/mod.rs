@@ -1,4 +1,4 @@
-//! Where the threads of the engine run, and before whom.
+//! Placement and priority of the engine's threads.
 
 pub mod affinity;
 pub mod boost;

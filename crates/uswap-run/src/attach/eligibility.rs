@@ -1,5 +1,4 @@
-//! Whether a program that runs already can be attached to, as far as that is to be seen from
-//! outside.
+//! Checks whether a running program can be attached to, as far as that can be seen from outside.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,16 +9,16 @@ use crate::measure::cgroup::{Cgroup, free_memory};
 use uswap_remote::inject::elf_image::{Found, ImageLayout};
 use uswap_sys::procfs;
 
-/// The setting by which the security module yama says who may trace whom
+/// The setting of the security module yama that restricts tracing
 /// (Documentation/admin-guide/LSM/Yama.rst).
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-/// At this scope nobody may, whatever he is permitted otherwise.
+/// At this scope no process may trace another, whatever its privileges.
 const NOBODY: u32 = 3;
 
-/// Whether the process can be attached to. Nothing is done to it.
+/// Checks whether the process can be attached to. The process is not changed.
 ///
 /// # Errors
-/// For the user: why not.
+/// The reason why it cannot, for the user.
 pub fn check(pid: u32) -> Result<(), String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     let status = status.map_err(|_| format!("there is no process {pid}"))?;
@@ -32,7 +31,7 @@ pub fn check(pid: u32) -> Result<(), String> {
         return Err(format!("{name} has ended; its parent has not asked for its status yet"));
     }
     if field("VmSize:").is_empty() {
-        // Linux before 6.9 does not say which.
+        // Linux before 6.9 does not tell the two cases apart.
         let ending = field("Kthread:") == "0";
         return Err(if ending { format!("{name} has ended") } else { format!("{name} is a thread of the kernel") });
     }
@@ -58,7 +57,7 @@ pub fn check(pid: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// What yama says, 0 where it is not there.
+/// The scope that yama is set to; 0 where there is no yama.
 fn scope() -> u32 {
     fs::read_to_string(SCOPE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
@@ -70,7 +69,7 @@ fn check_access(pid: u32, name: &str, users: &str, scope: u32) -> Result<(), Str
         ));
     }
     let user = users.split_whitespace().next().unwrap_or("?");
-    // Opening it needs what ptrace(2) needs.
+    // Opening this file needs the same permission as ptrace(2).
     match fs::File::open(format!("/proc/{pid}/mem")) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(not_permitted(name, user, scope)),
         _ => Ok(()),
@@ -84,7 +83,7 @@ fn not_permitted(name: &str, user: &str, scope: u32) -> String {
     )
 }
 
-/// The process of uswap that this one is, or descends from.
+/// The process of uswap that this process is, or descends from.
 fn belongs_to(pid: u32) -> Option<u32> {
     const GENERATIONS: usize = 64;
     let ours = procfs::executable(std::process::id());
@@ -109,18 +108,19 @@ pub fn command_line(pid: u32) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// Memory that a process could still take, in bytes: what the machine has, and its cgroup.
+/// Bytes that a process could still take: the free memory of the machine, or that of the process's
+/// cgroup if it is less.
 pub fn room_for(pid: u32) -> u64 {
     let machine = free_memory().unwrap_or(0);
     Cgroup::of_process(pid).and_then(|cgroup| cgroup.room()).map_or(machine, |room| room.min(machine))
 }
 
-/// Whether so much fits into memory.
+/// Checks whether `needed` bytes fit into `room`.
 ///
 /// # Errors
-/// For the user: the figures.
+/// The figures, for the user.
 pub fn check_room(needed: u64, room: u64) -> Result<(), String> {
-    /// What is left to everybody else, at least.
+    /// Bytes that must stay free for all other programs.
     const MARGIN: u64 = 32 << 20;
     if needed + MARGIN.min(needed) <= room {
         return Ok(());
@@ -158,7 +158,7 @@ mod tests {
         };
         complains(u32::MAX, "no process");
         complains(std::process::id(), "uswap itself");
-        // Not in a pid namespace.
+        // A pid namespace other than the first has no such thread.
         if procfs::name(2).as_deref() == Some("kthreadd") {
             complains(2, "thread of the kernel");
         }

@@ -1,5 +1,5 @@
-//! Letting go of a program that was attached to, phase by phase ([`uswap_remote::detach`]): what is
-//! asked for, when the next phase begins, and when all is given up.
+//! Detaching from a program, phase by phase ([`uswap_remote::detach`]): how a detach begins, when
+//! the next phase begins, and when the detach is given up.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use crate::shared::RunShared;
 use uswap_remote::detach::{BRINGING_BACK, DetachAsked, LEAVING, LETTING_GO, STAYING};
 use uswap_remote::{EngineContext, Message};
 
-/// How long nothing may come back before that is given up.
+/// Time without any page coming back after which the detach is given up.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long agents may take to go.
+/// How long agents may take to end.
 const LAST_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Begins. Returns how many pages are to come back.
+/// Begins a detach. Returns how many pages are to come back.
 ///
 /// # Errors
-/// For the user: it does not fit, or is under way, or nothing was attached to. Nothing is changed
-/// then.
+/// For the user: the pages do not fit into memory, a detach is under way, or the run was not
+/// attached to a program. Nothing is changed then.
 pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     if !shared.of_memory.tree.is_attached() {
         return Err("it began with its command and ends with it; detach is for programs that were attached to".into());
@@ -48,7 +48,7 @@ pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     Ok(pages)
 }
 
-/// Pages that are not where the program would find them.
+/// Pages that are not present in the program's memory.
 fn pages_away(shared: &EngineContext) -> u64 {
     let managed = shared.managed.all();
     managed.values().map(|process| process.stored + process.staged).sum()
@@ -60,7 +60,7 @@ fn wake(shared: &EngineContext) {
     }
 }
 
-/// What the main thread remembers of it.
+/// The main thread's state of a detach.
 #[derive(Debug, Default)]
 pub struct LeaveProgress {
     least: Option<(u64, Instant)>,
@@ -68,7 +68,7 @@ pub struct LeaveProgress {
 }
 
 impl LeaveProgress {
-    /// Looks whether the next phase can begin; `true`: everything is done.
+    /// Begins the next phase if it can begin. Returns `true` when the detach is done.
     pub fn go_on(&mut self, shared: &EngineContext) -> bool {
         let leaving = &shared.of_memory.leaving;
         match leaving.phase() {
@@ -76,7 +76,8 @@ impl LeaveProgress {
             LETTING_GO if leaving.spaces_left() == Some(0) => {
                 self.last = Some(Instant::now());
                 if let Some(asked) = leaving.outcome.lock().expect("outcome").as_ref() {
-                    // What is told at the end is what was asked for.
+                    // The budget gets its former value back, so that the summary at the end names
+                    // the one that the user chose.
                     shared.budget.set_limit(asked.limit_before);
                 }
                 leaving.begin(LEAVING);
@@ -114,7 +115,7 @@ impl LeaveProgress {
         }
     }
 
-    /// All goes on as before.
+    /// Gives the detach up: the run goes on as before.
     fn give_up(&mut self, shared: &EngineContext, error: String) {
         *self = Self::default();
         let mut outcome = shared.of_memory.leaving.outcome.lock().expect("outcome");

@@ -1,4 +1,4 @@
-//! Programs outside any run: whether they can be attached to, and how they are let go.
+//! Attaching to running programs: whether it is possible, and how uswap detaches from them.
 
 pub mod eligibility;
 pub mod leave;

@@ -1,5 +1,5 @@
-//! The main thread's part of `uswap attach`: whether the program could be attached to, and when it
-//! is to be let go.
+//! The main thread's part of `uswap attach`: it checks whether attaching succeeded, and begins the
+//! detach.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use uswap_remote::EngineContext;
 use uswap_remote::inject::reason::UnmanagedReason;
 use uswap_sys::procfs;
 
-/// How long a thread is looked for that can be stopped without the program being told, and the
-/// agent's hello is waited for.
+/// How long the run looks for a thread that can be stopped without an effect that the program sees,
+/// and waits for the agent's greeting.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How it stands with the program.
+/// State of the program that is attached to.
 #[derive(Debug)]
 pub struct AttachSession {
     pid: u32,
@@ -30,26 +30,26 @@ pub struct AttachSession {
 }
 
 impl AttachSession {
-    /// Nothing has been done to the program yet.
+    /// The state before the program is changed in any way.
     pub fn new(pid: u32) -> Self {
         let name = procfs::name(pid).unwrap_or_default();
         Self { pid, name, since: Instant::now(), is_there: false, progress: LeaveProgress::default() }
     }
 
-    /// Whether something is under way that should not wait for the next look.
+    /// Whether attaching or detaching is under way, so that the main thread should look again soon.
     pub fn is_busy(&self, shared: &EngineContext) -> bool {
         !self.is_there || shared.of_memory.leaving.is_under_way()
     }
 
-    /// Whether the program may go on when the engine dies: all its memory is its own again. (Until
-    /// its first agent says hello nobody has said otherwise.)
+    /// Tells the keeper when the program may go on although the engine dies: when no page of it is
+    /// evicted any more. (Before the greeting of its first agent it may go on too.)
     pub fn tell_keeper(&self, shared: &EngineContext, control: &ControlPage) {
         if shared.of_memory.leaving.is_last_phase() {
             control.holds.store(0, SeqCst);
         }
     }
 
-    /// Looks how it stands. When it is over: the user's exit status.
+    /// Checks the progress. Returns the user's exit status when the session is over.
     pub fn look(&mut self, shared: &EngineContext, config: &RunConfig, control: &ControlPage) -> Option<i32> {
         if !self.is_there {
             if let Err(why) = self.look_for_agent(shared, config) {
@@ -75,7 +75,7 @@ impl AttachSession {
         (left.complete && left.pids.is_empty()).then_some(0)
     }
 
-    /// The user, or the keeper's end, wants it.
+    /// Begins a detach, because the user asked for it or the keeper has ended.
     pub fn detach(&self, shared: &EngineContext) {
         if let Err(error) = leave::begin(shared) {
             say!("uswap: not detached: {error}");
@@ -83,8 +83,8 @@ impl AttachSession {
     }
 
     fn look_for_agent(&mut self, shared: &EngineContext, config: &RunConfig) -> Result<(), String> {
-        // Of a tree those who are worth it get agents, now and later; the first is often but a
-        // shell that waits.
+        // In a tree all processes of sufficient size get agents, now and later; the first process
+        // is often only a shell that waits.
         let whole = !shared.of_memory.tree.is_root(self.pid);
         if whole || shared.managed.all().get(&self.pid).is_some_and(|process| process.agent) {
             self.is_there = true;

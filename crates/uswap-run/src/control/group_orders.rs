@@ -1,4 +1,4 @@
-//! What `uswap group` orders: groups are made, limited, moved and removed while the tree runs.
+//! The orders of `uswap group`: groups are made, limited, moved and removed while the tree runs.
 
 use uswap_sys::procfs::{self, Statm};
 
@@ -9,7 +9,7 @@ use uswap_pager::accounting::group::{Limit, ROOT_NAME};
 use uswap_pager::accounting::groups::Figures;
 use uswap_remote::{EngineContext, Message};
 
-/// Makes a group, with the limit that is written there.
+/// Makes a group. `limit`: the text of its limit.
 ///
 /// # Errors
 /// For the user; nothing is changed then.
@@ -20,7 +20,7 @@ pub fn create(shared: &EngineContext, path: &str, limit: Option<&str>) -> Result
     Ok(limited(path, pages))
 }
 
-/// Changes the limit of a group to what is written there.
+/// Changes the limit of a group. `limit`: the text of the new limit.
 ///
 /// # Errors
 /// For the user; nothing is changed then.
@@ -31,14 +31,15 @@ pub fn limit(shared: &EngineContext, path: &str, limit: &str) -> Result<GroupLim
     Ok(limited(path, pages))
 }
 
-/// Moves a process, if a number is written there, or a group.
+/// Moves a process, if `what` is a number, or a group.
 ///
 /// # Errors
 /// For the user; nothing is changed then.
 pub fn change_place(shared: &EngineContext, what: &str, to: &str) -> Result<GroupMoved, String> {
     let moved = match what.parse() {
         Ok(pid) => {
-            // Children that nobody has met yet belong where their parent was.
+            // Children that the governor has not measured yet get an account in their parent's old
+            // group first.
             if !meet_everybody(shared).contains(&pid) {
                 return Err(format!("{pid} is no process of this run"));
             }
@@ -61,7 +62,7 @@ pub fn remove(shared: &EngineContext, path: &str) -> Result<GroupRemoved, String
     Ok(GroupRemoved { group: path.to_owned(), processes })
 }
 
-/// The limit that is written there; nothing is none.
+/// Parses the text of a limit; without a text there is no limit.
 fn wanted(limit: Option<&str>) -> Result<Limit, String> {
     limit.map_or(Ok(Limit::Max), str::parse)
 }
@@ -70,7 +71,7 @@ fn limited(path: &str, limit: Option<i64>) -> GroupLimited {
     GroupLimited { group: path.to_owned(), limit_bytes: limit.map(bytes) }
 }
 
-/// Has the owners see to what was changed.
+/// Makes the pager threads apply the change.
 fn balance(shared: &EngineContext) {
     for mailbox in &shared.mailboxes {
         mailbox.post(Message::Balance);
@@ -95,8 +96,8 @@ fn meet_everybody(shared: &EngineContext) -> Vec<u32> {
     tree
 }
 
-/// Pages of these processes that cannot be evicted: locked, or of programs that no agent speaks
-/// for.
+/// Pages of these processes that cannot be evicted: locked ones, and all pages of programs without
+/// an agent.
 fn pinned(shared: &EngineContext, processes: &[u32]) -> i64 {
     let unmanaged = RunShared::of(shared).unmanaged.lock().expect("unmanaged").clone();
     let pages = processes.iter().map(|pid| match unmanaged.iter().find(|known| known.running && known.pid == *pid) {
@@ -110,7 +111,7 @@ fn bytes(pages: i64) -> u64 {
     (pages.max(0) as u64) << 12
 }
 
-/// The groups with what they hold, the root first, for the figures.
+/// The figures of all groups, the root first.
 pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
     let managed = shared.managed.all();
     let groups = shared.groups.figures();
@@ -122,8 +123,8 @@ pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
         let below = |other: &&Figures| is_root || is_below(&other.path, &figures.path);
         let swapped: u64 = groups.iter().filter(below).map(stored).sum();
         let (used, peak, limit, processes) = if is_root {
-            // The run itself, with pool and engine; processes that were never met are in no other
-            // group.
+            // The root is the run itself, with pool and engine. Processes without an account are in
+            // no other group.
             let others = |pid: &&u32| !groups[1..].iter().any(|group| group.processes.contains(pid));
             let own = managed.keys().chain(figures.processes.iter().filter(|pid| !managed.contains_key(pid)));
             let processes: Vec<u32> = own.filter(others).copied().collect();
@@ -143,7 +144,7 @@ pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
     groups.iter().map(tell).collect()
 }
 
-/// Whether the path is the other one or lies below it.
+/// Whether `path` is `above` or lies below it.
 fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -1,12 +1,12 @@
-//! The control socket: `uswap status` and its kin ask a living run for its figures.
+//! The control socket: by it `uswap status` and other commands send requests to a living run.
 //!
 //! The request is one line of JSON, the answer is one line of JSON (`protocol/`), then the
 //! connection ends. The socket is an abstract one, `@uswap/UID/NAME`, so nothing is left behind by
 //! a run that is killed, and a name is free again as soon as its run has ended. Only the same user
 //! and root get an answer.
 //!
-//! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense costs
-//! it one second at most; the threads that serve faults have nothing to do with it.
+//! One thread serves one caller at a time. A caller that sends nothing, too much or nonsense takes
+//! one second of that thread at most. The threads that serve faults are not involved.
 
 pub mod group_orders;
 pub mod protocol;
@@ -35,17 +35,17 @@ use crate::control::protocol::status::RunStatus;
 use uswap_pager::io::page_query;
 use uswap_remote::EngineContext;
 
-/// A caller gets this long, all in all.
+/// Time limit for one caller.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest request in bytes.
 const LONGEST_REQUEST: usize = 4096;
 /// Longest name of a run in bytes.
 const LONGEST_NAME: usize = 64;
 
-/// Whether a run may have this name: it is part of an address and of tables.
+/// Checks whether a run may have this name, which is part of an address and of tables.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the name, for the user.
 pub fn check_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > LONGEST_NAME {
         return Err(format!("a name has 1 to {LONGEST_NAME} characters"));
@@ -81,8 +81,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes the run's name. To be done before the command runs: a name that is taken is a reason
-    /// to refuse.
+    /// Binds the socket, which takes the run's name. This is done before the command runs, since a
+    /// run whose name is taken is refused.
     ///
     /// # Errors
     /// For the user: the name is taken.
@@ -100,7 +100,7 @@ impl Control {
         Ok(Self { listener, name, keeper, command, attached_to, begun: Instant::now() })
     }
 
-    /// Serves callers, in a thread of its own, as long as the process lives.
+    /// Serves callers, in a separate thread, as long as the process lives.
     ///
     /// # Errors
     /// EAGAIN: no more threads.
@@ -113,7 +113,7 @@ impl Control {
             match self.listener.accept() {
                 // A caller that is gone has no use for an answer.
                 Ok((stream, _)) => drop(self.answer(stream, shared)),
-                // Out of descriptors: they come back.
+                // There is no free descriptor: other threads will close some.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
@@ -122,16 +122,16 @@ impl Control {
     fn answer(&self, stream: UnixStream, shared: &Arc<EngineContext>) -> io::Result<()> {
         let deadline = Instant::now() + CALLER_TIMEOUT;
         let caller = peer_credentials(&stream)?.user;
-        // Also of a caller that is refused: one whose request lies there unread would see an error
-        // instead of the answer.
+        // The request is read even if the caller is refused: with an unread request the caller
+        // would get an error instead of the answer.
         let line = read_line(&stream, LONGEST_REQUEST, deadline)?;
         let Some(reply) = self.reply(caller, &line, &stream, shared) else { return Ok(()) };
-        // What was ordered can have taken its time.
+        // The order can have used up the caller's time.
         let deadline = deadline.max(Instant::now() + CALLER_TIMEOUT / 4);
         write_all(&stream, format!("{reply}\n").as_bytes(), deadline)
     }
 
-    /// The line that answers. `None`: another thread answers.
+    /// The answer line. `None`: another thread answers.
     fn reply(&self, caller: u32, line: &[u8], stream: &UnixStream, shared: &Arc<EngineContext>) -> Option<String> {
         let refusal = |error| encode_answer(&Refusal { error });
         if caller != 0 && caller != user() {
@@ -146,7 +146,7 @@ impl Control {
         }
     }
 
-    /// Carries a request out. Returns the line that answers.
+    /// Carries a request out. Returns the answer line.
     fn obey(&self, request: Request, shared: &Arc<EngineContext>) -> Result<String, String> {
         match request {
             Request::Status {} => told(Ok(self.status(shared))),
@@ -183,7 +183,7 @@ fn told<T: Serialize>(answer: Result<T, String>) -> Result<String, String> {
     answer.map(|answer| encode_answer(&answer))
 }
 
-/// Sets the budget, unless the program is being let go.
+/// Sets the budget, unless a detach is under way.
 fn limit(shared: &EngineContext, budget: NewBudget) -> Result<LimitAnswer, String> {
     match (budget, shared.of_memory.leaving.is_under_way()) {
         (NewBudget::Bytes(bytes), true) => {

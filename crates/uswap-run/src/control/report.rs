@@ -1,4 +1,4 @@
-//! What a run tells: its figures, and the summary line for people.
+//! The reports of a run: its figures, and the summary line for people.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub fn figures(shared: &EngineContext) -> RunFigures {
 
 /// The figures as text, as `--stats` writes them: keys in alphabetical order.
 pub fn in_json(shared: &EngineContext) -> String {
-    // Only a map whose keys are no text fails.
+    // Only a map with keys that are no text fails.
     let figures = serde_json::to_value(figures(shared)).expect("figures are JSON");
     format!("{figures:#}\n")
 }
@@ -59,7 +59,7 @@ fn of_budget(budget: &Budget) -> RunFigures {
     }
 }
 
-/// Adds what the store tells.
+/// Adds the figures of the store.
 fn with_store(figures: RunFigures, store: StoreStats) -> RunFigures {
     RunFigures {
         pool_bytes: store.pool_bytes,
@@ -118,8 +118,8 @@ fn processes(shared: &EngineContext) -> Vec<ProcessFigures> {
     shared.managed.all().iter().map(of_process).collect()
 }
 
-/// Evicted pages of zeros are known to the page tables only; they are same-filled pages like others
-/// that take no memory.
+/// Adds evicted pages of zeros, which only the page tables know; they are same-filled pages that
+/// take no memory, like those of the store.
 fn with_zeros(mut store: StoreStats, zeros: u64) -> StoreStats {
     store.same_filled_pages += zeros;
     store.stored_pages += zeros;
@@ -151,7 +151,7 @@ fn reserve(shared: &EngineContext) -> ReserveFigures {
     }
 }
 
-/// One for each device that there ever was, in order.
+/// Figures of the readers of every device that there ever was, in order.
 fn readers(shared: &EngineContext) -> Vec<LaneFigures> {
     let lane = |(in_flight, waiting, latency): (u32, usize, Duration)| LaneFigures {
         in_flight,
@@ -199,7 +199,7 @@ fn latencies(latencies: &Latencies) -> FaultLatency {
     FaultLatency { zero, staged, pool, device }
 }
 
-/// One line for people. `end`: what is to be said of the command's end.
+/// The summary line for people. `end`: a remark about the command's end.
 pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
     let budget = &shared.budget;
     let (peak, limit) = (budget.peak().max(0), budget.limit());
@@ -220,7 +220,7 @@ pub fn summary(shared: &EngineContext, end: Option<String>) -> String {
     format!("{begin}; {middle}{turns}{unmanaged}{unevicted}{end}")
 }
 
-/// What went out and came back.
+/// The amounts of evicted and returned memory, in words.
 fn traffic(shared: &EngineContext) -> String {
     let store = shared.store.stats();
     let counters = &shared.counters;

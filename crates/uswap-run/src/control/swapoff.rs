@@ -1,13 +1,14 @@
-//! `uswap swapoff`: a device is emptied and let go. It goes on in a thread of its own, and callers
-//! watch it in the figures.
+//! `uswap swapoff`: a device is emptied and closed. A separate thread does it, and callers see the
+//! progress in the figures.
 //!
-//! A swapoff goes in rounds over all that lies on the device. Each moves what pool and other
-//! devices take; when one has found that there is more, the owners are to bring that in
-//! (`unuse.rs`), and rounds go on beside them, since room may come up anywhere. It ends when
-//! nothing lies there any more, when it is interrupted, when nothing has left the device for
-//! [`PROGRESS_TIMEOUT`], or when the programs would have to wait for what only the device could
-//! take ([`STARVED`]). In all cases but the first the device is used again (unless what is left
-//! cannot be read: then it gets no more pages), and every page is where some owner knows it.
+//! A swapoff works in rounds over all pages on the device. Each round moves the pages that pool and
+//! other devices can take. If a round leaves pages behind, the pager threads are told to bring them
+//! into memory (`unuse.rs`), and rounds continue at the same time, since room may appear in the
+//! pool or on other devices. The swapoff ends when the device is empty, when it is interrupted,
+//! when no page has left the device for [`PROGRESS_TIMEOUT`], or when programs wait for room that only the
+//! device could give ([`STARVED`]). In all cases but the first the device is used again (unless the
+//! pages that are left cannot be read: then it gets no more pages), and every page is at a place
+//! that its pager thread knows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -23,13 +24,14 @@ use crate::shared::RunShared;
 use uswap_pager::io::unuse::BringIn;
 use uswap_remote::{EngineContext, Message};
 
-/// How long a drain goes on without progress: pages that are being written when it begins become
-/// movable in between.
+/// How long a swapoff goes on without progress. Pages that are being written when it begins become
+/// movable in that time.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long programs may wait for room with nothing left that could take their pages. The tree is
-/// ended for that after longer.
+/// How long programs may wait for room while nothing can take their pages. (The tree is killed for
+/// that only after a longer time.)
 const STARVED: Duration = Duration::from_millis(500);
-/// Between two rounds: while others have room, and while owners bring pages in.
+/// Pauses between two rounds: while pool or other devices have room, and while pager threads bring
+/// pages in.
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 
@@ -40,7 +42,7 @@ pub struct Swapoff {
     pages: u64,
     left: AtomicU64,
     stop: AtomicBool,
-    /// `Some` once it is over: what went wrong, if anything.
+    /// `Some` once it is over, with the error if it failed.
     outcome: Mutex<Option<Result<(), String>>>,
 }
 
@@ -68,7 +70,8 @@ impl Orders {
 /// `uswap swapoff`: begins to empty a device.
 ///
 /// # Errors
-/// For the user: it is not there, is being emptied, or there is no room. Nothing is changed then.
+/// For the user: the device does not exist or is being emptied, or there is no room for its pages.
+/// Nothing is changed then.
 pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
     let mut slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
     if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
@@ -91,10 +94,10 @@ pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, 
     Ok(SwapoffBegun { device: device.to_owned(), pages })
 }
 
-/// Has a swapoff under way stop; its device is used again.
+/// Stops the swapoff that is under way; its device is used again.
 ///
 /// # Errors
-/// For the user: there is none.
+/// For the user: no swapoff is under way.
 pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
     let slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
     let running = slot.as_ref().filter(|job| job.is_running());
@@ -121,7 +124,7 @@ fn refused(device: &str, refusal: &DrainRefusal) -> String {
     }
 }
 
-/// Empties the device, until it has gone or it is clear that it will not.
+/// Empties the device, until it is closed or the swapoff has failed.
 fn empty(shared: &EngineContext, job: &Swapoff, mut drain: Drain) {
     let outcome = work(shared, job, &mut drain);
     match &outcome {
@@ -170,7 +173,7 @@ fn go_in_rounds(shared: &EngineContext, job: &Swapoff, drain: &mut Drain, order:
     }
 }
 
-/// Closes the device; `false` while something still lies on it.
+/// Closes the device; `false` while pages still lie on it.
 fn let_go(shared: &EngineContext, drain: &Drain) -> bool {
     let gone = shared.store.end_drain(drain);
     if gone {
@@ -180,18 +183,20 @@ fn let_go(shared: &EngineContext, drain: &Drain) -> bool {
     gone
 }
 
-/// How a swapoff comes on.
+/// Progress of a swapoff.
 struct Progress {
     least: u64,
-    /// When something left the device last.
+    /// When a page left the device last.
     at: Instant,
-    /// In this round: pages that could not be read, and that nobody took.
+    /// Pages of this round that could not be read, and pages that neither pool nor another device
+    /// took.
     unreadable: u32,
     refused: u32,
-    /// Of the last round.
+    /// The same two numbers of the last round.
     last: (u32, u32),
     starved_since: Option<Instant>,
-    /// Since something left the device last.
+    /// Hindrances since a page left the device last: memory was short; pages could not be brought
+    /// in.
     short_of_memory: bool,
     could_not_bring: bool,
 }
@@ -219,7 +224,8 @@ impl Progress {
         }
     }
 
-    /// Tells the owners whether they are needed. Returns how long to wait for the next round.
+    /// Tells the pager threads whether they have to bring pages in. Returns the pause before the
+    /// next round.
     fn end_round(&mut self, shared: &EngineContext, order: &BringIn) -> Duration {
         self.last = (self.unreadable, self.refused);
         (self.unreadable, self.refused) = (0, 0);
@@ -233,9 +239,9 @@ impl Progress {
         if is_left { LONG_PAUSE } else { SHORT_PAUSE }
     }
 
-    /// Whether faults have waited for some time for room that nothing makes, or a group outgrows
-    /// its limit: what evicts finds everything full. A group between its high mark and its hard one
-    /// wants pages evicted, and nobody waits for that.
+    /// Whether faults have waited for some time for room that does not appear, or a group outgrows
+    /// its limit, because eviction finds everything full. A group between its high mark and its
+    /// hard limit does not count: pages of it are to be evicted, but no fault waits for that.
     fn is_starved(&mut self, shared: &EngineContext) -> bool {
         let budget = &shared.budget;
         let is_short = || !budget.has_room(1) || shared.groups.in_use() && shared.groups.lack_room();
@@ -247,8 +253,8 @@ impl Progress {
     }
 }
 
-/// Nothing moved for a while. A device whose pages cannot be read gets no more; one for whose pages
-/// there is no room is used again.
+/// Ends a swapoff without progress. If the pages that are left cannot be read the device gets no
+/// more pages; if there is no room for them it is used again.
 fn give_up(shared: &EngineContext, drain: &Drain, progress: &Progress, order: &BringIn) -> String {
     let left = human(shared.store.left_to_drain(drain) << 12);
     let (unreadable, refused) = progress.last;

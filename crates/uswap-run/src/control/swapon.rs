@@ -1,7 +1,6 @@
-//! What changes while a tree runs: devices come (`uswap swapon`) and go (`uswap swapoff`), the
-//! budget is set anew (`uswap limit`), pages are compressed by another compressor
-//! (`uswap compressor`). Every order comes through the control socket. What a swapoff does is told
-//! in `swapoff.rs`.
+//! Changes while a tree runs: devices are added (`uswap swapon`) and removed (`uswap swapoff`, see
+//! `swapoff.rs`), the budget is set anew (`uswap limit`), pages are compressed by another
+//! compressor (`uswap compressor`). Every order comes through the control socket.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,45 +20,45 @@ use crate::shared::RunShared;
 use uswap_pager::fault_points::FaultPoints;
 use uswap_remote::EngineContext;
 
-/// The least budget that can be ordered: the engine, its stacks and buffers, and a working set that
-/// makes progress.
+/// The least budget that can be ordered. It has room for the engine, its stacks and buffers, and a
+/// working set with which a program makes progress.
 pub const MIN_BUDGET: u64 = 16 << 20;
 
-/// A swap place that is given no size may take so many times the budget.
+/// A swap file or other place without a given size may take this many times the budget.
 const USUAL_BUDGETS: u64 = 4;
 
-/// What is ordered, and what became of it. Part of [`EngineContext`].
+/// Orders and their outcome. Part of [`EngineContext`].
 #[derive(Default)]
 pub struct Orders {
-    /// The budget that was ordered, in bytes; 0: as the run was started.
+    /// The budget that was ordered, in bytes; 0: the budget is as it was when the run started.
     pub limit: AtomicU64,
-    /// A balance with the cgroup that was ordered, for the governor to take over.
+    /// A balance with the cgroup that was ordered; the governor takes it over.
     pub balance: Mutex<Option<Balance>>,
     /// The last swapoff.
     pub swapoff: Mutex<Option<Arc<Swapoff>>>,
 }
 
-/// Opens what a specification names; a place without a size gets a multiple of the budget, which is
-/// `limit` bytes.
+/// Opens the device that a specification names. A place without a size gets a multiple of the
+/// budget, which is `limit` bytes.
 ///
 /// # Errors
-/// For the user: why it cannot be swapped to.
+/// The reason why it cannot be used for swap, for the user.
 pub fn open_device(spec: &SwapSpec, limit: u64) -> Result<Box<dyn Device>, String> {
     spec.open(USUAL_BUDGETS * limit)
 }
 
-/// What a swap file in this directory may take when nobody says how much: half of what is free
-/// there now, and no more than files may have (`ulimit -f`).
+/// Bytes that a swap file without a given size may take in this directory: half of the space that
+/// is free there now, and no more than the limit of file sizes (`ulimit -f`).
 ///
 /// # Errors
-/// The directory is missing, or its file system does not tell.
+/// The directory is missing, or its file system does not tell its free space.
 pub fn half_of_free(directory: &Path) -> std::io::Result<u64> {
     let free = uswap_sys::free_bytes(File::open(directory)?.as_fd())?;
     let most = uswap_sys::process::file_size_limit().map_or(u64::MAX, |limit| limit.soft);
     Ok((free / 2).min(most))
 }
 
-/// The device as fault points make it.
+/// The device, wrapped as fault points demand.
 pub fn slowed(device: Box<dyn Device>, faults: &FaultPoints) -> Box<dyn Device> {
     let device = match faults.write_fail {
         0 => device,
@@ -99,7 +98,7 @@ pub fn swapon(shared: &Arc<EngineContext>, spec: &str) -> Result<SwaponAnswer, S
 /// `uswap limit`: another budget from now on.
 ///
 /// # Errors
-/// For the user: too little.
+/// For the user: the budget is too small.
 pub fn limit(shared: &EngineContext, bytes: u64) -> Result<LimitAnswer, String> {
     if bytes < MIN_BUDGET {
         return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_BUDGET)));
@@ -111,8 +110,8 @@ pub fn limit(shared: &EngineContext, bytes: u64) -> Result<LimitAnswer, String> 
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(used), auto: None })
 }
 
-/// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; where
-/// there is none it is most of the machine's memory.
+/// `uswap limit NAME auto`: the budget follows the cgroup's limit, as with `--ram auto`; without
+/// such a limit it is most of the machine's memory.
 ///
 /// # Errors
 /// For the user: /proc/meminfo cannot be read.
@@ -122,17 +121,18 @@ pub fn limit_auto(shared: &EngineContext) -> Result<LimitAnswer, String> {
     let bytes = balance.as_ref().map_or(without_cgroup(machine), Balance::initial_limit);
     let follows = balance.is_some();
     *RunShared::of(shared).orders.balance.lock().expect("balance") = balance;
-    // The governor steers from its next turn on, and a limit that was ordered stands where nothing
-    // is to be followed.
+    // From its next look on the governor steers the budget. If there is no cgroup limit to follow
+    // the value counts as an ordered limit.
     RunShared::of(shared).orders.limit.store(if follows { 0 } else { bytes }, SeqCst);
     shared.budget.set_limit(bytes);
     Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: None, auto: Some(follows) })
 }
 
-/// `uswap compressor`: pages are stored by this one from now on.
+/// `uswap compressor`: new pages are compressed by this compressor from now on.
 ///
 /// # Errors
-/// For the user: there is none of that name or level, or no memory for it. Nothing is changed then.
+/// For the user: there is no compressor of that name or level, or no memory for it. Nothing is
+/// changed then.
 pub fn compressor(shared: &EngineContext, name: &str) -> Result<CompressorAnswer, String> {
     let compression: Compression = name.parse()?;
     let before = shared.store.compression().to_string();

@@ -1,4 +1,4 @@
-//! What `-v` says while a run goes on, each on one line; with `-vv` the figures too, once a second.
+//! Messages of `-v` during a run, each on one line; with `-vv` also the figures, once a second.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use crate::measure::heap_limits;
 use crate::shared::RunShared;
 use uswap_remote::EngineContext;
 
-/// One line for the user. Nobody may be listening any more, which is no reason to end a tree.
+/// Prints one line for the user. A failure is ignored: a tree is not ended because its output has
+/// no reader any more.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -19,19 +20,19 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// How often figures and new limits are told.
+/// How often figures and new limits are printed.
 const PERIOD: Duration = Duration::from_secs(1);
-/// From this level on what happens is told, and from this on the figures.
+/// Levels of verbosity from which on events are printed, and figures.
 const EVENTS: u8 = 2;
 const FIGURES: u8 = 3;
 
-/// What was told last. Owned by the engine's main thread.
+/// The state that was printed last. Owned by the engine's main thread.
 pub struct VerboseLog {
     verbosity: u8,
     managed: bool,
     unmanaged: HashSet<(u32, String)>,
-    /// Processes that were looked at for a heap limit of their own, and the programs that were
-    /// spoken of.
+    /// Processes that were checked for a heap limit of their own, and the programs that were named
+    /// to the user.
     looked_at: HashSet<u32>,
     limited: HashSet<&'static str>,
     limit: i64,
@@ -49,7 +50,7 @@ struct Rates {
 }
 
 impl VerboseLog {
-    /// Says what the run begins with.
+    /// Prints the settings with which the run begins.
     pub fn begin(config: &RunConfig, shared: &EngineContext) -> Self {
         let limit = shared.budget.limit();
         let talk = Self {
@@ -72,7 +73,7 @@ impl VerboseLog {
         talk
     }
 
-    /// Says what has happened since the last time. Called all the time.
+    /// Prints the events since the last call. Called all the time.
     pub fn go_on(&mut self, shared: &EngineContext) {
         if self.verbosity < EVENTS {
             return;
@@ -97,7 +98,8 @@ impl VerboseLog {
         let budget = &shared.budget;
         let names: Vec<String> = shared.managed.all().iter().filter(|(_, process)| process.active).map(named).collect();
         if names.is_empty() {
-            // It is about to be told.
+            // The managed process will be in the list at the next call; the message waits for its
+            // name.
             return;
         }
         self.managed = true;
@@ -114,7 +116,8 @@ impl VerboseLog {
         }
     }
 
-    /// A limit that follows its cgroup moves all the time: a sixty-fourth is worth a word.
+    /// Prints a new limit. One that follows its cgroup moves all the time, so only changes of a
+    /// sixty-fourth or more are printed.
     fn tell_limit(&mut self, shared: &EngineContext) {
         let limit = shared.budget.limit();
         if (limit - self.limit).abs() > self.limit / 64 {
@@ -123,7 +126,7 @@ impl VerboseLog {
         }
     }
 
-    /// Once of each program that limits its own heap.
+    /// Tells the user, once for each program, that the program limits its own heap.
     fn tell_heaps(&mut self, shared: &EngineContext) {
         let processes = shared.managed.all();
         self.looked_at.retain(|pid| processes.contains_key(pid));

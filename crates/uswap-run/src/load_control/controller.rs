@@ -1,4 +1,4 @@
-//! The controller's thread: looks at the processes, asks the policy, and sets the flags.
+//! The controller's thread: measures the processes, asks the policy, and sets the flags.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,45 +16,45 @@ use uswap_pager::runner::Runner;
 use uswap_remote::{EngineContext, Message};
 use uswap_sys::procfs::{self, Mode, Statm};
 
-/// How often the controller looks while load control is on, and otherwise.
+/// How often the controller looks: while load control is on, and otherwise.
 const BUSY_TICK: Duration = Duration::from_millis(5);
-/// A look at many processes takes half a millisecond: it costs one part in so many of the time at
-/// most.
+/// A look at many processes takes half a millisecond. The controller spends at most 1/N of its time
+/// on looks.
 const TICK_COST: u32 = 40;
 const MAX_BUSY_TICK: Duration = Duration::from_millis(20);
 const IDLE_TICK: Duration = Duration::from_millis(50);
-/// Looks at one who waits for its turn that are spared in a row, at most.
+/// Maximum of looks in a row that the controller skips for a process that waits for its turn.
 const MAX_SPARED: u32 = 4;
-/// How often pool and processors are asked for their figures.
+/// How often the controller reads the figures of pool and processors.
 const FIGURES: Duration = Duration::from_millis(100);
-/// How often, a millisecond apart, a thread is looked at that is still on its way to sleep.
+/// Maximum of looks, a millisecond apart, at a thread that is about to sleep.
 const LOOKS: u32 = 5;
-/// An answer whether a process is stopped is good for so long while it does not run.
+/// How long an answer whether a process is stopped is valid while the process does not run.
 const STOPPED_FOR: Duration = Duration::from_millis(50);
 
-/// What the controller saw of a process at its last look.
+/// State of a process at the controller's last look.
 #[derive(Debug)]
 struct ControllerSeen {
     pid: u32,
     statm: Option<Statm>,
-    /// Its anonymous memory, also what is not registered yet.
+    /// Pages of its anonymous memory, registered or not.
     pages: u64,
     parent: Option<u32>,
     program: Program,
     looked: Looked,
-    /// Whether it was stopped when it was looked at last.
+    /// The last answer whether it is stopped, and the time of that answer.
     stopped: Option<(Instant, bool)>,
     processor: Duration,
     refaults: u64,
     distance: u64,
     waited: u64,
-    /// Looks since that were spared.
+    /// Looks that were skipped since.
     spared: u32,
 }
 
 impl ControllerSeen {
-    /// Whether a look can be spared: it waits for its turn, and nothing that costs nothing to know
-    /// has changed.
+    /// Whether a look can be skipped: the process waits for its turn, and the figures that are
+    /// known without reading /proc have not changed.
     fn may_stay(&mut self, waits: bool, told: &LoadTold) -> bool {
         let same = self.refaults == told.refaults && self.waited == told.waited;
         let stays = waits && same && self.spared < MAX_SPARED;
@@ -73,21 +73,22 @@ pub struct Controller {
     begun: Instant,
     ticked: Instant,
     tick_took: Duration,
-    /// Faults of the run at the last look, and whether there were none.
+    /// Faults of the run at the last look, and whether there were no new ones.
     faults: u64,
     quiet: bool,
     swap_in: f64,
     processors: u32,
     pool: Pool,
-    /// Idle time of all processors at the last look at the pool, and its share before that.
+    /// Idle time of all processors at the last look at the pool, and the idle share of the time
+    /// before that look.
     idle: (Duration, f64),
 }
 
-/// What is known of the pool.
+/// Figures of the pool.
 #[derive(Clone, Copy, Debug)]
 struct Pool {
     looked: Instant,
-    /// Pages of memory for each page that is stored, and pages that it may still take.
+    /// Pages of memory for each stored page, and pages that the pool may still take.
     cost: f64,
     room: u64,
 }
@@ -115,9 +116,10 @@ impl Controller {
         }
     }
 
-    /// Looks and answers until told to stop.
+    /// Measures and answers until `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) {
-        // Owners and programs wait for what is decided here; a look takes microseconds.
+        // Pager threads and programs wait for the decisions of this thread; a look takes
+        // microseconds.
         process::run_first();
         while !stop.load(Relaxed) {
             let busy = (self.tick_took * TICK_COST).clamp(BUSY_TICK, MAX_BUSY_TICK);
@@ -171,7 +173,7 @@ impl Controller {
         let records = self.shared.load.all();
         let samples = self.samples(&records, passed);
         if std::mem::take(&mut self.quiet) {
-            // Only now it is known from when on time counts.
+            // This is the first look after a quiet time: the policy's time counts from here on.
             return;
         }
         let machine = self.machine(&samples);
@@ -207,7 +209,7 @@ impl Controller {
         samples
     }
 
-    /// Whether a process is stopped that should run and does not.
+    /// Whether a process that should run and does not is stopped.
     fn is_stopped(&self, key: Key, sample: &LoadSample, seen: &mut ControllerSeen) -> bool {
         if !self.control.is_on() || !sample.ran.is_zero() {
             seen.stopped = None;
@@ -237,7 +239,8 @@ impl Controller {
         let ran = now.processor.saturating_sub(old.processor);
         let blocked = told.is_blocked;
         let moves = refaults > 0 || works(ran, passed) || told.is_pending;
-        // Whoever has no turn and waits for a processor keeps nobody out.
+        // A process without a turn that waits for a processor does not keep other processes
+        // waiting.
         let asks = self.control.has_turn(key) && !blocked;
         let runnable = moves || asks && procfs::is_runnable(now.pid, told.runner.helper);
         LoadSample {
@@ -276,7 +279,7 @@ impl Controller {
         }
     }
 
-    /// What costs more to know, and changes slowly: pool and processors.
+    /// Reads the figures that cost more to read and change slowly: those of pool and processors.
     fn look_around(&mut self) {
         let store = self.shared.store.stats();
         let cost = store.pool_bytes as f64 / 4096.0 / store.stored_pages.max(1) as f64;
@@ -287,7 +290,7 @@ impl Controller {
         self.idle = (idle, idle.saturating_sub(self.idle.0).as_secs_f64() / passed);
     }
 
-    /// Sets the flags, and wakes the owners whose spaces' flags have changed.
+    /// Sets the flags, and wakes the pager threads that own spaces with changed flags.
     fn tell(&self, records: &[(Key, Arc<LoadRecord>)], passed: Duration) {
         let mut changed = vec![false; self.shared.mailboxes.len()];
         let mut any = false;
@@ -304,8 +307,9 @@ impl Controller {
     }
 }
 
-/// Reads what a process has used. The agent's work is ours. Its memory is asked for by the agent's
-/// number: a main thread that has ended has none.
+/// Reads the processor time and memory that a process has used. The agent's work does not count as
+/// the program's. The memory is read by the agent's id, since by the id of a main thread that has
+/// ended none is shown.
 fn observe(told: &LoadTold, mut old: Option<&mut ControllerSeen>) -> ControllerSeen {
     let Runner { process: pid, helper, within: is_within } = told.runner;
     let reader = if helper == 0 { pid } else { helper };

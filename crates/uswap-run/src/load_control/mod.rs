@@ -1,4 +1,4 @@
-//! Load control of a run: what its policy sees of the processes, and decides.
+//! Load control of a run: measures the processes for the policy, and carries out its decisions.
 
 pub mod controller;
 pub mod servers;

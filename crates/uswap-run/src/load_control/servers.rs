@@ -1,12 +1,12 @@
-//! Who answers others: processes that load control never holds.
+//! Recognises servers: processes that load control never suspends.
 //!
 //! A program that waits some seconds for its turn ends sooner than one that faults all the time,
-//! and nobody sees the difference but in the time. A server is different: somebody waits for each
-//! of its answers, and gives up after some seconds. It cannot be told by its use of the processor,
-//! which under load is that of a compiler. So it is told by what it holds: a socket of the internet
-//! (listening or connected), or a Unix socket that has a name. Pairs of sockets between parent and
-//! child, pipes and terminals do not count: builds have those too, and who waits for one of them is
-//! let in when the others are idle.
+//! and users notice the difference only in the time. A server is different: a client waits for each
+//! of its answers, and gives up after some seconds. A server cannot be recognised by its use of the
+//! processor, which under load is like that of a compiler. So it is recognised by its sockets: a
+//! socket of the internet (listening or connected), or a Unix socket with a name. Pairs of sockets
+//! between parent and child, pipes and terminals do not count: builds have those too, and a process
+//! that is waited for through one of them gets its turn when the others are idle.
 //!
 //! Sources: proc_pid_net(5), proc_pid_fd(5); the tables are those of the process's own network
 //! namespace.
@@ -15,17 +15,18 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// An answer is good for so long: servers begin to listen, and programs connect.
+/// How long an answer is valid: a program may begin to listen or connect at any time.
 const GOOD_FOR: Duration = Duration::from_secs(1);
-/// Descriptors that are looked at, at most.
+/// Maximum of descriptors that are looked at.
 const MAX: usize = 4096;
-/// The tables that have the sockets of the internet, and the column of the inode there.
+/// The tables of the sockets of the internet, and the column of the inode there.
 const INTERNET: [&str; 4] = ["tcp", "tcp6", "udp", "udp6"];
 const INTERNET_INODE: usize = 9;
-/// The same of Unix sockets, behind which the name stands if there is one.
+/// The column of the inode in the table of Unix sockets; the name, if there is one, comes behind
+/// it.
 const UNIX_INODE: usize = 6;
 
-/// What was seen of a process last.
+/// The last answer for a process, and its time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looked {
     at: Option<Instant>,
@@ -33,7 +34,7 @@ pub struct Looked {
 }
 
 impl Looked {
-    /// Whether this process answers others.
+    /// Whether this process is a server.
     pub fn answers(&mut self, pid: u32) -> bool {
         if self.at.is_none_or(|at| at.elapsed() >= GOOD_FOR) {
             *self = Self { at: Some(Instant::now()), answers: answers_others(pid) };
@@ -78,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// One test, because all is about the descriptors of one process.
+    /// This is one test, because all its cases are about the descriptors of one process.
     #[test]
     fn sockets_that_others_can_reach_count_and_pairs_do_not() {
         let own = std::process::id();

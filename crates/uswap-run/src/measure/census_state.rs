@@ -1,11 +1,11 @@
-//! When unmanaged programs were looked for, and what was found.
+//! State of the scans for unmanaged programs.
 
 use std::time::{Duration, Instant};
 
 use crate::measure::unmanaged::UnmanagedScan;
 use uswap_remote::agent::unreachable::Callers;
 
-/// When unmanaged programs were looked for, and what was found.
+/// State of the scans for unmanaged programs: the last scan, its duration, and its findings.
 #[derive(Debug)]
 pub struct CensusState {
     pub last: Instant,

@@ -1,31 +1,32 @@
-//! The memory cgroup we are in: its limit, and the balance between anonymous memory and file pages
-//! under it.
+//! The memory cgroup of a process: its limit, and the balance between anonymous memory and file
+//! pages under the limit.
 //!
 //! In a container the limit covers everything: anonymous memory, the page cache of programs and
-//! libraries, kernel memory. Usage always sits at the limit, because the page cache fills what is
-//! left; so usage says nothing. What says something is how often file pages that were dropped are
-//! read again (`workingset_refault_file`): while they are, the files need more room, and the
-//! anonymous budget shrinks; while they are not, it grows back. Files get more than half only while
-//! hardly any anonymous page comes back beside them: a linker reads its inputs again and again
-//! while most of what it has allocated lies idle.
+//! libraries, kernel memory. Usage is always at the limit, because the page cache fills all that is
+//! left, so usage gives no information. The number of dropped file pages that are read again does
+//! (`workingset_refault_file`): while it grows, the files need more room, and the anonymous budget
+//! shrinks; while it does not, the budget grows back. Files get more than half only while hardly
+//! any anonymous page comes back beside them: a linker reads its inputs again and again while most
+//! of what it has allocated lies idle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// File pages are left at least this much room, and so much to begin with in small cgroups.
+/// Least room of file pages; in small cgroups they begin with this.
 const MIN_FILE: u64 = 8 << 20;
-/// Anonymous memory is left an eighth of the limit, in small cgroups so much or a quarter.
+/// Anonymous memory keeps an eighth of the limit at least. In small cgroups it keeps this, or a
+/// quarter of the limit if that is less.
 const MIN_ANONYMOUS: u64 = 48 << 20;
-/// Never to be touched: what page tables, stacks and sockets take at once.
+/// Margin that stays unused, for sudden growth of page tables, stacks and sockets.
 const SAFETY: u64 = 6 << 20;
-/// How often the balance is looked at.
+/// How often the balance is adjusted.
 const PERIOD: Duration = Duration::from_millis(50);
 /// File refaults in a period that call for more room (4 MiB per 50 ms).
 const MANY_REFAULTS: u64 = 1000;
-/// A fault on an anonymous page costs as much as so many pages of files, which are read many at a
-/// time.
+/// A fault on an anonymous page costs as much as reading this many file pages, which are read many
+/// at a time.
 const FAULT_IN_FILE_PAGES: u64 = 32;
 
 /// A memory cgroup of version 1 or 2.
@@ -37,8 +38,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// The nearest memory cgroup of this process with a limit below the machine's memory, itself or
-    /// an ancestor that can be seen.
+    /// The memory cgroup that limits this process: of its own and all visible ancestors the one
+    /// with the lowest limit, if that is below the machine's memory.
     pub fn of_this_process() -> Option<Self> {
         Self::of_process(std::process::id())
     }
@@ -59,11 +60,11 @@ impl Cgroup {
     }
 
     fn tightest(root: &Path, path: &str, unified: bool) -> Option<Self> {
-        // In a container with a cgroup namespace the path is that of the host or "/": the mount is
-        // what counts.
+        // In a container with a cgroup namespace the path is that of the host or "/". If it does
+        // not exist below the mount, the root of the mount is used.
         let own = if root.join(path).exists() { root.join(path) } else { root.to_path_buf() };
-        // Above memory.high nobody is killed, but whoever allocates is put to sleep, up to two
-        // seconds at a time.
+        // Above memory.high no process is killed, but each that allocates is put to sleep, up to
+        // two seconds at a time.
         let files: &[&str] = if unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
         let levels = own.ancestors().take_while(|directory| directory.starts_with(root));
         let limits = levels.filter_map(|directory| {
@@ -79,7 +80,7 @@ impl Cgroup {
         self.limit
     }
 
-    /// Where it is found.
+    /// Its directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -95,8 +96,8 @@ impl Cgroup {
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Bytes that can still be taken: what is not used, and file pages, which the kernel gives
-    /// back.
+    /// Bytes that can still be taken: unused ones, and those of file pages, which the kernel can
+    /// drop.
     pub fn room(&self) -> Option<u64> {
         let stat = self.stat()?;
         let file = stat.file.saturating_sub(stat.shmem);
@@ -153,13 +154,13 @@ fn meminfo(name: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// The budget in bytes where no cgroup limits us, on a machine with so many.
+/// The budget in bytes where no cgroup limits the run. `machine`: bytes of the machine's memory.
 pub fn without_cgroup(machine: u64) -> u64 {
     machine / 10 * 8
 }
 
-/// Where the cgroups of version 1 for memory are mounted, or those of version 2. Read once: an
-/// engine knows what its keeper read.
+/// Mount point of the memory cgroups, of version 2 if `unified`, else of version 1. It is read
+/// once: an engine has the value that its keeper read.
 fn mount_point(unified: bool) -> Option<&'static Path> {
     static POINTS: OnceLock<[Option<PathBuf>; 2]> = OnceLock::new();
     let points = POINTS.get_or_init(|| {
@@ -193,8 +194,8 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// A balance that leaves files a thirty-second to begin with: if they need more it shows within
-    /// 50 ms.
+    /// A balance in which files begin with a thirty-second of the limit: if they need more, that
+    /// shows within 50 ms.
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
         let file_room = (cgroup.limit / 32).max(MIN_FILE);
@@ -207,7 +208,7 @@ impl Balance {
         self.cgroup.limit.saturating_sub(fixed).max(self.cgroup.limit / 4)
     }
 
-    /// Anonymous memory, the engine's included, is left so much whatever files want.
+    /// Bytes that anonymous memory, the engine's included, keeps however much room files need.
     fn least_anonymous(&self) -> u64 {
         (self.cgroup.limit / 8).max(MIN_ANONYMOUS).min(self.cgroup.limit / 4)
     }
@@ -217,25 +218,27 @@ impl Balance {
         usage.saturating_sub(stat.anonymous + stat.file) + stat.shmem
     }
 
-    /// The new budget in bytes. `pages`: what the tree and the engine use by their own count;
-    /// `anonymous_faults`: how many faults were answered with a page from the pool or a device
-    /// since the run began. To be called often: what processes take that have not been met yet
-    /// shows in the cgroup's usage at once.
+    /// The new budget in bytes. `pages`: pages of the tree and the engine by the engine's own
+    /// count; `anonymous_faults`: number of faults since the run began that were served from the
+    /// pool or a device. To be called often: memory of processes that the governor does not know
+    /// yet shows in the cgroup's usage at once.
     pub fn steer(&mut self, pages: i64, anonymous_faults: u64) -> Option<u64> {
         let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
         if self.looked.elapsed() >= PERIOD {
             self.looked = Instant::now();
             self.make_room_for_files(stat.refaults, anonymous_faults);
         }
-        // What is neither file nor counted by us: kernel memory, and processes outside the tree.
+        // Memory that is neither file pages nor in the engine's own count: kernel memory, and
+        // processes outside the tree.
         let ours = (pages.max(0) as u64) << 12;
         let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
         let fixed = self.file_room + SAFETY + others;
         Some(self.cgroup.limit.saturating_sub(fixed).max(self.least_anonymous()))
     }
 
-    /// File pages that are read again want more room; when none are they give some back. What they
-    /// have above a half goes to whom it costs more not to have it.
+    /// Gives files more room while dropped file pages are read again, and takes some back when none
+    /// are. Above a half of the limit files get room only while their refaults cost more than the
+    /// faults on anonymous pages.
     fn make_room_for_files(&mut self, refaults: u64, anonymous_faults: u64) {
         let refaulted = refaults.saturating_sub(self.refaults);
         let faulted = anonymous_faults.saturating_sub(self.anonymous_faults);
@@ -255,7 +258,7 @@ impl Balance {
 mod tests {
     use super::*;
 
-    /// A folder that looks like a hierarchy as far as reading files goes.
+    /// A folder with files like those of a cgroup hierarchy.
     struct Pretended(PathBuf);
 
     impl Pretended {
@@ -326,7 +329,8 @@ mod tests {
         Balance { cgroup, file_room: MIN_FILE, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
     }
 
-    /// Refaults and faults of a hundred periods; returns what files are left then.
+    /// Simulates a hundred periods with these refaults and faults. Returns the room of files after
+    /// them.
     fn settles(balance: &mut Balance, refaults: u64, faults: u64) -> u64 {
         for _ in 0..100 {
             let (refaults, faults) = (balance.refaults + refaults, balance.anonymous_faults + faults);
@@ -335,7 +339,8 @@ mod tests {
         balance.file_room
     }
 
-    /// A linker: what it has allocated lies idle, and its inputs do not fit into half.
+    /// The case of a linker: its anonymous memory lies idle, and its inputs do not fit into half of
+    /// the limit.
     #[test]
     fn files_get_more_than_half_only_while_hardly_an_anonymous_page_comes_back() {
         let mut balance = balance(282 * MIB);

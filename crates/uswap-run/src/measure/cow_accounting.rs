@@ -1,10 +1,10 @@
-//! What processes share with relatives by fork, read by a thread of its own.
+//! Pages that processes share with relatives since a fork, read by a separate thread.
 //!
-//! Pages that a fork left shared are counted in parent and child. How many they are only
-//! smaps_rollup tells (proc_pid_smaps(5)), and reading it takes the lock of the process's address
-//! space: if a thread of that process holds it and waits for a processor, the reader waits along,
-//! for as long as a hundred milliseconds beside thirty busy processes. The governor must not: so it
-//! asks here, and goes on with what it was told last.
+//! Pages that a fork left shared are counted in parent and child. Only smaps_rollup shows their
+//! number (proc_pid_smaps(5)), and reading it takes the lock of the process's address space: if a
+//! thread of that process holds the lock and waits for a processor, the reader waits too, for as
+//! long as a hundred milliseconds beside thirty busy processes. The governor must not wait: it
+//! sends questions to this thread, and goes on with the last answers.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
@@ -15,29 +15,29 @@ use uswap_sys::process::is_gone;
 use uswap_sys::process::thread::spawn;
 use uswap_sys::procfs;
 
-/// Reading walks page tables: of its time the thread rests so many times what it read.
+/// Reading walks page tables, so the thread then rests this many times as long as it has read.
 const REST: u32 = 4;
-/// But no longer than this.
+/// The longest rest.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// A process that is asked for, and what was known of it then.
+/// A question for the shared pages of a process, with the state of the process at that time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopiesAsked {
     pub pid: u32,
-    /// A thread of it that is alive: where the main thread has ended, its number tells nothing.
+    /// A thread of it that is alive: by the id of a main thread that has ended nothing is shown.
     pub thread: u32,
-    /// What tells its image from others.
+    /// Identifies its image.
     pub family: usize,
-    /// How many of its image had been born.
+    /// Number of births in its fork family so far.
     pub births: u32,
     /// How many pages its writes had copied.
     pub copied: u64,
 }
 
-/// The governor's end.
+/// The governor's end of the channels to the thread.
 #[derive(Debug, Default)]
 pub struct ForkShares {
-    /// Once something was asked: most programs never fork.
+    /// The thread; it starts with the first question, since most programs never fork.
     thread: Option<Ends>,
 }
 
@@ -56,8 +56,8 @@ impl ForkShares {
         Ok(Ends { questions, answers })
     }
 
-    /// Asks for these processes, in this order. `false`: it is still busy with others, or there are
-    /// no more threads (EAGAIN).
+    /// Asks for these processes, in this order. `false`: the thread is still busy with others, or
+    /// cannot be started (EAGAIN).
     pub fn ask(&mut self, processes: Vec<CopiesAsked>) -> bool {
         if processes.is_empty() {
             return true;
@@ -68,14 +68,15 @@ impl ForkShares {
         self.thread.as_ref().is_some_and(|thread| thread.questions.try_send(processes).is_ok())
     }
 
-    /// Pages shared with relatives, of each process that was read meanwhile. Those that were asked
-    /// for together are told together: what one has less of its relative has more of.
+    /// Pages shared with relatives, for each process that was read meanwhile. Processes that were
+    /// asked for together are answered together, since a share that one process loses moves to its
+    /// relatives.
     pub fn answers(&self) -> impl Iterator<Item = Vec<(CopiesAsked, i64)>> {
         self.thread.iter().flat_map(|thread| thread.answers.try_iter())
     }
 }
 
-/// Holds a descriptor for the time when there are no others.
+/// Runs the thread. It holds a spare descriptor, for when there are no others.
 fn read(asked: &Receiver<Vec<CopiesAsked>>, told: &Sender<Vec<(CopiesAsked, i64)>>) {
     let spare = Spares::hold(1).ok();
     while let Ok(processes) = asked.recv() {
@@ -88,9 +89,9 @@ fn read(asked: &Receiver<Vec<CopiesAsked>>, told: &Sender<Vec<(CopiesAsked, i64)
     }
 }
 
-/// `None`: it cannot be known, and what was told last still counts. That who has just ended shares
-/// nothing would be wrong to tell: what it held may have been counted a moment ago, and a tree of
-/// forks that is killed would seem to be many times what it was.
+/// Reads the shared pages of a process. `None`: they cannot be known, and the last answer still
+/// counts. Zero for a process that has just ended would be wrong: its memory may have been counted
+/// a moment ago, so a tree of forks that is killed would seem many times as large as it was.
 fn shared_pages(thread: u32, spare: Option<&Spares>) -> Option<i64> {
     let mut answer = procfs::shared_pages(thread);
     if answer.as_ref().is_err_and(is_shortage)

@@ -1,12 +1,12 @@
-//! When what a family shares is believed.
+//! Decides when to believe the answers about the pages that a fork family shares.
 //!
-//! Of a page that N relatives map each of them tells a part of 1/N (Pss), so the parts make a whole
-//! only where all of them were read. While one more is being born its part is told by nobody: a
-//! family that forks seems to need half of what it does. A fork is known when its event was read,
-//! and it takes the kernel tens of milliseconds before. So what makes memory seem *less* short is
-//! believed only when no birth was told for a while ([`SETTLED`]) after it was read, and not at all
-//! if one was; what makes it seem shorter is believed at once. A family that forks all the time is
-//! believed all the same after [`LONGEST`].
+//! Of a page that N relatives map each relative shows a part of 1/N (Pss), so the parts make a
+//! whole only if all relatives were read. While another child is being forked its part is missing:
+//! a family that forks seems to need half of its real memory. A fork is known when its event was
+//! read, which can be tens of milliseconds after the kernel began it. So an answer that makes
+//! memory seem *less* short is believed only if no fork was reported for a while ([`SETTLED`])
+//! after the reading, and is dropped if one was. An answer that makes memory seem shorter is
+//! believed at once. A family that forks all the time is believed all the same after [`LONGEST`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use crate::measure::cow_accounting::CopiesAsked;
 use uswap_pager::context::ManagedProcess;
 
-/// How long a fork takes to be told, mostly: at least, and for each page that is shared.
+/// How long it mostly takes until a fork is reported: at least, and for each shared page.
 const SETTLED: (Duration, Duration) = (Duration::from_millis(2), Duration::from_nanos(700));
 
-/// How long a family is not believed.
+/// The longest time for which answers of a family are not believed.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// What a family told, one for each process, in pages.
+/// An answer for a family: shared pages, one entry for each process.
 struct CopiesTold {
     at: Instant,
     shares: Vec<(CopiesAsked, i64)>,
@@ -33,23 +33,25 @@ impl CopiesTold {
     }
 }
 
-/// What is not believed yet.
+/// Answers that are not believed yet.
 #[derive(Default)]
 pub struct ToldShares {
     waiting: Vec<CopiesTold>,
-    /// Families that were not believed lately, and since when.
+    /// Families with dropped answers, and since when.
     doubted: BTreeMap<usize, Instant>,
 }
 
 impl ToldShares {
-    /// Those that were asked for together have answered: families, one after the other.
+    /// Adds the answers for processes that were asked for together. The processes of a family
+    /// follow each other.
     pub fn hear(&mut self, answers: &[(CopiesAsked, i64)]) {
         let at = Instant::now();
         let families = answers.chunk_by(|(one, _), (other, _)| one.family == other.family);
         self.waiting.extend(families.map(|shares| CopiesTold { at, shares: shares.to_vec() }));
     }
 
-    /// What is believed now. `counted`: what a process is taken to share.
+    /// Takes the answers that are believed now. `counted`: the pages that a process is assumed to
+    /// share so far.
     pub fn believed(
         &mut self,
         managed: &BTreeMap<u32, ManagedProcess>,

@@ -1,8 +1,10 @@
-//! The governor: measures what the tree uses and wakes the owners when it matters.
+//! The governor: measures the memory that the tree uses, and wakes the pager threads when pages
+//! must be evicted.
 //!
 //! Growth of unregistered memory sends no event, so it is polled: rarely while there is room, every
 //! millisecond near the activation mark. Pages that a fork left shared would be counted in parent
-//! and child; then the proportional share is read, which costs more and is done more rarely.
+//! and child; for such processes the proportional share is read too, which costs more and is done
+//! more rarely.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -37,65 +39,68 @@ use uswap_remote::shared::RemoteMessage;
 use uswap_remote::{EngineContext, Message};
 use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
-/// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many share a small
-/// budget (512 KiB at least), so that all that stays unmanaged is a quarter of it. In pages.
+/// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many processes share a
+/// small budget (512 KiB at least), so that all unmanaged memory together is at most a quarter of
+/// the budget. In pages.
 const MIN_MANAGED: (i64, i64) = (128, 1024);
-/// How often the tree is walked for processes that no agent has announced.
+/// How often the tree is scanned for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
 /// The same while memory may soon be short: programs that have to be attached to grow fast.
 const CENSUS_SOON: Duration = Duration::from_millis(25);
-/// Of many processes a census takes milliseconds: then it is taken less often, so that it costs one
-/// part in so many of the time.
+/// A scan of many processes takes milliseconds. Then scans are rarer, so that they take 1/N of the
+/// time.
 const CENSUS_COST: u32 = 50;
-/// How often what a process shares is asked for while it matters, and for how many at a time.
+/// How often the shared pages of a process are asked for while they matter, and for how many
+/// processes at a time.
 const SHARES: Duration = Duration::from_millis(20);
 const MAX_SHARES: usize = 8;
-/// A process that is managed is looked at again at least this often while memory is short.
+/// The mappings of a managed process are scanned again at least this often while memory is short.
 const RESCAN: Duration = Duration::from_millis(50);
-/// One that holds as much as it did at the last look, and in as large an address space.
+/// The same for a process whose memory and address space are as large as at the last look.
 const RESCAN_STILL: Duration = Duration::from_millis(200);
-/// How long memory that a process has let go of may take to be free: exit and exec give it back
-/// after they are seen.
+/// How long freed memory of a process may take to be free in the kernel: exit and exec become
+/// visible before the memory is given back.
 const LEAVING: Duration = Duration::from_millis(50);
-/// What is worth remembering of that, in pages.
+/// Least amount of such memory that is remembered, in pages.
 const MIN_LEAVING: i64 = 256;
-/// And at most this often.
+/// Least time between two scans of a process.
 const MIN_RESCAN: Duration = Duration::from_millis(2);
 
-/// The first look waits for so long: the command starts meanwhile, and this thread goes before
-/// every other. What memory is managed by then has been charged by its faults.
+/// The first look waits this long, so that the command can start: this thread has priority over
+/// every other. Memory that is managed by then has been charged by its faults.
 const START: Duration = Duration::from_millis(2);
 
-/// Nobody waits longer than this for an owner that was lowered.
+/// The longest time that a thread waits for a pager thread of lowered priority.
 const LOWERED: Duration = Duration::from_millis(2);
 
-/// The pool's limit follows in steps of this, in pages.
+/// Least change of the pool's limit that is applied, in pages.
 const MIN_POOL_STEP: i64 = 64;
-/// Anonymous memory (pages: 8 MiB) from which on an agent is brought to a program that has none.
+/// Anonymous memory (pages: 8 MiB) from which on an agent is injected into a program that has none.
 const WORTH_AN_AGENT: i64 = 2048;
 
 struct Watched {
-    /// A thread of it that is there as long as it is, and what that tells.
+    /// A thread that lives as long as the process's memory, and the statm file of that thread.
     reader: u32,
     statm: Statm,
     memory: MemoryFigures,
     scanned: MemoryFigures,
     scanned_at: Option<Instant>,
     stillness: SampleSkipper,
-    /// Pages shared with relatives, and when that was asked for.
+    /// Pages shared with relatives, and when they were asked for.
     shared: i64,
     shares_asked: Option<Instant>,
-    /// How many pages its writes had copied when that was asked for which was told last.
+    /// Pages that its writes had copied when the question of the last answer was sent.
     copied: u64,
-    /// Its parent, if that had to be known.
+    /// Its parent, if it was needed.
     parent: Option<Option<u32>>,
-    /// What it is charged with, once there are groups, and how much that was when it was measured.
+    /// Its account, once there are groups, and the charge of the account when the measurement
+    /// began.
     account: Option<Arc<Account>>,
     begun: i64,
 }
 
-/// Whether a process holds about as much as its parent, which is managed: it was forked just now,
-/// and nobody has read of it yet.
+/// Whether a process holds about as much as its managed parent: then it was forked just now, and
+/// the event of the fork is not read yet.
 fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>) -> bool {
     let parent = procfs::parent(pid).and_then(|parent| managed.get(&parent));
     let held = |statm: &Statm| statm.read().map_or(0, |memory| memory.anonymous);
@@ -103,15 +108,15 @@ fn looks_forked(pid: u32, statm: &Statm, managed: &BTreeMap<u32, ManagedProcess>
     held(statm) >= parents / 2
 }
 
-/// Pages that the writes of a process have copied so far, as far as they were seen.
+/// Pages that the writes of a process have copied so far, as far as the engine has seen them.
 fn copied_pages(process: Option<&ManagedProcess>) -> u64 {
     process.map_or(0, |process| process.copied.pages())
 }
 
 impl Watched {
-    /// Pages that it shares with relatives, as far as its writes have not copied them since. Less
-    /// than none where it was not read since it was forked: what it has copied stays in the hands
-    /// of the others.
+    /// Pages that it shares with relatives, without those that its writes have copied since.
+    /// Negative if it was not read since its fork: pages that it has copied stay with its
+    /// relatives.
     fn shares(&self, process: Option<&ManagedProcess>) -> i64 {
         let copied = copied_pages(process).saturating_sub(self.copied);
         self.shared.clamp(0, self.memory.anonymous) - copied as i64
@@ -128,21 +133,21 @@ pub struct Governor {
     shared_pages: i64,
     automatic: Option<Balance>,
     attacher: Option<AttacherHandle>,
-    /// Pages that processes have let go of, and when.
+    /// Pages that processes have freed, and when.
     leaving: Vec<(Instant, i64)>,
     share: PoolSizer,
-    /// Names of the devices whose pages lie in memory of the engine, as the run began.
+    /// Names of the devices of the run's start whose pages lie in memory of the engine.
     swap_in_ram: BTreeSet<String>,
-    /// Shared pages are known, or taken to be none.
+    /// Set if shared pages are known; otherwise they count as none.
     shares_known: bool,
-    /// What the pool was limited to last, in pages.
+    /// The last limit of the pool, in pages.
     pool_limit: i64,
-    /// What new programs look at.
+    /// The flag by which new programs see that memory is short.
     shortage: Shortage,
     hurry: PriorityBoost,
     shared_memory: SharedMemory,
     outgrown: Outgrown,
-    /// When unmanaged programs were looked for.
+    /// State of the scans for unmanaged programs.
     pub scan: CensusState,
 }
 
@@ -193,14 +198,15 @@ impl Governor {
         })
     }
 
-    /// Measures until told to stop.
+    /// Measures until `stop` is set.
     pub fn run(governor: &Mutex<Self>, stop: &AtomicBool) {
-        // What grows while this thread waits for a processor is seen too late. Where it is not
-        // allowed short turns and hurry must do.
+        // Growth while this thread waits for a processor is seen too late. Where real-time priority
+        // is not permitted, short time slices and the priority boost are used instead.
         uswap_sys::process::run_first();
         std::thread::sleep(START);
         loop {
-            // Nobody has it while it sleeps: whoever ends the run would wait.
+            // The lock is free while this thread sleeps: the main thread would wait for it at the
+            // end of a run.
             let interval = Self::lock(governor).look(stop);
             let Some(interval) = interval else { return };
             std::thread::sleep(interval);
@@ -211,12 +217,12 @@ impl Governor {
         governor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One look; returns how long nobody need look again. Nothing once told to stop.
+    /// One look. Returns the time until the next one, or `None` once `stop` is set.
     fn look(&mut self, stop: &AtomicBool) -> Option<Duration> {
         if stop.load(SeqCst) {
             return None;
         }
-        // Before anything that takes a lock.
+        // This comes before anything that takes a lock.
         let lowered = self.raise_owners();
         self.measure();
         self.wake_owners();
@@ -224,8 +230,8 @@ impl Governor {
         Some(if lowered { interval.min(LOWERED) } else { interval })
     }
 
-    /// What is in use when a run has ended. Its last look may have been while the program lived,
-    /// and with `stop` set there is no other.
+    /// Measures the memory in use when a run has ended. The last look may have been while the
+    /// program lived, and with `stop` set there is no other.
     pub fn measure_at_the_end(governor: &Mutex<Self>) {
         let governor = Self::lock(governor);
         let begun = governor.shared.budget.begin_measurement();
@@ -236,14 +242,14 @@ impl Governor {
         governor.shared.budget.end_measurement(begun, engine + left - shared);
     }
 
-    /// Swap in RAM is an experiment: what lies there is not charged, or nothing could ever be
-    /// swapped to it.
+    /// Pages of the engine that are charged. Swap in RAM is an experiment: its pages are not
+    /// charged, or nothing could ever be swapped to it.
     fn engine_pages(&self) -> i64 {
         let swapped_in_ram: u64 = self.swap_in_ram.iter().map(|name| self.shared.store.device_pages(name)).sum();
         (self.engine.read().unwrap_or_default().anonymous - swapped_in_ram as i64).max(0)
     }
 
-    /// Raises all owners; says whether one was lowered.
+    /// Raises the priority of all pager threads. Returns whether one was lowered.
     fn raise_owners(&self) -> bool {
         let lowered = self.shared.mailboxes.iter().filter(|mailbox| mailbox.lowered.raise());
         lowered.count() > 0
@@ -285,7 +291,7 @@ impl Governor {
             memory.size > 0
         });
         if self.watched.len() < before {
-            // What was shared with those that ended may be shared no more.
+            // Pages that were shared with ended processes may be shared no more.
             self.watched.values_mut().for_each(|watched| watched.shares_asked = None);
         }
         let engine = self.engine_pages();
@@ -302,7 +308,7 @@ impl Governor {
         if let Some(balance) = RunShared::of(&self.shared).orders.balance.lock().expect("balance").take() {
             self.automatic = Some(balance);
         }
-        // An order takes the place of the balance, until the next one.
+        // A budget that was ordered replaces the balance, until the next order.
         if RunShared::of(&self.shared).orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
             && let Some(limit) = balance.steer(pages + leaving, self.shared.counters.pgmajfault.get())
@@ -317,7 +323,7 @@ impl Governor {
         self.scan_grown(&managed);
     }
 
-    /// Gives the share what it judges by.
+    /// Gives the pool sizer the figures by which it decides.
     fn judge_share(&mut self) {
         let shared = &self.shared;
         let (store, faults) = (shared.store.stats(), shared.counters.pgmajfault.get());
@@ -347,7 +353,7 @@ impl Governor {
         (used - pool - manageable).max(0)
     }
 
-    /// Whether the budget can be kept at all.
+    /// Checks whether the budget can be kept at all.
     fn judge_fixed(&mut self, fixed: i64) {
         let budget = &self.shared.budget;
         let outgrown = self.outgrown.look(fixed, budget.limit(), Instant::now());
@@ -363,8 +369,8 @@ impl Governor {
         }
     }
 
-    /// The pool's share is of what it shares with pages we can evict: memory that cannot be managed
-    /// comes off first.
+    /// Sets the limit of the pool. The pool's share refers to the memory that is left for the pool
+    /// and evictable pages: memory that cannot be managed is subtracted first.
     fn limit_pool(&mut self, used: i64, fixed: i64) {
         if used <= self.shared.budget.activation() {
             return;
@@ -376,8 +382,8 @@ impl Governor {
         self.shared.pool_share.tell(self.share.percent());
         let percent = self.share.percent_beside(fixed as f64 / budget.limit().max(1) as f64);
         let share = (budget.limit() - fixed).max(0) as f64 * percent / 100.0;
-        // That takes the pool's lock, for which this thread would wait while its holder waits for a
-        // processor.
+        // Setting the limit takes the pool's lock, so small changes are skipped: this thread would
+        // wait while the holder of the lock waits for a processor.
         if (share as i64 - self.pool_limit).abs() > MIN_POOL_STEP {
             self.pool_limit = share as i64;
             self.shared.store.set_pool_limit((share as u64) << 12);
@@ -404,7 +410,8 @@ impl Governor {
             }
             self.scan.callers.look(&self.shared, managed, &tree);
             self.shared_memory.look(&self.shared, &tree);
-            // Who speaks for nobody yet, or has its parent's memory until it executes something.
+            // Skips new processes without memory of their own: agents, and children that have their
+            // parent's memory until they execute a program.
             tree.retain(|pid| {
                 self.watched.contains_key(pid) || managed.contains_key(pid) || !processes::has_anothers_memory(*pid)
             });
@@ -418,8 +425,8 @@ impl Governor {
                 && let Ok(statm) = Statm::open(reader)
             {
                 let memory = MemoryFigures::default();
-                // Whoever has not said hello may be a fork child; counted twice, its pages would be
-                // taken from others.
+                // A process whose agent has not sent a greeting may be a fork child. If its pages
+                // were counted twice, as many pages of other processes would be evicted.
                 let forks = self.shared.counters.fork_events.get() > 0;
                 let forked = managed
                     .get(&pid)
@@ -444,8 +451,8 @@ impl Governor {
         }
     }
 
-    /// What is read of a process that has executed another image is the memory of the former one
-    /// while its agent is still there; the new one grows meanwhile.
+    /// Stops reading the former image of a process. After an exec the figures are those of the
+    /// former memory as long as its agent lives, while the new image grows.
     fn forget_former_image(&mut self, pid: u32, reader: u32) {
         let is_former = |watched: &&Watched| watched.reader != reader && reader != pid;
         if let Some(watched) = self.watched.get(&pid).filter(is_former) {
@@ -454,7 +461,7 @@ impl Governor {
         }
     }
 
-    /// Tells who has no agent.
+    /// Sends the processes without an agent to the attacher.
     fn tell_attacher(&mut self, managed: &BTreeMap<u32, ManagedProcess>, tree: &[u32]) {
         if self.attacher.is_none() {
             return;
@@ -474,7 +481,8 @@ impl Governor {
         }
     }
 
-    /// From how much memory on a process is managed. Where there is no room left none is too small.
+    /// Pages of memory from which on a process is managed. While there is no room left even smaller
+    /// ones are.
     fn least_managed(&self) -> i64 {
         if !self.shared.budget.has_room(0) {
             return MIN_MANAGED.0 / 2;
@@ -483,20 +491,20 @@ impl Governor {
         share.clamp(MIN_MANAGED.0, MIN_MANAGED.1)
     }
 
-    /// Pages counted more than once because a fork left them shared, by what was told last. A
-    /// process that was never read is taken to share everything with its parent.
+    /// Pages that are counted more than once because a fork left them shared, by the last answers.
+    /// A process that was never read is assumed to share everything with its parent.
     fn measure_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>, counted: i64) {
         self.shares.answers().for_each(|answers| self.told_shares.hear(&answers));
         let watched = &self.watched;
         let known = |pid: u32| watched.get(&pid).map_or(0, |watched| watched.shares(managed.get(&pid)));
         for (asked, pages) in self.told_shares.believed(managed, known) {
             if let Some(watched) = self.watched.get_mut(&asked.pid) {
-                // What was copied until it was read is counted twice.
+                // Pages that were copied between question and reading are counted twice.
                 (watched.shared, watched.copied) = (pages, asked.copied);
             }
         }
         let fork_events = self.shared.counters.fork_events.get() > 0;
-        // No event tells of a fork of what was not managed yet.
+        // A fork of memory that was not managed yet sends no event.
         let unseen = || managed.values().any(ManagedProcess::may_be_forked);
         let forks = fork_events || self.watched.len() > managed.len() || unseen();
         let near = counted > self.shared.budget.activation() || self.is_group_near();
@@ -509,7 +517,8 @@ impl Governor {
         self.shared_pages = self.watched.iter().map(|(pid, watched)| watched.shares(managed.get(pid))).sum();
     }
 
-    /// Parents of those whose kin is not known: a parent shares what such a child shares.
+    /// Parents of the processes whose fork family is not known: a parent shares the same pages as
+    /// such a child.
     fn doubtful_parents(&mut self, managed: &BTreeMap<u32, ManagedProcess>) -> HashSet<u32> {
         let is_doubtful = |pid: &u32| managed.get(pid).is_none_or(|process| process.kin.is_uncertain);
         let doubtful = self.watched.iter_mut().filter(|(pid, _)| is_doubtful(pid));
@@ -520,8 +529,8 @@ impl Governor {
         parents
     }
 
-    /// Those first that were asked for longest ago; small ones are not worth it, and who has no kin
-    /// shares nothing.
+    /// Asks for shared pages, first of the processes with the oldest question. Small processes are
+    /// left out, and so are those without relatives, which share nothing.
     fn ask_for_shares(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let least = self.least_managed();
         let parents = self.doubtful_parents(managed);
@@ -534,7 +543,8 @@ impl Governor {
                 due.push((watched.shares_asked, *pid));
             }
         }
-        // Mostly: this is looked at each millisecond, and a process is asked for each 20.
+        // This is the usual case: the governor looks each millisecond, and asks for a process
+        // each 20.
         if due.is_empty() {
             return;
         }
@@ -544,18 +554,19 @@ impl Governor {
         let (count, pids) = (asked.len(), asked.iter().map(|asked| asked.pid).collect::<Vec<_>>());
         if self.shares.ask(asked) {
             self.shared.counters.shares_asked.add(count as u64);
-            // Who is of a family that cannot be asked yet must not keep others from being asked.
+            // Processes of a family that cannot be asked for yet count as asked too, or they would
+            // keep others from being asked for.
             for pid in pids.into_iter().chain(due) {
                 self.watched.entry(pid).and_modify(|watched| watched.shares_asked = Some(Instant::now()));
             }
         }
     }
 
-    /// Relatives are asked together: what one has less of a page that all share the others have
-    /// more. A family of which one is not known yet is not asked.
+    /// Completes families: relatives are asked for together, since a part of a shared page that one
+    /// loses moves to the others. A family with a member that is not known yet is left out.
     fn with_relatives(&self, due: &[u32], managed: &BTreeMap<u32, ManagedProcess>) -> Vec<CopiesAsked> {
         let asked = |pid: u32, watched: &Watched| {
-            // A child that nobody has heard of yet is of its parent's.
+            // A child that is not known yet belongs to its parent's family.
             let parent = || watched.parent.flatten().and_then(|parent| managed.get(&parent));
             let kin = managed.get(&pid).or_else(parent).map(|process| &process.kin);
             let (family, births) = kin.map_or((pid as usize, 0), |kin| (kin.image(), kin.births()));
@@ -575,7 +586,7 @@ impl Governor {
         asked.flat_map(|(_, members)| members).collect()
     }
 
-    /// Whoever is seen for the first time is in its parent's group.
+    /// Gives new processes an account in their parent's group.
     fn meet_newcomers(&mut self) {
         let engine = std::process::id();
         for (pid, watched) in &mut self.watched {
@@ -585,7 +596,7 @@ impl Governor {
         }
     }
 
-    /// Charges each process with what it was found to hold, without what it shares with relatives.
+    /// Charges each process with its measured pages, without those that it shares with relatives.
     fn measure_groups(&self, managed: &BTreeMap<u32, ManagedProcess>) {
         for (pid, watched) in &self.watched {
             let Some(account) = &watched.account else { continue };
@@ -599,7 +610,7 @@ impl Governor {
         self.shared.groups.in_use() && self.shared.groups.is_any_near()
     }
 
-    /// Memory may have to be managed soon.
+    /// Starts the later threads when memory may have to be managed soon.
     fn expect_work(&self) {
         if RunShared::of(&self.shared).is_expecting.load(SeqCst) {
             return;
@@ -611,7 +622,7 @@ impl Governor {
         }
     }
 
-    /// Has the mappings of processes looked at that grew in a way no event tells.
+    /// Has the mappings of processes scanned that have grown without an event.
     fn scan_grown(&mut self, managed: &BTreeMap<u32, ManagedProcess>) {
         let is_run_near = self.shared.budget.usage() > self.shared.budget.activation();
         if !is_run_near && !self.is_group_near() {

@@ -1,17 +1,17 @@
-//! Programs that limit their own heap by the memory they find, in the cgroup or in the machine:
-//! they end when that limit is reached, however much of their memory could be evicted. They do not
-//! ask us, so all that can be done is to say so.
+//! Programs that limit their own heap by the memory of the cgroup or the machine: they end when
+//! that limit is reached, however much of their memory could be evicted. uswap cannot change the
+//! limit of such a program, so it only tells the user.
 
 use std::fs;
 
-/// One of them.
+/// A runtime that limits its own heap.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Runtime {
     /// Name of its program.
     pub program: &'static str,
-    /// What sets another limit.
+    /// The setting by which users choose another limit.
     pub setting: &'static str,
-    /// One of these in its command line or environment: the user has set a limit.
+    /// Texts of its command line or environment by which a user sets a limit.
     keys: &'static [&'static str],
 }
 
@@ -27,19 +27,19 @@ const KNOWN: [Runtime; 5] = [
     Runtime { program: "duckdb", setting: "SET memory_limit = 'SIZE'", keys: &["memory_limit", "max_memory"] },
 ];
 
-/// Statuses of a program that gave up by itself: SIGABRT, and SIGTRAP, by which some releases of V8
-/// do.
+/// Exit statuses of a program that gave up by itself: by SIGABRT or, in some releases of V8, by
+/// SIGTRAP.
 const GAVE_UP: [i32; 2] = [128 + 6, 128 + 5];
-/// Where all settings are named.
+/// The page of the guide that lists all settings.
 const GUIDE: &str = "docs/guide/heap-limits.md";
 
-/// The one that a program's path names.
+/// The runtime that a program's path names.
 pub fn by_path(path: &str) -> Option<&'static Runtime> {
     let name = path.rsplit('/').next()?;
     KNOWN.iter().find(|runtime| runtime.program == name)
 }
 
-/// The one that a process executes, unless it was given a limit.
+/// The runtime that a process executes, unless the user has set a limit.
 pub fn by_process(pid: u32) -> Option<&'static Runtime> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let runtime = by_path(path.to_str()?)?;
@@ -49,7 +49,7 @@ pub fn by_process(pid: u32) -> Option<&'static Runtime> {
     (!is_set).then_some(runtime)
 }
 
-/// What `-v` says of one.
+/// The message of `-v` about such a program.
 pub fn in_words(runtime: &Runtime, pid: u32) -> String {
     let Runtime { program, setting, .. } = runtime;
     format!(
@@ -58,8 +58,8 @@ pub fn in_words(runtime: &Runtime, pid: u32) -> String {
     )
 }
 
-/// What the summary says of a command's end, if it may have run into such a limit: it gave up
-/// though nothing was ever evicted.
+/// The summary's remark about the end of a command that may have reached such a limit: the command
+/// gave up though nothing was ever evicted.
 pub fn of_end(status: i32, program: &str, evicted: u64) -> Option<String> {
     if evicted > 0 || !GAVE_UP.contains(&status) {
         return None;
@@ -71,7 +71,7 @@ pub fn of_end(status: i32, program: &str, evicted: u64) -> Option<String> {
     ))
 }
 
-/// What `doctor` says.
+/// The advice of `doctor`.
 pub fn advice() -> String {
     let settings: Vec<&str> = KNOWN.iter().take(3).map(|runtime| runtime.setting).collect();
     format!("they end when that is reached, whatever can be evicted: {} ({GUIDE})", settings.join(", "))

@@ -1,38 +1,39 @@
-//! Who need not be measured each time: processes whose memory does not change.
+//! Finds processes that need not be measured each time, because their memory does not change.
 //!
 //! Of the processes of a build four of five sleep: shells and makes wait for a child, compilers for
-//! their turn. To read what each of them holds a thousand times a second cost a tenth of two
-//! processors. A process is *still* when its last [`STILL`] readings were the same; it is read
-//! again after as many rounds as the processors would need to fill what room there is
+//! their turn. Reading the memory of each a thousand times a second cost a tenth of two processors.
+//! A process is *still* when its last [`STILL`] readings were the same. It is read again after as
+//! many rounds as the processors would need to fill the free room
 //! ([`Budget::patience`](uswap_pager::accounting::budget::Budget::patience)), so however suddenly
-//! it wakes, what it touches unseen fits.
+//! it wakes, the memory that it touches unseen fits.
 //!
-//! Pages that an owner installs or drops are counted in two places, and must not be in both or in
-//! neither: they are charged at once, and the next measurement takes the place of what was charged
-//! before. So a process for which an owner moved pages since it was read is not still, whatever its
-//! readings were. The owner counts the move before it charges; the governor looks at what was
-//! charged before it looks at the moves.
+//! Pages that a pager thread installs or drops are counted in two places, and must appear in
+//! exactly one of them: they are charged at once, and the next measurement replaces the earlier
+//! charges. So a process for which a pager thread has moved pages since the last reading is not
+//! still, whatever its readings were. The pager thread counts the move before it charges; the
+//! governor reads the charges before it reads the moves.
 //!
-//! **If the guess is wrong.** What a process frees by itself is seen some milliseconds late: memory
-//! seems shorter than it is. What it allocates, too: by no more than there was room for.
+//! **If the guess is wrong.** Memory that a process frees by itself is seen some milliseconds late:
+//! memory seems shorter than it is. Memory that it allocates is seen late too, but it is no more
+//! than there was room for.
 
 use uswap_pager::accounting::moves::Moves;
 
-/// So many readings that are the same make a process still.
+/// Number of equal readings after which a process is still.
 const STILL: u32 = 8;
 
-/// How still a process is.
+/// The recent readings of a process, as far as they decide whether it is still.
 #[derive(Debug, Default)]
 pub struct SampleSkipper {
     same: u32,
     skipped: u32,
-    /// The moves of its space when it was read last, if it is managed.
+    /// The moves of its space at the last reading, if it is managed.
     moves: Option<(Moves, u64)>,
 }
 
 impl SampleSkipper {
-    /// Whether the process need not be read in this round, when it is enough to read it every
-    /// `patience` rounds. Asked once a round, after the measurement has begun.
+    /// Whether the process need not be read in this round. `patience`: a still process is read once
+    /// in this many rounds. Called once a round, after the measurement has begun.
     pub fn may_wait(&mut self, patience: u32, moves: Option<&Moves>) -> bool {
         let unmoved = match (&self.moves, moves) {
             (None, None) => true,
@@ -42,13 +43,13 @@ impl SampleSkipper {
         let waits = unmoved && self.same >= STILL && self.skipped + 1 < patience;
         self.skipped = if waits { self.skipped + 1 } else { 0 };
         if !waits {
-            // Before it is read: what is moved from here on is news.
+            // The count is taken before the reading: later moves are new ones.
             self.moves = moves.map(|moves| (moves.clone(), moves.now()));
         }
         waits
     }
 
-    /// It was read, and is as it was before or not.
+    /// Notes a reading. `same`: it equals the one before.
     pub fn was_read(&mut self, same: bool) {
         self.same = if same { self.same.saturating_add(1) } else { 0 };
     }

@@ -1,4 +1,4 @@
-//! What the tree uses, and how much it may.
+//! Measures the memory that the tree uses, and steers how much it may use.
 
 pub mod census_state;
 pub mod cgroup;

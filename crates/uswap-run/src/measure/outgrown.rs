@@ -1,19 +1,19 @@
-//! Memory that cannot be evicted and is more than the budget.
+//! Detects that memory that cannot be evicted exceeds the budget.
 //!
-//! Small mappings, stacks and what was locked stay where they are. If that alone is more than the
-//! limit no fault will ever find room, and to hold each up for as long as is right elsewhere only
-//! makes the program slow. So the user is told, once, and faults are served at once until the rest
-//! fits again. What can be evicted still is.
+//! Small mappings, stacks and locked memory are never evicted. If they alone exceed the limit no
+//! fault will ever find room, and the waits that faults need otherwise would only make the program
+//! slow. So the user is told, once, and faults are served at once until the memory that cannot be
+//! evicted fits again. All other pages are still evicted.
 //!
-//! If the guess is wrong (a burst of memory that is about to be registered) the limit is passed
-//! sooner than it need be; so it is not made before memory has been that way for a while.
+//! If the guess is wrong (a burst of memory that is about to be registered) the limit is exceeded
+//! without need. So the state must last for a while before it counts.
 
 use std::time::{Duration, Instant};
 
-/// How long it has to last.
+/// How long the state has to last.
 const PROOF: Duration = Duration::from_millis(300);
 
-/// What the governor remembers of it.
+/// The governor's state of the detection.
 #[derive(Debug, Default)]
 pub struct Outgrown {
     since: Option<Instant>,
@@ -21,7 +21,7 @@ pub struct Outgrown {
 }
 
 impl Outgrown {
-    /// Whether so many pages that cannot be evicted are more than the limit, and have been for a
+    /// Whether the pages that cannot be evicted (`fixed`) exceed the limit, and have done so for a
     /// while.
     pub fn look(&mut self, fixed: i64, limit: i64, now: Instant) -> bool {
         if fixed <= limit {
@@ -31,7 +31,7 @@ impl Outgrown {
         now.duration_since(*self.since.get_or_insert(now)) >= PROOF
     }
 
-    /// Whether it has still to be told.
+    /// Whether the user has still to be told. Later calls return `false`.
     pub fn is_news(&mut self) -> bool {
         !std::mem::replace(&mut self.told, true)
     }

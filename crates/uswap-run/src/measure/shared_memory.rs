@@ -1,7 +1,7 @@
-//! Shared memory of programs: mappings that several can have, tmpfs, the heap of ZGC. It is no
-//! anonymous memory, uswap evicts none of it and the kernel cannot without swap of its own: where
-//! it does not fit somebody is killed. So when one process has more of it than half of the budget
-//! the user is told, once and while there is time.
+//! Shared memory of programs: mappings that several processes can have, tmpfs, the heap of ZGC. It
+//! is no anonymous memory: uswap evicts none of it, and the kernel cannot without swap of its own.
+//! If it does not fit into memory a process is killed. So the user is told when one process has
+//! more of it than half of the budget, once and while there is time.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -13,27 +13,28 @@ use crate::shared::RunShared;
 use uswap_remote::EngineContext;
 use uswap_sys::procfs;
 
-/// How often it is looked at, at most, and which part of the time that may take.
+/// Least time between two looks, and the part of the time (1/N) that looks may take.
 const PERIOD: Duration = Duration::from_millis(100);
 const COST: u32 = 50;
 
-/// The governor's memory of it.
+/// The governor's state of these looks.
 #[derive(Debug)]
 pub struct SharedMemory {
     cgroup: Option<Cgroup>,
-    /// The largest that the budget was, in bytes: under a cgroup it shrinks by what is shared.
+    /// The largest budget so far, in bytes: under a cgroup the budget shrinks by the shared memory.
     budget: u64,
     told: bool,
     next: Instant,
 }
 
 impl SharedMemory {
-    /// `cgroup`: the one that the programs are in, if that has a limit.
+    /// State before the first look. `cgroup`: the cgroup of the programs, if it has a limit.
     pub fn new(cgroup: Option<Cgroup>) -> Self {
         Self { cgroup, budget: 0, told: false, next: Instant::now() }
     }
 
-    /// Looks at all processes of the tree, if there is so much shared memory in the machine at all.
+    /// Checks all processes of the tree, if the whole machine has enough shared memory for it to
+    /// matter.
     pub fn look(&mut self, shared: &EngineContext, tree: &[u32]) {
         self.budget = self.budget.max((shared.budget.limit().max(0) as u64) << 12);
         if self.told || Instant::now() < self.next {
@@ -51,8 +52,8 @@ impl SharedMemory {
         self.next = Instant::now() + PERIOD.max(begun.elapsed() * COST);
     }
 
-    /// Who has most of it, in bytes. A process can have the same memory at several addresses: the
-    /// cgroup knows better.
+    /// The process with the most shared memory, and its bytes. A process can map the same memory at
+    /// several addresses, so the cgroup's figure is an upper bound.
     fn largest(&self, tree: &[u32]) -> Option<(u32, u64)> {
         let most = self.cgroup.as_ref().and_then(Cgroup::shared_memory).unwrap_or(u64::MAX);
         let all = tree.iter().map(|pid| (*pid, procfs::shared_memory(*pid).unwrap_or(0).min(most)));

@@ -1,8 +1,8 @@
-//! The census: programs of the tree that use memory and that no agent speaks for.
+//! The scan for unmanaged programs: programs of the tree that use memory and have no agent.
 //!
-//! Their memory counts against the budget like everybody's but cannot be evicted, so the user is
-//! told their names. A program is given a second to say hello, and nothing below 8 MiB is worth a
-//! word.
+//! Their memory counts against the budget like that of all others, but cannot be evicted, so the
+//! user is told their names. The agent of a program has a second to send its greeting, and programs
+//! below 8 MiB are not named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use uswap_sys::procfs;
 
 /// Anonymous memory (pages: 8 MiB) from which on a program without an agent is noted.
 const WORTH_A_WORD: i64 = 2048;
-/// How long it may take to say hello.
+/// How long an agent may take to send its greeting.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most programs that are remembered; those that have ended go first.
+/// Maximum of programs that are remembered; ended ones are dropped first.
 const MAX_NOTED: usize = 256;
 
 /// A program that ran, or runs, unmanaged.
@@ -31,20 +31,20 @@ pub struct Unmanaged {
     pub why: UnmanagedReason,
     /// Anonymous pages when it was looked at last.
     pub pages: i64,
-    /// The most that was seen.
+    /// The most anonymous pages at any look.
     pub peak_pages: i64,
     /// It still runs.
     pub running: bool,
 }
 
-/// The governor's memory of who was seen without an agent.
+/// The programs that were seen without an agent.
 #[derive(Debug, Default)]
 pub struct UnmanagedScan {
     since: HashMap<u32, Instant>,
 }
 
 impl UnmanagedScan {
-    /// Looks at all processes of the tree with their anonymous pages.
+    /// Checks all processes of the tree. Their anonymous pages are given.
     pub fn look(
         &mut self,
         shared: &EngineContext,
@@ -92,7 +92,8 @@ fn note(noted: &mut Vec<Unmanaged>, pid: u32, pages: i64, refused: Option<Unmana
     });
 }
 
-/// A few words for the summary: `gofmt (static, 80 MiB)`, the largest first, or nothing.
+/// A list for the summary, such as `gofmt (static, 80 MiB)`, the largest program first. `None` if
+/// there are none.
 pub fn in_words(noted: &[Unmanaged]) -> Option<String> {
     const MAX_NAMED: usize = 4;
     let mut largest: BTreeMap<(&str, String), i64> = BTreeMap::new();

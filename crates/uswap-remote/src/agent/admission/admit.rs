@@ -5,11 +5,11 @@ use super::*;
 use crate::Pager;
 use crate::agent::handshake::HandshakePager;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait AdmissionPager {
-    /// An agent has said hello.
+    /// Takes the greeting of an agent: admits its program now, or puts it into the admission queue.
     fn receive_hello(&mut self, greeting: Box<AgentHello>);
-    /// Lets in who waited long enough, or for whom there is room.
+    /// Admits programs that have waited long enough, or for which there is room.
     fn open_lobby(&mut self);
     fn let_in(&mut self, greeting: AgentHello);
     fn may_enter(&self) -> bool;

@@ -1,4 +1,4 @@
-//! Watching programs and agents by their descriptors.
+//! Watching programs and agents by their pidfds.
 
 use super::*;
 
@@ -6,13 +6,13 @@ use crate::Pager;
 use crate::Space;
 use crate::agent::absence::AbsencePager;
 
-/// What this file adds to [`Pager`].
+/// Methods that this file adds to [`Pager`].
 pub(crate) trait ProcessesPager {
-    /// The program has ended, or executes another image: its agent has nothing to do any more. What
-    /// follows is as when an agent ends by itself.
+    /// Dismisses an agent whose program has ended, or executes another image. Its end is then
+    /// handled like that of an agent that ends by itself.
     fn dismiss(&mut self, space: &mut Space);
-    /// An agent that was sent away and is still there after a while (stopped, or in a long system
-    /// call) is killed.
+    /// Kills a dismissed agent that has not ended after a while (stopped, or in a long system
+    /// call).
     fn see_off(&self, space: &Space);
 }
 

@@ -1,4 +1,4 @@
-//! What a run answers to orders; the answer to `status` is in `status.rs`. Sizes are in bytes,
+//! The answers of a run to orders; the answer to `status` is in `status.rs`. Sizes are in bytes,
 //! counts in pages where a name says so.
 
 use serde::de::DeserializeOwned;
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use super::{VERSION, encode, other_version, take_version};
 
-/// The line that answers, without its end.
+/// The answer line, without its newline.
 pub fn encode_answer<T: Serialize>(answer: &T) -> String {
     encode(answer)
 }
 
-/// Reads the line that answers. The inner error is the run's refusal, for the user.
+/// Reads an answer line. The inner error is the run's refusal, for the user.
 ///
 /// # Errors
-/// It is no answer to what was asked.
+/// The line is no answer to the request.
 pub fn decode_answer<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<Result<T, String>> {
     let mut value: Value = serde_json::from_slice(line)?;
     let version = take_version(&mut value);
-    // A refusal is told in the run's words, whatever else it speaks.
+    // A refusal is passed on in the run's words, whatever version the run speaks.
     if let Some(error) = value.get("error").and_then(Value::as_str) {
         return Ok(Err(error.to_owned()));
     }

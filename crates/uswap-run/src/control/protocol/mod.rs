@@ -1,4 +1,4 @@
-//! The control protocol: what a caller sends to the control socket of a run, and what the run
+//! The control protocol: the requests of a caller to the control socket of a run, and the run's
 //! answers.
 //!
 //! A request is one JSON object on one line, and so is its answer. Both ends use the types of this
@@ -27,7 +27,8 @@ const UNNAMED_VERSION: u64 = 1;
 /// The key of the version.
 const VERSION_KEY: &str = "protocol";
 
-/// A line of the wire without its end: the object with the version beside its own fields.
+/// A line of the wire without its newline: the message's object with the version added to its
+/// fields.
 fn encode<T: Serialize>(message: &T) -> String {
     // Only a map whose keys are no text fails, and no message has one.
     let mut value = serde_json::to_value(message).expect("a message is JSON");
@@ -35,7 +36,7 @@ fn encode<T: Serialize>(message: &T) -> String {
     value.to_string()
 }
 
-/// Takes the version out of a line. `None`: what stands there is no version.
+/// Takes the version out of a line. `None`: the field holds no version.
 fn take_version(line: &mut Value) -> Option<u64> {
     match line.as_object_mut().and_then(|fields| fields.remove(VERSION_KEY)) {
         None => Some(UNNAMED_VERSION),
@@ -43,7 +44,7 @@ fn take_version(line: &mut Value) -> Option<u64> {
     }
 }
 
-/// What to do where run and caller do not speak the same version, for the caller's user.
+/// Text for the caller's user when run and caller speak different versions: how to solve that.
 fn other_version(run: u64, caller: u64) -> String {
     format!(
         "it speaks version {run} of the control protocol, and this uswap version {caller}; use the same build of uswap \
@@ -102,7 +103,7 @@ mod tests {
         .concat()
     }
 
-    /// The reference names everything that lies on the wire.
+    /// The reference document names every request and field on the wire.
     #[test]
     fn every_request_and_field_stands_in_the_reference() {
         let page = include_str!("../../../../../docs/reference/control-protocol.md");

@@ -1,6 +1,6 @@
-//! What a caller can ask a run for. The list below is the only place where requests and their
-//! fields stand: the type, the check of what has come in and the test of the reference are made
-//! from it.
+//! The requests that a caller can send to a run. The list below is the only place where requests
+//! and their fields are defined: the type, the check of incoming requests and the test of the
+//! reference document are made from it.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ macro_rules! requests {
     ($($(#[$doc:meta])* $variant:ident = $name:literal {
         $($(#[$about:meta])* $field:ident: $type:ty),* $(,)?
     })*) => {
-        /// What a caller can ask for.
+        /// A request of a caller.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "request")]
         pub enum Request {
@@ -29,7 +29,7 @@ macro_rules! requests {
     };
 }
 
-/// A request as it lies on the wire.
+/// The form of a request on the wire.
 pub(super) struct Shape {
     /// Its name.
     pub name: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Shape {
 pub(super) struct FieldShape {
     /// Its name.
     pub name: &'static str,
-    /// Whether a value can be the field's. A field that is missing is null.
+    /// Whether the field can have a value. A missing field counts as null.
     fits: fn(&Value) -> bool,
 }
 
@@ -112,11 +112,11 @@ requests! {
     }
 }
 
-/// The budget that is ordered.
+/// The budget that a caller orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NewBudget {
-    /// The word `auto`: it follows the cgroup's limit.
+    /// The word `auto`: the budget follows the cgroup's limit.
     Auto,
     /// A number of bytes.
     #[serde(untagged)]
@@ -124,7 +124,7 @@ pub enum NewBudget {
 }
 
 impl Request {
-    /// The line that is sent, without its end.
+    /// The line to send, without its newline.
     pub fn encode(&self) -> String {
         encode(self)
     }
@@ -132,7 +132,7 @@ impl Request {
     /// Reads a line that was sent.
     ///
     /// # Errors
-    /// What is wrong with it, for the caller.
+    /// The fault of the line, for the caller.
     pub fn decode(line: &[u8]) -> Result<Self, String> {
         let mut value: Value = serde_json::from_slice(line).map_err(not_a_request)?;
         let version = take_version(&mut value);
@@ -146,7 +146,7 @@ impl Request {
     }
 }
 
-/// Whether it is a request with the fields that it is to have, and no others.
+/// Checks that a value is a request with all its fields, and no others.
 fn check(value: &Value) -> Result<(), String> {
     let missing = |field: &str| not_a_request(format_args!("{field:?} is missing"));
     let name = value.get(NAME_KEY).and_then(Value::as_str).ok_or_else(|| missing(NAME_KEY))?;

@@ -1,5 +1,5 @@
-//! Requests as they lie on the wire: those of the builds before there were versions, damaged ones,
-//! and round trips.
+//! Requests on the wire: those of the builds before there were versions, damaged ones, and round
+//! trips.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn read(text: &str) -> Result<Request, String> {
     Request::decode(text.as_bytes())
 }
 
-/// What `uswap` sent before requests had a version, letter by letter.
+/// The exact requests that `uswap` sent before requests had a version.
 #[test]
 fn requests_of_earlier_builds_are_understood() {
     let text = str::to_owned;
@@ -79,7 +79,7 @@ fn what_is_wrong_with_a_request_is_told() {
     }
 }
 
-/// Whatever else the caller's build may have changed: the version is what is wrong.
+/// The version is reported as the fault, whatever else the caller's build has changed.
 #[test]
 fn a_request_of_another_version_is_told_to_use_the_same_build() {
     for line in [r#"{"request":"status","protocol":2}"#, r#"{"ask":"all","protocol":2}"#] {

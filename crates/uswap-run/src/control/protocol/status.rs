@@ -1,6 +1,6 @@
-//! The answer to `status`: who a run is, and its figures, which `--stats` writes too. Sizes are in
-//! bytes and times in the unit that a name ends with; figures without either are counts of pages or
-//! of events. Counters grow, the figures marked as gauges rise and fall.
+//! The answer to `status`: identity and figures of a run. `--stats` writes the figures too. Sizes
+//! are in bytes and times in the unit that a name ends with; figures without either are counts of
+//! pages or of events. Counters grow, the figures marked as gauges rise and fall.
 
 use std::collections::BTreeMap;
 
@@ -133,9 +133,9 @@ pub struct RunFigures {
     pub fault_latency: FaultLatency,
     /// Times for which programs were stopped to be attached to.
     pub attach_stop: HistogramSnapshot,
-    /// The processes that an agent speaks for.
+    /// The processes with an agent.
     pub processes: Vec<ProcessFigures>,
-    /// The processes that no agent speaks for.
+    /// The processes without an agent.
     pub unmanaged: Vec<UnmanagedFigures>,
 }
 
@@ -221,7 +221,7 @@ pub struct DeviceFigures {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// What else is to be known of its state; null: it is as usual.
+    /// Further remarks on its state; null: there are none.
     pub note: Option<String>,
     /// Connections of a device on the network.
     pub connections: Vec<ConnectionStatus>,
@@ -241,7 +241,7 @@ pub struct FaultLatency {
     pub device: HistogramSnapshot,
 }
 
-/// A process that an agent speaks for.
+/// A process with an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessFigures {
@@ -271,7 +271,7 @@ pub struct ProcessFigures {
     pub shared_pages: u64,
 }
 
-/// A process that no agent speaks for.
+/// A process without an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnmanagedFigures {
