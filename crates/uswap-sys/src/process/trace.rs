@@ -20,7 +20,7 @@ const GET_DISPATCH: libc::c_uint = 0x4210;
 const GET_SIGMASK: libc::c_uint = 0x420a;
 const SET_SIGMASK: libc::c_uint = 0x420b;
 
-/// Why a traced thread does not run now, or that it never will again.
+/// Why a traced thread is stopped, or that it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// It was asked to stop, or is a new thread.
