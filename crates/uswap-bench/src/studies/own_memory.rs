@@ -27,7 +27,7 @@ const RUN: u64 = 64;
 pub struct Row {
     /// Number of pages measured.
     pub pages: u64,
-    /// What was done with the pages.
+    /// Description of what was done with the pages.
     pub what: &'static str,
     /// Bytes of page words and of the tables that lead to them.
     pub words: f64,

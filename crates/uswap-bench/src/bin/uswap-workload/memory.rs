@@ -163,7 +163,8 @@ impl MemoryPart<'_> {
         Ok(())
     }
 
-    /// The page a walk names, which for a chain is what a page held.
+    /// The number of the page that a walk names; the walk of a chain names what it has read from a
+    /// page.
     fn page(&self, at: u64) -> Result<usize, String> {
         if (at as usize) < self.versions.len() {
             return Ok(at as usize);
