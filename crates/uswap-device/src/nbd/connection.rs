@@ -12,7 +12,7 @@
 //! reply can ever come late, and no buffer stays lent after its owner has stopped waiting.
 //!
 //! Locks, in the order in which they are taken: sender, receiver, a place, its desk. A thread that
-//! holds a place only ever tries to lock the receiver.
+//! holds the lock of a place only ever tries to lock the receiver.
 
 use std::fmt;
 use std::io::{self, IoSlice};
