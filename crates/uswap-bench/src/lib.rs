@@ -1,14 +1,14 @@
-//! `uswap-bench`: programs in less memory than they need, by uswap and by the kernel, in one run,
-//! with tables and plots.
+//! `uswap-bench`: runs programs in less memory than they need, under uswap and under the kernel's
+//! swap, in one run, with tables and plots.
 //!
-//! [`workload`] says what is run, [`system`] who runs it, [`matrix`] in which order;
-//! [`matrix::cell`] does one run, with [`measure::cgroup`] and [`system::kernel`] as guards of what
-//! has to be put back. [`report`], [`report::tables`] and [`report::plots`] make
-//! [`report::results`] readable. [`matrix::figures`] measures what has a requirement,
-//! [`studies::compare`] judges two builds, [`studies::packing`], [`studies::zswap`] and
-//! [`studies::fault_latency`] are questions of their own, [`studies::locks`] tells what the locks
-//! of the store cost; [`measure::sample`] takes pages of programs for [`studies::codecs`] and
-//! [`studies::units`]; [`studies::own_memory`] counts what the engine's tables take.
+//! [`workload`] defines the programs, [`system`] the ways to run them, [`matrix`] the order of the
+//! runs; [`matrix::cell`] does one run, with [`measure::cgroup`] and [`system::kernel`] as guards
+//! that restore what the run changed. [`report`], [`report::tables`] and [`report::plots`] make
+//! [`report::results`] readable. [`matrix::figures`] measures the figures that have a requirement,
+//! and [`studies::compare`] compares two builds. [`studies::packing`], [`studies::zswap`] and
+//! [`studies::fault_latency`] answer one question each, [`studies::locks`] measures the cost of the
+//! store's locks; [`measure::sample`] takes pages of programs for [`studies::codecs`] and
+//! [`studies::units`]; [`studies::own_memory`] measures the size of the engine's tables.
 #![forbid(unsafe_code)]
 
 pub mod command_line;

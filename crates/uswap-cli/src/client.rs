@@ -1,4 +1,4 @@
-//! Finding the runs of this machine and asking them.
+//! Finding the runs of this machine and sending them requests.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -13,22 +13,22 @@ use uswap_run::control::protocol::status::RunStatus;
 use uswap_sys::io::socket::peer_credentials;
 use uswap_sys::process::user;
 
-/// A run gets this long to answer.
+/// Time in which a run must answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const SWAPON_PATIENCE: Duration = Duration::from_secs(15);
-/// Longest answer in bytes: a tree of a hundred thousand processes.
+/// Longest answer in bytes: that of a tree of a hundred thousand processes.
 const LONGEST_ANSWER: usize = 32 << 20;
 
-/// Where a run can be asked.
+/// A run to which requests can be sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunningRun {
-    /// Its name.
+    /// The name of the run.
     pub name: String,
-    /// Whose it is.
+    /// The user id of its owner.
     pub user: u32,
 }
 
-/// The runs we may ask: our own, as root everybody's.
+/// The runs that this user may ask: the user's own, and all runs for root.
 pub fn runs() -> Vec<RunningRun> {
     let me = user();
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -49,10 +49,10 @@ fn run_in(line: &str) -> Option<RunningRun> {
     Some(RunningRun { name: name.into(), user: user.parse().ok()? })
 }
 
-/// The run of this name: our own before others'.
+/// The run of this name; one of this user comes before those of others.
 ///
 /// # Errors
-/// For the user: there is none.
+/// A message for the user: there is no such run.
 pub fn find(name: &str) -> Result<RunningRun, String> {
     let me = user();
     let all = runs();
@@ -68,26 +68,26 @@ pub fn find(name: &str) -> Result<RunningRun, String> {
     })
 }
 
-/// Asks a run for everything it tells.
+/// Asks a run for its whole status.
 ///
 /// # Errors
-/// For the user: the run does not answer, or refuses.
+/// A message for the user: the run does not answer, or refuses.
 pub fn status(run: &RunningRun) -> Result<RunStatus, String> {
     ask_for(run, &Request::Status {})
 }
 
-/// The same as the run tells it, with what this build may not know.
+/// The status as the run sends it, including fields that this build may not know.
 ///
 /// # Errors
-/// For the user: the run does not answer, or refuses.
+/// A message for the user: the run does not answer, or refuses.
 pub fn status_as_told(run: &RunningRun) -> Result<Value, String> {
     ask_for(run, &Request::Status {})
 }
 
-/// Sends a request.
+/// Sends a request and returns the answer.
 ///
 /// # Errors
-/// For the user: the run does not answer, or refuses.
+/// A message for the user: the run does not answer, or refuses.
 pub fn ask_for<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> Result<A, String> {
     told(run, ask(run, request))
 }
@@ -97,11 +97,11 @@ fn told<A>(run: &RunningRun, answer: io::Result<Result<A, String>>) -> Result<A,
     answer.map_err(|refusal| format!("run {:?}: {refusal}", run.name))
 }
 
-/// Sends a request, which may depend on the number of the run's engine as we see it (0: we do not),
-/// and keeps the connection for what follows the answer.
+/// Sends a request and keeps the connection for what follows the answer. The request may depend on
+/// the process id of the run's engine in this pid namespace (0: not visible).
 ///
 /// # Errors
-/// For the user: the run does not answer, or refuses.
+/// A message for the user: the run does not answer, or refuses.
 pub fn converse(run: &RunningRun, request: impl FnOnce(u32) -> Result<Request, String>) -> Result<UnixStream, String> {
     let silent = |error: io::Error| format!("run {:?} does not answer: {error}", run.name);
     let (stream, engine) = connect(run).map_err(silent)?;
@@ -111,15 +111,16 @@ pub fn converse(run: &RunningRun, request: impl FnOnce(u32) -> Result<Request, S
 }
 
 fn ask<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> io::Result<Result<A, String>> {
-    // A server on the network is met before the answer comes.
+    // The run connects to a server on the network before it answers.
     let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { ANSWER_TIMEOUT };
     exchange(&connect(run)?.0, request, patience)
 }
 
-/// The connection, and the process that listens there.
+/// The connection, and the id of the process that listens at the other end.
 fn connect(run: &RunningRun) -> io::Result<(UnixStream, u32)> {
     let stream = UnixStream::connect_addr(&control::address(run.user, &run.name)?)?;
-    // Anybody can take an abstract name: only the run's owner and root are believed.
+    // Every user can take an abstract name, so only a listener of the run's owner or of root is
+    // trusted.
     let owner = peer_credentials(&stream)?;
     if owner.user != run.user && owner.user != 0 {
         let text = format!("user {} has taken its name", owner.user);

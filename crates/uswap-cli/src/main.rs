@@ -9,7 +9,8 @@ use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
-/// Threads that serve pages allocate nothing that has no name (`uswap_core::util::growth`).
+/// Aborts when a thread that serves pages allocates outside a named purpose
+/// (`uswap_core::util::growth`).
 #[global_allocator]
 static ALLOCATOR: uswap_sys::GuardedAllocator = uswap_sys::GuardedAllocator;
 
@@ -77,8 +78,8 @@ fn main() {
     std::process::exit(perform(parse()))
 }
 
-/// The command line. `uswap run` is read by its own grammar; whatever that refuses, and help, is
-/// the whole grammar's to answer.
+/// Parses the command line. `uswap run` is parsed by its own grammar; if that refuses, or help is
+/// asked for, the whole grammar answers.
 fn parse() -> Command {
     if std::env::args_os().nth(1).is_some_and(|word| word == "run")
         && let Ok(RunAlone { command: RunCommand::Run(arguments) }) = RunAlone::try_parse()
@@ -88,7 +89,7 @@ fn parse() -> Command {
     Cli::try_parse().unwrap_or_else(|error| refuse(&error)).command
 }
 
-/// Performs one command; its exit status.
+/// Executes one command; returns its exit status.
 fn perform(command: Command) -> i32 {
     match command {
         Command::Run(arguments) => commands::run::run(&arguments),
@@ -109,16 +110,16 @@ fn perform(command: Command) -> i32 {
     }
 }
 
-/// Help and version are asked for; everything else that stops the parser is wrong usage.
+/// Help and version were asked for; every other reason to stop the parser is wrong usage.
 fn refuse(error: &clap::Error) -> ! {
     let status = if error.use_stderr() { uswap_run::config::exit::REFUSED } else { 0 };
-    // Nobody to tell it to.
+    // If printing fails, there is no way to report it.
     let _ = error.print();
     std::process::exit(status)
 }
 
-/// Writes to standard output. A reader that has gone away (`| head`) is no error and no panic; any
-/// other failure ends us with a sentence: a report that is cut off is not one.
+/// Writes to standard output. If the reader has ended (`| head`), that is no error and no panic;
+/// any other failure ends this process with a message, since a report that is cut off is useless.
 fn print(text: &str) {
     let mut output = std::io::stdout();
     let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) else { return };

@@ -1,4 +1,4 @@
-//! The device trait: slots of 4 KiB that are read and written, several at a time where they are
+//! The device trait: slots of 4 KiB. One call reads or writes several slots where they are
 //! contiguous.
 
 use std::fmt;
@@ -23,8 +23,8 @@ impl Errno {
     /// Invalid argument.
     pub const INVALID: Self = Self(libc::EINVAL);
 
-    /// Whether it says that there is no room (ENOSPC or EDQUOT), rather than that something is
-    /// broken.
+    /// Whether the error says that there is no room (ENOSPC or EDQUOT), rather than that something
+    /// is broken.
     pub fn is_no_room(self) -> bool {
         self.0 == libc::ENOSPC || self.0 == libc::EDQUOT
     }
@@ -44,12 +44,12 @@ impl fmt::Display for Errno {
 
 impl std::error::Error for Errno {}
 
-/// What a policy needs to know about the speed of a device.
+/// Speed figures of a device, for policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceClass {
-    /// Time of one 4 KiB read when the device is idle, roughly.
+    /// Approximate time of one 4 KiB read while the device is idle.
     pub latency: Duration,
-    /// Pages per read batch beyond which more does not help.
+    /// Pages per read batch above which a larger batch is no faster.
     pub best_batch: u32,
 }
 
@@ -58,22 +58,22 @@ pub struct DeviceClass {
 pub struct ReadRequest<'a> {
     /// First slot.
     pub slot: u32,
-    /// Bytes of it that are left out: 0, or a multiple of [`Device::sector`].
+    /// Bytes of the slot that are left out: 0, or a multiple of [`Device::sector`].
     pub skip: usize,
-    /// Where the bytes go: whole sectors, aligned to a sector. Of a device that says nothing of
-    /// sectors, whole pages.
+    /// Buffer for the bytes: whole sectors, aligned to a sector. For a device that states no sector
+    /// size: whole pages.
     pub buf: &'a mut [u8],
     /// The outcome; valid after [`Device::read_many`].
     pub result: Result<(), Errno>,
 }
 
 impl<'a> ReadRequest<'a> {
-    /// A request whose result says EIO until it was served.
+    /// A request whose result is EIO until the device has served it.
     pub fn new(slot: u32, buf: &'a mut [u8]) -> Self {
         Self::part(slot, 0, buf)
     }
 
-    /// The same from `skip` bytes after the start of the slot on.
+    /// The same, starting `skip` bytes after the start of the slot.
     pub fn part(slot: u32, skip: usize, buf: &'a mut [u8]) -> Self {
         Self { slot, skip, buf, result: Err(Errno::IO) }
     }
@@ -83,33 +83,33 @@ impl<'a> ReadRequest<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ConnectionState {
-    /// It can.
+    /// The connection can be used.
     Up,
-    /// It broke, and who needs it next makes it anew.
+    /// The connection broke; the next thread that needs it connects again.
     Down,
 }
 
 /// One connection of a device on the network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Whether it can be used.
+    /// Whether the connection can be used.
     pub state: ConnectionState,
-    /// Grows each time it was made anew.
+    /// Counts how often the connection was made again.
     pub reconnects: u64,
     /// Gauge: requests in flight.
     pub in_flight: u32,
-    /// Time of one page's read in microseconds, measured when it was made.
+    /// Time to read one page, in microseconds, measured when the connection was made.
     pub round_trip_us: u64,
-    /// What went wrong last.
+    /// The last error.
     pub error: Option<String>,
 }
 
-/// Something that a device has to tell its user.
+/// An event that a device reports to its user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct News {
-    /// To be said also to users who want to hear little.
+    /// Shown also to users who asked for few messages.
     pub grave: bool,
-    /// The sentence.
+    /// The text, one sentence.
     pub text: String,
 }
 
@@ -118,36 +118,37 @@ pub struct News {
 ///
 /// A write is not made durable: swap does not outlive its programs.
 pub trait Device: Send + Sync {
-    /// For messages and status.
+    /// The name of the device in messages and in the status.
     fn name(&self) -> &str;
 
-    /// Slots there are.
+    /// The number of slots.
     fn slots(&self) -> u32;
 
     /// How fast it is.
     fn class(&self) -> DeviceClass;
 
-    /// Writes whole pages from `first` on. The buffer starts on a page boundary.
+    /// Writes whole pages, starting at slot `first`. The buffer starts on a page boundary.
     ///
     /// # Errors
     /// ENOSPC or EDQUOT when there is no room; the slots are then undefined. Anything else is a
     /// defect.
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno>;
 
-    /// Reads whole pages from `first` on. The buffer starts on a page boundary.
+    /// Reads whole pages, starting at slot `first`. The buffer starts on a page boundary.
     ///
     /// # Errors
-    /// Whatever the device says; the buffer is then undefined.
+    /// The error of the device; the buffer is then undefined.
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno>;
 
-    /// Bytes that a read may begin and end at multiples of: a power of two, at most a page. A page
-    /// unless the device says less; then it has [`read_part`](Self::read_part) too.
+    /// The size in bytes to whose multiples reads must be aligned: a power of two, at most a page.
+    /// It is a page unless the device returns less; then the device has
+    /// [`read_part`](Self::read_part) too.
     fn sector(&self) -> usize {
         PAGE_SIZE
     }
 
-    /// Reads whole sectors, from `skip` bytes after the start of slot `first` on. The buffer starts
-    /// on a sector boundary.
+    /// Reads whole sectors, starting `skip` bytes after the start of slot `first`. The buffer
+    /// starts on a sector boundary.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -155,8 +156,8 @@ pub trait Device: Send + Sync {
         if skip == 0 { self.read(first, bytes) } else { Err(Errno::INVALID) }
     }
 
-    /// Reads again what came with wrong bytes: from another copy, if there is one. Otherwise as
-    /// [`read_part`](Self::read_part).
+    /// Repeats a read that returned wrong bytes, from another copy if there is one. Otherwise the
+    /// same as [`read_part`](Self::read_part).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -164,23 +165,23 @@ pub trait Device: Send + Sync {
         self.read_part(first, skip, bytes)
     }
 
-    /// Serves several reads, at once where the device can; each request carries its own result.
+    /// Serves several reads, in parallel where the device can; each request carries its own result.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         for request in requests {
             request.result = self.read_part(request.slot, request.skip, request.buf);
         }
     }
 
-    /// A queue of reads for one thread that does not wait for them. Making it may take a while.
-    /// `None`: there is none, now or ever; it may be asked again.
+    /// A queue of reads for one thread that does not wait for them. Making the queue may take a
+    /// while. `None`: there is no queue now, and perhaps never; the caller may ask again.
     fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
         None
     }
 
-    /// The content of these slots is no longer needed. A hint: it may do nothing.
+    /// The content of these slots is no longer needed. This is a hint: the device may do nothing.
     ///
     /// # Errors
-    /// When the device refused; nothing needs to be done about it.
+    /// The device refused; the caller need not do anything.
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         let _ = (first, count);
         Ok(())
@@ -191,12 +192,12 @@ pub trait Device: Send + Sync {
         Vec::new()
     }
 
-    /// What its user should know of its state, if it is not as usual.
+    /// The state of the device, if it is not the normal one and its user should know.
     fn note(&self) -> Option<String> {
         None
     }
 
-    /// What happened that its user should know, oldest first, each once.
+    /// The oldest event that the user should know of and that was not returned yet.
     fn news(&self) -> Option<News> {
         None
     }
@@ -247,15 +248,16 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
 }
 
-/// EINVAL unless `length` bytes from slot `first` are whole pages inside a device of `slots`.
+/// EINVAL unless `length` bytes from the start of slot `first` are whole pages inside a device of
+/// `slots` slots.
 pub(crate) fn check_range(first: u32, length: usize, slots: u32) -> Result<(), Errno> {
     let pages = (length / PAGE_SIZE) as u64;
     let whole = length.is_multiple_of(PAGE_SIZE);
     if whole && first as u64 + pages <= slots as u64 { Ok(()) } else { Err(Errno::INVALID) }
 }
 
-/// EINVAL unless `length` bytes from `skip` bytes after the start of slot `first` on are whole
-/// sectors inside a device of `slots`.
+/// EINVAL unless `length` bytes, starting `skip` bytes after the start of slot `first`, are whole
+/// sectors inside a device of `slots` slots.
 pub(crate) fn check_part(first: u32, skip: usize, length: usize, sector: usize, slots: u32) -> Result<(), Errno> {
     let end = first as u64 * PAGE_SIZE as u64 + (skip + length) as u64;
     let whole = skip.is_multiple_of(sector) && length.is_multiple_of(sector);

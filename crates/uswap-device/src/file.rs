@@ -1,9 +1,9 @@
 //! Swap slots in a file or on a block device.
 //!
-//! Transfers go past the page cache (O_DIRECT) where the file system allows, so that swapping out
-//! does not fill the memory it is to free. Where io_uring works, a batch of reads costs one system
-//! call; where it is forbidden (many container seccomp profiles), positioned reads and writes do
-//! the same one by one.
+//! Transfers bypass the page cache (O_DIRECT) where the file system allows it, so that swapping out
+//! does not fill the memory that it is to free. Where io_uring works, a batch of reads costs one
+//! system call; where io_uring is forbidden (many container seccomp profiles), positioned reads and
+//! writes do the same one by one.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ use crate::queue::ReadQueue;
 
 /// Transfers in flight per ring.
 const RING_DEPTH: u32 = 64;
-/// No disk has smaller ones.
+/// Smallest sector size in bytes: no disk has smaller sectors.
 const MIN_SECTOR: usize = 512;
 const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
 
@@ -36,17 +36,18 @@ pub struct FileDevice {
     base: u64,
     slots: u32,
     direct: bool,
-    /// What a transfer may begin and end at.
+    /// Size in bytes to whose multiples transfers must be aligned.
     sector: usize,
     block: bool,
     named: bool,
-    /// Idle rings, as many as there were threads at once; `None` = positioned transfers.
+    /// Idle rings, as many as threads that ever used the device at the same time; `None`:
+    /// positioned transfers.
     rings: Option<Mutex<Vec<IoRing>>>,
     can_discard: AtomicBool,
 }
 
 impl FileDevice {
-    /// A sparse file without a name in `directory`: it vanishes with the process.
+    /// A sparse file without a name in `directory`; it vanishes when the process ends.
     ///
     /// # Errors
     /// [`OpenError`]; a directory on tmpfs or ramfs is refused.
@@ -55,9 +56,9 @@ impl FileDevice {
         Self::build(format!("{}/(unnamed)", directory.display()), directory, opened, false, backend)
     }
 
-    /// The file (made if missing, sparse) or the block device at `path`. `bytes` is the room
-    /// wanted; without it the size found counts. The first page is kept for a signature; a file or
-    /// device that holds foreign data is refused.
+    /// Opens the block device at `path`, or the file (sparse, made if missing). `bytes` is the
+    /// wanted size; without it the existing size counts. The first page is reserved for a
+    /// signature; a file or device that holds foreign data is refused.
     ///
     /// # Errors
     /// [`OpenError`] names the reason.
@@ -82,13 +83,13 @@ impl FileDevice {
         Ok(Self { name, file, base, slots, direct, sector, block, named, rings, can_discard: AtomicBool::new(true) })
     }
 
-    /// Whether transfers bypass the page cache. If not, the kernel caches what is swapped, in
+    /// Whether transfers bypass the page cache. If not, the kernel caches the swapped pages, in
     /// memory that counts.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// The way transfers are made: never `Auto`.
+    /// How transfers are made; never `Auto`.
     pub fn backend(&self) -> IoBackend {
         if self.rings.is_some() { IoBackend::Uring } else { IoBackend::Positioned }
     }
@@ -110,8 +111,8 @@ impl FileDevice {
         }
     }
 
-    /// The end of a transfer that came short of `buffer`: by positioned reads, which name the error
-    /// if there is one.
+    /// Completes a transfer that returned fewer bytes than `buffer` holds, by positioned reads,
+    /// which return the error if there is one.
     fn finish_read(&self, request: &mut ReadRequest<'_>, result: i32) -> Result<(), Errno> {
         match result {
             n if n >= 0 && n as usize == request.buf.len() => Ok(()),
@@ -170,7 +171,7 @@ impl Device for FileDevice {
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
         check_range(first, bytes.len(), self.slots)?;
-        // One transfer gains nothing from a ring.
+        // A single transfer gains nothing from a ring.
         Ok(self.file.read_exact_at(bytes, self.offset(first))?)
     }
 
@@ -213,7 +214,7 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// What programs had in memory does not stay behind in a file that has a name.
+    /// Empties a file that has a name, so that the programs' memory content does not stay in it.
     fn drop(&mut self) {
         if self.named && !self.block {
             let whole = self.slots as u64 * PAGE_SIZE as u64;
@@ -222,8 +223,8 @@ impl Drop for FileDevice {
     }
 }
 
-/// The smallest sector that a transfer past the page cache allows, a page where the kernel does not
-/// tell; of a file in the page cache 512.
+/// The smallest sector that a transfer past the page cache allows; a page where the kernel does not
+/// report it; 512 for a file in the page cache.
 fn sector_of(file: &File, direct: bool) -> usize {
     if !direct {
         return MIN_SECTOR;
@@ -234,8 +235,8 @@ fn sector_of(file: &File, direct: bool) -> usize {
     }
 }
 
-/// A ring that has proven itself on `file` with a read: being made does not mean that it may be
-/// used.
+/// Makes a ring and tests it with a read of `file`: a ring that could be made may still be
+/// forbidden to run.
 fn try_ring(file: &File) -> io::Result<IoRing> {
     let mut ring = IoRing::new(RING_DEPTH)?;
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);

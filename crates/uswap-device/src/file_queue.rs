@@ -1,4 +1,4 @@
-//! Reads of a file that their thread does not wait for, through a ring of its own.
+//! Reads of a file that their thread does not wait for, through a ring for this queue alone.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,7 +16,7 @@ pub struct FileQueue {
     slots: u32,
     sector: usize,
     ring: ReadRing,
-    /// Bytes that each read under way is to bring.
+    /// Expected length in bytes of each read in flight.
     lengths: [usize; QUEUE_DEPTH],
 }
 
@@ -62,6 +62,6 @@ impl ReadQueue for FileQueue {
         false
     }
 
-    /// The kernel writes to the memory until it says that it has done.
+    /// Does nothing: until a read is complete, the kernel may write to its memory.
     fn give_up(&mut self) {}
 }

@@ -130,7 +130,8 @@ fn refusals_name_their_reason() {
     assert!(matches!(small, Some(OpenError::TooSmall(_))));
 }
 
-/// Needs a block device whose content may go: `USWAP_TEST_BLOCK=/dev/... cargo test -- --ignored`.
+/// Needs a block device whose content may be destroyed:
+/// `USWAP_TEST_BLOCK=/dev/... cargo test -- --ignored`.
 #[test]
 #[ignore = "needs a block device"]
 fn block_device() {

@@ -1,5 +1,6 @@
-//! Where swap slots live: the [`Device`] trait, its implementations, wrappers that delay, fail,
-//! corrupt and count, and the kinds of places that a swap specification ([`SwapSpec`]) can name.
+//! Devices that hold swap slots: the [`Device`] trait, its implementations, wrappers that delay,
+//! fail, corrupt and count, and the kinds of places that a swap specification ([`SwapSpec`]) can
+//! name.
 #![forbid(unsafe_code)]
 
 mod device;

@@ -1,14 +1,16 @@
-//! Each page on two devices, so that one of them may be lost.
+//! Each page on two devices, so that one device may fail without loss.
 //!
-//! **The rule.** A write counts when every half that is *in* has taken it. A half that did not take
-//! what the other took is *out* before the write returns, and it stays out: it is never read or
-//! written again, because nobody keeps a list of the pages that it missed. So every half that is in
-//! has every page that counts. The last half is never put out; its errors are the device's. A half
-//! that has no room is not put out: then the write does not count, and nobody reads those slots.
+//! **The rule.** A write succeeds when every half that is *in* has taken it. A half that did not
+//! take a write that the other half took is *out* before the write returns, and it stays out: it is
+//! never read or written again, because no list of the pages that it missed is kept. So every half
+//! that is in has every page whose write succeeded. The last half is never put out; its errors are
+//! errors of the mirror. A half that has no room is not put out: the write then fails, and the
+//! store does not read those slots.
 //!
-//! Reads go to the faster half. A read that fails there is made at the other one, and if that has
-//! the page, the first is out: a server that is gone would otherwise cost each read its whole time.
-//! A page whose bytes turn out to be wrong is read from the other half ([`Device::read_again`]).
+//! Reads go to the faster half. A read that fails there is repeated at the other half, and if that
+//! half has the page, the first is put out: otherwise each read would wait for the whole time limit
+//! of a server that is gone. A page whose bytes turn out to be wrong is read from the other half
+//! ([`Device::read_again`]).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -17,16 +19,16 @@ use uswap_core::util::growth::{Growth, during};
 
 use crate::device::{ConnectionStatus, Device, DeviceClass, Errno, News, ReadRequest};
 
-/// Which halves are in.
+/// The value of `left` while both halves are in.
 const BOTH: u8 = 2;
 
 /// Two devices as one.
 pub struct Mirror {
     name: String,
     halves: [Box<dyn Device>; 2],
-    /// The half that is read.
+    /// Index of the half that reads go to.
     faster: usize,
-    /// [`BOTH`], or the number of the one that is left.
+    /// [`BOTH`], or the index of the half that is left.
     left: AtomicU8,
     told: Mutex<MirrorTold>,
 }
@@ -38,14 +40,15 @@ struct MirrorTold {
 }
 
 impl Mirror {
-    /// Mirrors `first` and `second`; the smaller one counts.
+    /// Mirrors `first` and `second`; the size is that of the smaller one.
     pub fn new(first: Box<dyn Device>, second: Box<dyn Device>) -> Self {
         let name = format!("{},mirror={}", first.name(), second.name());
         let faster = usize::from(second.class().latency < first.class().latency);
         Self { name, halves: [first, second], faster, left: AtomicU8::new(BOTH), told: Mutex::default() }
     }
 
-    /// Puts a half out that did not do what the other did. `false`: it is the last one.
+    /// Puts out a half that failed at what the other half did. `false`: it is the last half that is
+    /// in.
     fn put_out(&self, half: usize, errno: Errno) -> bool {
         let other = 1 - half;
         match self.left.compare_exchange(BOTH, other as u8, SeqCst, SeqCst) {
@@ -64,12 +67,13 @@ impl Mirror {
         told.news = Some(News { grave: true, text });
     }
 
-    /// What a write came to that one half took and the other did not.
+    /// The result of a write that only one of the two halves took.
     fn half_written(&self, failed: usize, errno: Errno) -> Result<(), Errno> {
         if errno.is_no_room() || !self.put_out(failed, errno) { Err(errno) } else { Ok(()) }
     }
 
-    /// Reads at the half that is left, or first at `first`, then at the other.
+    /// Reads from the half that is left; while both are in, from `first`, and after an error from
+    /// the other.
     fn read_from(&self, first: usize, slot: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         match self.left.load(SeqCst) {
             BOTH => match self.halves[first].read_part(slot, skip, bytes) {
@@ -80,14 +84,14 @@ impl Mirror {
         }
     }
 
-    /// A read that failed at one half.
+    /// Repeats at the other half a read that failed at one half.
     fn read_other(&self, failed: usize, errno: Errno, slot: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
-        // Asked for what cannot be, both say so.
+        // A request that is invalid is invalid at both halves.
         if errno == Errno::INVALID || self.left.load(SeqCst) == failed as u8 {
             return Err(errno);
         }
         self.halves[1 - failed].read_part(slot, skip, bytes)?;
-        // The other may have been put out meanwhile: then what it gave does not count.
+        // The other half may have been put out meanwhile: then its bytes do not count.
         if self.put_out(failed, errno) { Ok(()) } else { Err(errno) }
     }
 }
@@ -121,7 +125,7 @@ impl Device for Mirror {
         self.read_from(self.faster, first, 0, bytes)
     }
 
-    /// What both halves can, since each may be asked for what the other was.
+    /// The coarser sector of the two halves, since a read meant for one half may go to the other.
     fn sector(&self) -> usize {
         self.halves[0].sector().max(self.halves[1].sector())
     }

@@ -1,4 +1,5 @@
-//! Whatever fails at whatever moment: what a mirror said it has written it gives back, or an error.
+//! A mirror returns the bytes that it said it has written, or an error, whichever device fails at
+//! whichever moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ fn a_half_that_missed_a_write_is_never_read_again() {
     let news = mirror.news().expect("news");
     assert!(news.grave && news.text.contains("one is out of the mirror for good"), "{news:?}");
     assert!(mirror.news().is_none() && mirror.note().expect("a note").contains("one is out"));
-    // It works again, and stays out.
+    // The device works again, and its half stays out.
     mirror.write(3, &page(4)).unwrap();
     let mut bytes = page(0);
     one.read(3, &mut bytes).unwrap();
@@ -81,8 +82,8 @@ fn wrong_bytes_are_read_again_from_the_other_half() {
     drop(other);
 }
 
-/// A sector of the first half that fails comes from the second, and from the same place of the
-/// page.
+/// When a sector of the first half cannot be read, the bytes come from the second half, from the
+/// same place of the page.
 #[test]
 fn parts_of_pages_are_read_from_either_half() {
     let (one, other, mirror) = halves();
@@ -107,7 +108,7 @@ fn parts_of_pages_are_read_from_either_half() {
     assert_eq!((parts[0][0], parts[1][0], mirror.note().is_some()), (2, 4, true));
 }
 
-/// One half reads pages only, and so does the mirror.
+/// If one half reads only whole pages, the mirror does too.
 #[test]
 fn a_mirror_reads_no_less_than_its_coarser_half() {
     struct Pages(RamDevice);
@@ -165,7 +166,7 @@ proptest! {
                 Step::FailRead(half) => pick(half).fail_reads(When::Nth(0), Errno::IO),
                 Step::Write(slot, byte) => match mirror.write(slot, &page(byte)) {
                     Ok(()) => drop(written.insert(slot, byte)),
-                    // As the store sees it: such a slot holds nothing.
+                    // As in the store: such a slot holds nothing.
                     Err(_) => drop(written.remove(&slot)),
                 },
                 Step::Read(slot) => {

@@ -1,4 +1,4 @@
-//! Opening what a swap file lives in, and refusing what must not be one.
+//! Opening a swap file or block device, and refusing a file that must not become one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -14,10 +14,10 @@ use uswap_sys::{AlignedBuf, is_memory_file_system};
 /// How transfers are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoBackend {
-    /// io_uring where a trial at opening works, else positioned.
+    /// io_uring if a test read at opening works, otherwise positioned transfers.
     #[default]
     Auto,
-    /// io_uring; opening fails where it is not allowed.
+    /// io_uring; opening fails where io_uring is not allowed.
     Uring,
     /// pread and pwrite.
     Positioned,
@@ -26,11 +26,11 @@ pub enum IoBackend {
 /// Why a swap file or device could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// It lies on tmpfs or ramfs: that is memory, so swapping there saves nothing.
+    /// It lies on tmpfs or ramfs, which is memory: swapping there would save nothing.
     InMemory(PathBuf),
     /// A directory was given where a file or a block device is needed.
     IsDirectory(PathBuf),
-    /// An unnamed file needs a directory, and this is none.
+    /// An unnamed file needs a directory, and the path is none.
     NotDirectory(PathBuf),
     /// Neither a regular file nor a block device.
     NotUsable(PathBuf),
@@ -38,13 +38,13 @@ pub enum OpenError {
     ReadOnly(PathBuf),
     /// Another process swaps to it (or has the block device mounted).
     InUse(PathBuf),
-    /// It holds data that is not a swap file's. Empty it first, if it is not needed.
+    /// It holds data that are not from a swap file. Empty it first, if the data are not needed.
     HoldsData(PathBuf),
     /// Less than one cluster (2 MiB) of room.
     TooSmall(PathBuf),
     /// io_uring was demanded and is not available.
     NoUring(PathBuf, io::Error),
-    /// The system refused.
+    /// A system call failed.
     Io(PathBuf, io::Error),
 }
 
@@ -69,19 +69,18 @@ impl fmt::Display for OpenError {
 
 impl error::Error for OpenError {}
 
-/// An open file with what was found out about it.
+/// An open file and its properties.
 pub(crate) struct Opened {
     pub file: File,
     /// Direct I/O is on.
     pub direct: bool,
-    /// Usable bytes after the header.
+    /// Usable bytes after the header page.
     pub length: u64,
     /// Bytes before slot 0.
     pub base: u64,
 }
 
-/// A swap file or device that has a name begins with a page that holds this, so that it is known
-/// next time.
+/// The first bytes of a swap file or device that has a name, by which the next run recognises it.
 pub(crate) const SIGNATURE: &[u8; 16] = b"uswap swap file\n";
 
 /// A file without a name in `directory`, of `length` bytes.
@@ -91,7 +90,7 @@ pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, Open
     }
     refuse_memory_directory(directory)?;
     let (file, direct) = match open_direct(directory, OpenOptions::new().read(true).write(true), libc::O_TMPFILE) {
-        // A file system, or a kernel's overlay, without O_TMPFILE.
+        // The file system, or a kernel's overlay, does not have O_TMPFILE.
         Err(OpenError::Io(_, e)) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             open_and_unlink(directory)?
         }
@@ -101,14 +100,15 @@ pub(crate) fn open_unnamed(directory: &Path, length: u64) -> Result<Opened, Open
     Ok(Opened { file, direct, length, base: 0 })
 }
 
-/// The file or block device at `path`. A regular file is made if missing and extended (sparse) to
-/// `length` bytes after its header; without `length` its own size counts.
+/// Opens the file or block device at `path`. A regular file is made if missing and extended
+/// (sparse) to `length` bytes after its header; without `length` its own size counts.
 pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
     let block = is_block(path)?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(!block).mode(0o600);
-    // On a block device O_EXCL without O_CREAT refuses what is mounted or otherwise claimed.
+    // On a block device, O_EXCL without O_CREAT fails if the device is mounted or otherwise
+    // claimed.
     let (file, direct) = open_direct(path, &mut options, if block { libc::O_EXCL } else { 0 })?;
     refuse_memory(&file, path)?;
     file.try_lock().map_err(|e| match e {
@@ -131,8 +131,8 @@ pub(crate) fn open_named(path: &Path, length: Option<u64>) -> Result<Opened, Ope
     Ok(Opened { file, direct, length, base })
 }
 
-/// Whether `path` is a block device; a regular file or nothing yet is not, anything else is an
-/// error.
+/// Whether `path` is a block device. A regular file is none, nor is a path where nothing exists
+/// yet; any other type of file is an error.
 fn is_block(path: &Path) -> Result<bool, OpenError> {
     match path.metadata() {
         Ok(m) if m.is_dir() => Err(OpenError::IsDirectory(path.into())),
@@ -147,7 +147,7 @@ fn is_block(path: &Path) -> Result<bool, OpenError> {
     }
 }
 
-/// Opens with O_DIRECT, and without where the file system does not have it.
+/// Opens with O_DIRECT, or without it where the file system does not support it.
 fn open_direct(path: &Path, options: &mut OpenOptions, flags: i32) -> Result<(File, bool), OpenError> {
     let direct = options.custom_flags(flags | libc::O_DIRECT).open(path);
     let opened = match direct {
@@ -162,7 +162,8 @@ fn open_direct(path: &Path, options: &mut OpenOptions, flags: i32) -> Result<(Fi
     Ok((file, direct))
 }
 
-/// A file without a name the old way: made under a name nobody has, and unlinked.
+/// Makes a file without a name on systems without O_TMPFILE: makes it under an unused name and
+/// unlinks it.
 fn open_and_unlink(directory: &Path) -> Result<(File, bool), OpenError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let path = directory.join(format!(".uswap-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
@@ -180,16 +181,16 @@ fn refuse_memory_directory(directory: &Path) -> Result<(), OpenError> {
 fn refuse_memory(file: &File, path: &Path) -> Result<(), OpenError> {
     match is_memory_file_system(file.as_fd()) {
         Ok(false) => Ok(()),
-        // The descriptor of a block device node answers for devtmpfs, which is a tmpfs: the device
-        // is what counts.
+        // fstatfs(2) on a block device node answers for devtmpfs, which is a tmpfs; only the device
+        // itself counts.
         Ok(true) if file.metadata().is_ok_and(|m| m.file_type().is_block_device()) => Ok(()),
         Ok(true) => Err(OpenError::InMemory(path.into())),
         Err(e) => Err(OpenError::Io(path.into(), e)),
     }
 }
 
-/// Writes our signature to the first page, unless that page shows that somebody's data would be
-/// lost: it must be missing, all zero, ours, or a swap header of mkswap.
+/// Writes the signature to the first page, unless the page shows that somebody's data would be
+/// lost: the page must be missing, all zero, uswap's own, or a swap header of mkswap.
 fn claim_header(file: &File, path: &Path) -> Result<(), OpenError> {
     let io = |e| OpenError::Io(path.into(), e);
     let mut page = AlignedBuf::zeroed(PAGE_SIZE);
@@ -203,8 +204,8 @@ fn claim_header(file: &File, path: &Path) -> Result<(), OpenError> {
     file.write_all_at(&page, 0).map_err(io)
 }
 
-/// Whether a first page shows that nobody's data would be lost: all zero, ours, or a swap header of
-/// mkswap.
+/// Whether a first page shows that nobody's data would be lost: it is all zero, uswap's own, or a
+/// swap header of mkswap.
 pub(crate) fn is_swap_header(page: &[u8]) -> bool {
     let known = page.starts_with(SIGNATURE) || page[PAGE_SIZE - 10..] == *b"SWAPSPACE2";
     known || page.iter().all(|&b| b == 0)

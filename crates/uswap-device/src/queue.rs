@@ -1,9 +1,9 @@
-//! Reads that a thread has under way while it does other things: what an owner of the engine asks
-//! devices for itself.
+//! Reads that a thread has in flight while it does other work: the reads that a pager thread of the
+//! engine makes itself.
 //!
-//! A queue belongs to one thread. It does as little as possible: it does not try again, has no
-//! patience, knows no other copy. Whatever goes wrong ends with an error, and whoever asked takes
-//! the way of [`Device::read_part`](crate::Device), by a thread that may wait.
+//! A queue belongs to one thread. It does as little as possible: it does not repeat a read, does
+//! not wait, and knows no other copy. Every failure ends with an error, and the caller then repeats
+//! the read by [`Device::read_part`](crate::Device), on a thread that may wait.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -12,25 +12,26 @@ use uswap_sys::Reservation;
 
 use crate::device::Errno;
 
-/// A read of whole sectors into memory that goes along with it.
+/// A read of whole sectors, together with the memory that it reads into.
 #[derive(Debug)]
 pub struct QueuedRead {
     /// First slot.
     pub slot: u32,
-    /// Bytes of it that are left out, a multiple of [`Device::sector`](crate::Device::sector).
+    /// Bytes of the slot that are left out, a multiple of
+    /// [`Device::sector`](crate::Device::sector).
     pub skip: usize,
-    /// Bytes to be read, as many as a whole number of sectors has.
+    /// Bytes to be read: a whole number of sectors.
     pub length: usize,
-    /// Where they go.
+    /// The memory that the bytes go to.
     pub memory: Reservation,
-    /// From this byte of the memory on, a multiple of the sector.
+    /// Offset of the first byte in the memory, a multiple of the sector.
     pub at: usize,
 }
 
-/// A read that is over, and its memory. After an error its bytes are undefined.
+/// A completed read, and its memory. After an error the bytes are undefined.
 #[derive(Debug)]
 pub struct QueuedEnd {
-    /// What [`ReadQueue::begin`] called it.
+    /// The number that [`ReadQueue::begin`] returned.
     pub number: u32,
     /// The memory of [`QueuedRead`].
     pub memory: Reservation,
@@ -38,28 +39,29 @@ pub struct QueuedEnd {
     pub result: Result<(), Errno>,
 }
 
-/// Reads under way, at most.
+/// Maximum number of reads in flight.
 pub const QUEUE_DEPTH: usize = 64;
 
-/// Reads of one thread from one device. No call waits.
+/// Reads of one thread from one device. No call blocks.
 pub trait ReadQueue: Send {
-    /// Becomes readable when a read may be over.
+    /// A descriptor that becomes readable when a read may be complete.
     fn event(&self) -> BorrowedFd<'_>;
 
-    /// Begins a read. Its number is below [`QUEUE_DEPTH`] and its own until the read is over.
+    /// Begins a read. Returns its number, which is below [`QUEUE_DEPTH`] and not used again until
+    /// the read is complete.
     ///
     /// # Errors
-    /// The memory, if the read could not be begun: it is not inside the device, too many are under
-    /// way, the queue is broken.
+    /// The memory, if the read could not be begun: it does not lie inside the device, too many
+    /// reads are in flight, or the queue is broken.
     fn begin(&mut self, read: QueuedRead) -> Result<u32, Reservation>;
 
-    /// A read that is over. To be asked until there is none.
+    /// A completed read. Callers repeat the call until it returns none.
     fn finished(&mut self) -> Option<QueuedEnd>;
 
-    /// Whether nothing can be begun any more. What was under way still ends, with errors.
+    /// Whether no read can be begun any more. Reads in flight still end, with errors.
     fn is_broken(&self) -> bool;
 
-    /// Ends what is under way with errors, if that can be done, and breaks the queue then.
+    /// Ends the reads in flight with errors and breaks the queue, if the device can do that.
     fn give_up(&mut self);
 }
 

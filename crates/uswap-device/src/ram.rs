@@ -8,16 +8,16 @@ use uswap_sys::Reservation;
 
 use crate::device::{Device, DeviceClass, Errno, check_part, check_range};
 
-/// Stripes of a device, at most: up to 256 MiB each slot is one.
+/// Maximum number of stripes of a device: up to 256 MiB each slot is one stripe.
 const MAX_STRIPES: u32 = 64 << 10;
-/// As a disk's.
+/// The same sector as a disk's.
 const SECTOR: usize = 512;
 
-/// Slots in the memory of this process. It saves nothing; it is there to be wrapped and tested
-/// against.
+/// Slots in the memory of this process. This saves no memory; tests wrap the device and compare
+/// with it.
 ///
-/// Its memory lies in stripes of a slot or a few with a lock each, so that it is no bottleneck
-/// where the locks above it are measured.
+/// Its memory lies in stripes of one slot or a few, each with a lock, so that the device is no
+/// bottleneck where the locks above it are measured.
 pub struct RamDevice {
     name: String,
     slots: u32,
@@ -26,19 +26,19 @@ pub struct RamDevice {
 }
 
 impl RamDevice {
-    /// A device of `slots` slots that read as zero. Memory is taken as slots are written and given
-    /// back as they are discarded.
+    /// A device of `slots` slots that read as zero. Memory is allocated when a slot is written and
+    /// freed when it is discarded.
     ///
     /// # Panics
-    /// When there is not so much address space.
+    /// When the address space is not large enough.
     pub fn new(name: impl Into<String>, slots: u32) -> Self {
         Self::try_new(name, slots).expect("address space for a device in memory")
     }
 
-    /// The same for a size that a user chose.
+    /// The same for a size that a user has chosen.
     ///
     /// # Errors
-    /// ENOMEM: not so much address space.
+    /// ENOMEM: the address space is not large enough.
     pub fn try_new(name: impl Into<String>, slots: u32) -> std::io::Result<Self> {
         let stripe_slots = slots.div_ceil(MAX_STRIPES).max(1);
         let stripes = Reservation::in_pieces(slots as usize * PAGE_SIZE, stripe_slots as usize * PAGE_SIZE)?;
@@ -46,8 +46,8 @@ impl RamDevice {
         Ok(Self { name: name.into(), slots, stripe_slots, stripes })
     }
 
-    /// Works on each stripe that `length` bytes from slot `first` on touch: the bytes of the
-    /// stripe, and which of the caller's they are.
+    /// Calls `work` for each stripe that `length` bytes from the start of slot `first` touch, with
+    /// the bytes of the stripe and the range of the caller's bytes.
     fn for_each_stripe(
         &self,
         first: u32,
@@ -59,7 +59,7 @@ impl RamDevice {
         Ok(())
     }
 
-    /// The same for `length` bytes inside the device, from byte `at` on.
+    /// The same for `length` bytes inside the device, starting at byte `at`.
     fn for_each_part(
         &self,
         mut at: usize,

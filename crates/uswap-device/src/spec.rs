@@ -1,13 +1,13 @@
 //! A swap specification as users write it: `PLACE[,prio=N][,size=SIZE][,mirror=PLACE]`, and options
 //! of its kind.
 //!
-//! This file is the only reader of that grammar. The registry of kinds (`kinds/mod.rs`) tells what
-//! a place can be, and which options are its own. A specification is read once, into a
-//! [`SwapSpec`], which opens its device. It travels as text only to another process ([`absolute`]).
+//! Only this file reads that grammar. The registry of kinds (`kinds/mod.rs`) defines the possible
+//! places and their own options. A specification is parsed once, into a [`SwapSpec`], which opens
+//! its device. Only to another process is it sent as text ([`absolute`]).
 //!
-//! An option counts for all places of the specification: both servers of a mirror have the same
-//! `timeout=`. An option that none of the places takes is refused. The last option of a name
-//! counts.
+//! An option holds for all places of the specification: both servers of a mirror have the same
+//! `timeout=`. An option that none of the places accepts is refused. If an option is given twice,
+//! the last one counts.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::kinds::{self, OpenRequest, OptionValues, ReadPlace, RegisteredKind};
 use crate::mirror::Mirror;
 
-/// Begins each option, so it is in no place.
+/// The character before each option; no place contains it.
 const SEPARATOR: char = ',';
 /// The option whose value is a place.
 const MIRROR: &str = "mirror";
@@ -46,14 +46,14 @@ impl FromStr for SwapPlace {
 }
 
 impl SwapPlace {
-    /// Whether its pages lie in memory of the process that opens it. Its device is called as it is
-    /// itself then.
+    /// Whether the pages of the place lie in memory of the process that opens it. The name of the
+    /// device is then the text of the place.
     pub fn is_memory(&self) -> bool {
         self.kind.is_memory()
     }
 }
 
-/// The text that it was read from.
+/// Formats the text from which the place was parsed.
 impl fmt::Display for SwapPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -79,13 +79,13 @@ impl Eq for SwapPlace {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwapSpec {
     place: SwapPlace,
-    /// Higher is used first.
+    /// Devices with a higher priority are used first.
     priority: i32,
-    /// Most bytes used there.
+    /// Maximum number of bytes used there.
     size: Option<u64>,
-    /// Options that only some kinds take.
+    /// Options that only some kinds accept.
     options: OptionValues,
-    /// Where each page is written too.
+    /// The place of the second copy of each page.
     mirror: Option<SwapPlace>,
 }
 
@@ -104,12 +104,12 @@ impl FromStr for SwapSpec {
 }
 
 impl SwapSpec {
-    /// Higher is used first.
+    /// Devices with a higher priority are used first.
     pub fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// The place, and the place of the mirror.
+    /// The place, and that of the mirror.
     pub fn places(&self) -> impl Iterator<Item = &SwapPlace> {
         std::iter::once(&self.place).chain(&self.mirror)
     }
@@ -117,7 +117,7 @@ impl SwapSpec {
     /// Opens the device. A place that has no size of its own and was given none gets `usual` bytes.
     ///
     /// # Errors
-    /// For the user: why it cannot be swapped to.
+    /// A message for the user: why the place cannot be used for swap.
     pub fn open(&self, usual: u64) -> Result<Box<dyn Device>, String> {
         let request = OpenRequest { size: self.size, usual, options: &self.options };
         let device = self.place.place.open(&request)?;
@@ -150,8 +150,8 @@ impl SwapSpec {
     }
 }
 
-/// The text of the same specification for a process in another directory than `directory`: its
-/// places are completed, its options stay. The name of a device is completed as its places are; a
+/// The text of the same specification for a process in a directory other than `directory`: its
+/// places become absolute, its options stay. The name of a device is treated as its places are; a
 /// text that is neither is taken as a place.
 pub fn absolute(spec: &str, directory: &Path) -> String {
     let complete = |place: &str| match place {

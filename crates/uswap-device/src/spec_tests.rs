@@ -1,5 +1,5 @@
-//! The grammar of swap specifications: what is read, each sentence that refuses, and texts for
-//! another directory.
+//! The grammar of swap specifications: accepted texts, each sentence that refuses a text, and texts
+//! for another directory.
 
 use proptest::prelude::*;
 
@@ -90,7 +90,7 @@ fn relative_places_are_completed_and_others_left() {
     }
 }
 
-/// Texts of places, no two of them equal, each with its text from another directory.
+/// Texts of places, no two of them equal, each with its text for another directory.
 const PLACES: [[&str; 2]; 5] = [
     ["no-such/swap", "/here/no-such/swap"],
     ["/no/such/swap", "/no/such/swap"],
@@ -129,7 +129,7 @@ fn written(place: usize, parts: &[Part], from: usize) -> String {
     })
 }
 
-/// What it means: the last option of a name counts.
+/// The expected result of parsing: the last option of a name counts.
 fn meant(place: usize, parts: &[Part], from: usize) -> Option<SwapSpec> {
     let (mut spec, mut mirror) = (plain(PLACES[place][from]), None);
     for part in parts {

@@ -1,6 +1,6 @@
-//! Devices around a device: each changes one thing. Tests and users stack them.
+//! Devices around a device, each of which changes one thing. Tests and users stack them.
 //!
-//! Share a wrapper as `Arc` to steer it while it is in use: `Arc<D>` is a device too.
+//! To control a wrapper while it is in use, share it as `Arc`: `Arc<D>` is a device too.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -32,7 +32,8 @@ pub struct Delay<D> {
 }
 
 impl<D: Device> Delay<D> {
-    /// `inner`, slower by `read` and `write` per call (a batch of reads waits once).
+    /// A wrapper around `inner` that is slower by `read` and `write` per call (a batch of reads
+    /// waits once).
     pub fn new(inner: D, read: Duration, write: Duration) -> Self {
         Self { inner, read, write }
     }
@@ -63,16 +64,16 @@ impl<D: Device> Device for Delay<D> {
     }
 }
 
-/// Which calls fail, counted from the moment it is set; the first call is 0.
+/// Which calls fail, counted from the moment the trigger is set; the first call is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
-    /// None.
+    /// No call.
     Never,
-    /// Only this one.
+    /// Only this call.
     Nth(u64),
-    /// This one and all after it.
+    /// This call and all after it.
     From(u64),
-    /// One in so many.
+    /// Every Nth call (1/N).
     Every(u64),
 }
 
@@ -113,12 +114,12 @@ pub struct Fail<D> {
 }
 
 impl<D: Device> Fail<D> {
-    /// `inner`; nothing fails yet.
+    /// A wrapper around `inner` that fails nothing yet.
     pub fn new(inner: D) -> Self {
         Self { inner, reads: Trigger::new(), writes: Trigger::new() }
     }
 
-    /// Sets which reads fail from now on. Each read of a batch counts.
+    /// Sets which reads fail from now on. Each read of a batch counts as one.
     pub fn fail_reads(&self, when: When, errno: Errno) {
         self.reads.set(when, errno);
     }
@@ -145,21 +146,21 @@ impl<D: Device> Device for Fail<D> {
     }
 }
 
-/// Flips a bit of chosen slots when they are read.
+/// Flips a bit of chosen slots when the slots are read.
 pub struct Corrupt<D> {
     inner: D,
-    /// Slot -> bit to flip and reads for which it still happens.
+    /// Slot -> bit to flip and number of reads that still flip it.
     slots: Mutex<BTreeMap<u32, (usize, u64)>>,
 }
 
 impl<D: Device> Corrupt<D> {
-    /// `inner`; nothing is corrupted yet.
+    /// A wrapper around `inner` that corrupts nothing yet.
     pub fn new(inner: D) -> Self {
         Self { inner, slots: Mutex::new(BTreeMap::new()) }
     }
 
-    /// The next `reads` reads of this byte of `slot` come with bit number `bit` of the page
-    /// flipped.
+    /// The next `reads` reads of `slot` that include the byte with bit number `bit` of the page
+    /// return that bit flipped.
     pub fn corrupt(&self, slot: u32, bit: usize, reads: u64) {
         assert!(bit < PAGE_SIZE * 8);
         self.slots.lock().expect("no panic under this lock").insert(slot, (bit, reads));
@@ -187,7 +188,7 @@ impl<D: Device> Device for Corrupt<D> {
     }
 }
 
-/// Counts and times what passes through.
+/// Counts and times the calls that pass through.
 pub struct Stats<D> {
     inner: D,
     read_calls: AtomicU64,
@@ -200,18 +201,18 @@ pub struct Stats<D> {
     write_time: Histogram,
 }
 
-/// What [`Stats`] counted.
+/// The figures of [`Stats`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct DeviceCounters {
     /// Calls of `read` and `read_many`.
     pub read_calls: u64,
-    /// Pages asked for by them, rounded down from bytes.
+    /// Pages that those calls asked for, rounded down from bytes.
     pub read_pages: u64,
-    /// Bytes asked for by them.
+    /// Bytes that those calls asked for.
     pub read_bytes: u64,
     /// Calls of `write`.
     pub write_calls: u64,
-    /// Pages given to them.
+    /// Pages that those calls wrote.
     pub write_pages: u64,
     /// Slots discarded.
     pub discarded: u64,
@@ -224,7 +225,7 @@ pub struct DeviceCounters {
 }
 
 impl<D: Device> Stats<D> {
-    /// `inner`, counted from zero.
+    /// A wrapper around `inner` whose counts are zero.
     pub fn new(inner: D) -> Self {
         Self {
             inner,

@@ -1,4 +1,4 @@
-//! The compact format of traces: about a byte an access where accesses are near each other.
+//! The compact format of traces: about one byte per access where accesses are near each other.
 //!
 //! ```text
 //! magic    8 bytes  "\x89USWTRC\n"
@@ -8,18 +8,18 @@
 //!          1 to 10 bytes: zigzag (0, -1, 1, -2 become 0, 1, 2, 3), then LEB128 (7 bits a byte, least first, the highest
 //!          bit says that more follow)
 //! ```
-//! There is no count and no end mark, so a trace can be written as a stream and what came before a
-//! crash can be read; an end inside an access is an error. A number has one encoding only: a longer
-//! one than needed, or one past 64 bits, is malformed. The magic is no text and no beginning of
-//! gzip; its last byte tells a file that was passed through as text.
+//! There is no count and no end mark, so a trace can be written as a stream and the part before a
+//! crash can be read; an end inside an access is an error. A number has one encoding only: one that
+//! is longer than needed, or that exceeds 64 bits, is malformed. The magic number is no text and no
+//! beginning of gzip; a conversion of line ends would change its last byte.
 
 use std::io::{self, BufRead, Write};
 
-/// What the file begins with.
+/// First bytes of the file.
 pub const MAGIC: [u8; 8] = *b"\x89USWTRC\n";
-/// The version that is written.
+/// The version that the writer writes.
 pub const VERSION: u8 = 1;
-/// Bytes of the longest access.
+/// Maximum length of an access in bytes.
 const LONGEST: u32 = 10;
 
 /// Writes a trace.
@@ -33,7 +33,7 @@ impl<W: Write> Writer<W> {
     /// Begins a trace. `output` should be buffered: it is written a few bytes at a time.
     ///
     /// # Errors
-    /// Of `output`.
+    /// The errors of `output`.
     pub fn new(mut output: W) -> io::Result<Self> {
         output.write_all(&MAGIC)?;
         output.write_all(&[VERSION, 0])?;
@@ -43,7 +43,7 @@ impl<W: Write> Writer<W> {
     /// Appends an access.
     ///
     /// # Errors
-    /// Of `output`.
+    /// The errors of `output`.
     pub fn push(&mut self, page: u64) -> io::Result<()> {
         let difference = page.wrapping_sub(self.last) as i64;
         self.last = page;
@@ -52,13 +52,13 @@ impl<W: Write> Writer<W> {
         self.output.write_all(&bytes[..length])
     }
 
-    /// Gives the output back; nothing is buffered here.
+    /// Returns the output; the writer itself buffers nothing.
     pub fn into_inner(self) -> W {
         self.output
     }
 }
 
-/// Reads a trace behind its magic.
+/// Reads the rest of a trace after its magic number.
 #[derive(Debug)]
 pub struct Reader {
     last: u64,
@@ -66,10 +66,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads the head from the version on; the magic has been seen.
+    /// Reads the header from the version on; the caller has read the magic number.
     ///
     /// # Errors
-    /// A sentence: the head is not of a trace that can be read here.
+    /// A sentence: why this is not the header of a trace that can be read.
     pub fn new(input: &mut impl BufRead) -> Result<Self, String> {
         let mut head = [0; 2];
         input.read_exact(&mut head).map_err(|_| "ends in its head".to_string())?;
@@ -83,7 +83,7 @@ impl Reader {
     /// The next page number, or `None` at the end.
     ///
     /// # Errors
-    /// A sentence that names the access: malformed, torn, or the file cannot be read on.
+    /// A sentence that names the access: it is malformed or cut off, or the file cannot be read.
     pub fn next_page(&mut self, input: &mut impl BufRead) -> Result<Option<u64>, String> {
         self.read += 1;
         let number = self.number(input).map_err(|reason| format!("access {}: {reason}", self.read))?;

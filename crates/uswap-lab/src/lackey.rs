@@ -1,5 +1,5 @@
-//! Traces of every data access, as valgrind's tool lackey tells them (`--trace-mem=yes`): for small
-//! programs, since it takes some hundred times their time.
+//! Traces of every data access in the output format of valgrind's tool lackey (`--trace-mem=yes`).
+//! Only for small programs, since lackey makes them some hundred times slower.
 //!
 //! ```text
 //!  L 1ffeffe7d0,8      load of 8 bytes
@@ -11,10 +11,10 @@
 
 const PAGE_SHIFT: u32 = 12;
 
-/// The first and the last page of the access that a line tells; `None` for lines that tell of none.
+/// The first and the last page of the access in a line; `None` for lines without an access.
 ///
 /// # Errors
-/// A sentence: the line begins like an access and is none.
+/// A sentence: the line begins like an access but is none.
 pub fn pages(line: &str) -> Result<Option<(u64, u64)>, String> {
     let Some(rest) = line.strip_prefix(" L ").or(line.strip_prefix(" S ")).or(line.strip_prefix(" M ")) else {
         return Ok(None);

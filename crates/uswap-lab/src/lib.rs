@@ -1,17 +1,18 @@
-//! The lab: eviction policies compared on traces of page numbers.
+//! Comparison of eviction policies on traces of page numbers.
 //!
-//! A trace is read twice: once to number its pages densely (and, for `opt`, to learn when each is
-//! used next), once to replay it into one simulator for each policy and size. Memory follows the
-//! number of distinct pages and not the length of the trace, except for `opt`.
+//! A trace is read twice: once to number its pages densely (and, for `opt`, to find the next use of
+//! each access), once to replay it into one simulator for each policy and size. The memory that
+//! this takes grows with the number of distinct pages and not with the length of the trace, except
+//! for `opt`.
 //!
-//! Two kinds of policies are told apart. A [`Policy`] sees every access, which is what a simulator
-//! can show and a pager cannot. A [`pager::FaultPolicy`] sees faults and soft faults only:
+//! There are two kinds of policies. A [`Policy`] sees every access, which a simulator can provide
+//! and a pager cannot. A [`pager::FaultPolicy`] sees only faults and soft faults:
 //! [`pager::SimulatedPager`] keeps the page table and answers hits itself, so such a policy cannot
-//! learn of one.
+//! learn of a hit.
 #![forbid(unsafe_code)]
 
-// The tests of policies share their traces with the tests beside `src`, which know the crate by its
-// name.
+// The policy tests share their traces with the integration tests beside `src`, which use the crate
+// by its name.
 #[cfg(test)]
 extern crate self as uswap_lab;
 

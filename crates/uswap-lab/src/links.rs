@@ -1,19 +1,18 @@
-//! Doubly linked lists over densely numbered pages: the links of all pages in one array, so that a
-//! page is moved from the middle of one list to the end of another without a search and without an
+//! Doubly linked lists over densely numbered pages. One array holds the links of all pages, so that
+//! a page is moved from the middle of one list to the end of another without a search or an
 //! allocation.
 //!
-//! A page is on at most one of the lists that share a [`PageLinks`]. Which one it is on the policy
-//! knows.
+//! A page is on at most one of the lists that share a [`PageLinks`]. The policy knows which one.
 
 const NONE: u32 = u32::MAX;
 
-/// Before and after each page.
+/// The neighbours of each page.
 #[derive(Clone, Debug)]
 pub struct PageLinks {
     around: Vec<[u32; 2]>,
 }
 
-/// A list; its links are in a [`PageLinks`], which every operation must be given.
+/// A list; its links are in a [`PageLinks`], which every operation takes as an argument.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkedPages {
     first: u32,
@@ -22,7 +21,7 @@ pub struct LinkedPages {
 }
 
 impl PageLinks {
-    /// For so many pages, none of which is on a list.
+    /// Links for this many pages, none of which is on a list.
     pub fn new(pages: usize) -> Self {
         Self { around: vec![[NONE; 2]; pages] }
     }
@@ -35,12 +34,12 @@ impl Default for LinkedPages {
 }
 
 impl LinkedPages {
-    /// Pages on it.
+    /// Number of pages on the list.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No page is on it.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -50,7 +49,7 @@ impl LinkedPages {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Puts a page that is on no list behind the last one.
+    /// Appends a page that is on no list.
     pub fn push_back(&mut self, links: &mut PageLinks, page: u32) {
         links.around[page as usize] = [self.last, NONE];
         match self.last {
@@ -61,14 +60,14 @@ impl LinkedPages {
         self.len += 1;
     }
 
-    /// Takes the page at the front off.
+    /// Removes the page at the front.
     pub fn pop_front(&mut self, links: &mut PageLinks) -> Option<u32> {
         let page = self.front()?;
         self.remove(links, page);
         Some(page)
     }
 
-    /// Takes a page off that is on this list.
+    /// Removes a page that is on this list.
     pub fn remove(&mut self, links: &mut PageLinks, page: u32) {
         let [before, after] = links.around[page as usize];
         match before {

@@ -1,5 +1,5 @@
-//! The first reading of a trace: its pages get numbers from zero on, in the order of their first
-//! touch, so that policies index arrays by page.
+//! The first reading of a trace: it numbers the pages from zero in the order of their first access,
+//! so that policies can index arrays by page.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use crate::policies::{Knowledge, NEVER};
 use crate::trace::{Trace, TraceError};
 
-/// Longest trace of which `opt` keeps the next uses: 4 bytes an access in memory, 1 GiB in all.
+/// Longest trace whose next uses are kept for `opt`: 4 bytes of memory per access, 1 GiB in all.
 pub const LONGEST_FOR_OPT: usize = 1 << 28;
-/// Accesses that are handed to the simulators at a time: 64 KiB, which stay in the cache from one
-/// to the next.
+/// Number of accesses that the simulators get at a time: 64 KiB, which stay in the cache while one
+/// simulator after the other reads them.
 const BLOCK: usize = 1 << 14;
 
-/// Multiplies by an odd constant; page numbers are no attack.
+/// A hasher that multiplies by an odd constant; page numbers are not chosen by an attacker.
 #[derive(Clone, Copy, Debug, Default)]
 struct PageNumberHasher(u64);
 
@@ -34,7 +34,7 @@ impl Hasher for PageNumberHasher {
     }
 }
 
-/// What the first reading finds.
+/// The result of the first reading.
 #[derive(Clone, Debug)]
 pub struct Numbering {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// Reads the whole trace; the next uses are kept if `with_next_uses`.
+    /// Reads the whole trace; keeps the next uses if `with_next_uses`.
     ///
     /// # Errors
     /// The trace cannot be read, is empty, or is too long for the next uses.
@@ -76,25 +76,25 @@ impl Numbering {
         Ok(*self.numbers.entry(page).or_insert(next as u32))
     }
 
-    /// Pages that it touches.
+    /// Number of distinct pages.
     pub fn distinct(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Touches.
+    /// Number of accesses.
     pub fn accesses(&self) -> u64 {
         self.accesses
     }
 
-    /// What a policy is told beforehand.
+    /// The properties of the trace that a policy gets beforehand.
     pub fn knowledge(&self) -> Knowledge {
         Knowledge { distinct: self.distinct(), next_uses: Arc::clone(&self.next_uses) }
     }
 
-    /// The second reading: hands the trace over in blocks of numbers.
+    /// The second reading: passes the trace to `take` in blocks of page numbers.
     ///
     /// # Errors
-    /// The trace cannot be read, or is not what it was at the first reading.
+    /// The trace cannot be read, or has changed since the first reading.
     pub fn replay(&self, mut take: impl FnMut(&[u32])) -> Result<(), TraceError> {
         let changed = || TraceError::of_file(&self.path, "changed while it was read");
         let mut trace = Trace::open(&self.path)?;
@@ -113,7 +113,8 @@ impl Numbering {
     }
 }
 
-/// Access `next_uses.len()` touches the page `number`; whichever touched it last learns of it.
+/// Access number `next_uses.len()` is to the page `number`; stores it as the next use of the page's
+/// previous access.
 fn note_use(next_uses: &mut Vec<u32>, last_uses: &mut Vec<u32>, number: u32) -> Result<(), String> {
     let now = next_uses.len();
     if now == LONGEST_FOR_OPT {
@@ -132,7 +133,7 @@ fn note_use(next_uses: &mut Vec<u32>, last_uses: &mut Vec<u32>, number: u32) -> 
     Ok(())
 }
 
-/// The next uses of a trace that is in memory.
+/// The next use of each access of a trace in memory.
 pub fn next_uses(pages: &[u32]) -> Vec<u32> {
     let mut next_uses = vec![NEVER; pages.len()];
     let mut seen = HashMap::new();

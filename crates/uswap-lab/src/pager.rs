@@ -1,8 +1,8 @@
 //! The page table of a simulated pager, for policies that see faults and soft faults only.
 //!
-//! A page is *mapped* (touches cost nothing and are seen by nobody), *staged* (out of the program,
-//! still in RAM: a touch is a soft fault) or *out*. The table changes when the policy says so and
-//! when a fault is served; a hit ends in this file.
+//! A page is *mapped* (an access costs nothing and is seen by no policy), *staged* (not mapped by
+//! the program but still in RAM: an access is a soft fault) or *out*. The table changes when the
+//! policy says so and when a fault is served; a hit is handled in this file alone.
 
 use crate::policy::{AccessOutcome, Policy};
 
@@ -13,7 +13,7 @@ enum SimulatedPlace {
     Staged,
 }
 
-/// Where each page is, and how many are where.
+/// The state of each page, and the number of pages in each state.
 #[derive(Clone, Debug)]
 pub struct SimulatedPages {
     places: Vec<SimulatedPlace>,
@@ -23,27 +23,27 @@ pub struct SimulatedPages {
 }
 
 impl SimulatedPages {
-    /// Pages that the memory holds at most.
+    /// Maximum number of pages in memory.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Mapped pages.
+    /// Number of mapped pages.
     pub fn mapped(&self) -> usize {
         self.mapped
     }
 
-    /// Staged pages.
+    /// Number of staged pages.
     pub fn staged(&self) -> usize {
         self.staged
     }
 
-    /// No further page fits.
+    /// Whether memory has no room for another page.
     pub fn is_full(&self) -> bool {
         self.mapped + self.staged >= self.capacity
     }
 
-    /// Takes a page out of the program; it stays in RAM.
+    /// Unmaps a page from the program; it stays in RAM.
     ///
     /// # Panics
     /// If the page is not mapped.
@@ -55,7 +55,7 @@ impl SimulatedPages {
         self.staged += 1;
     }
 
-    /// Gives up the memory of a staged page.
+    /// Frees the memory of a staged page.
     ///
     /// # Panics
     /// If the page is not staged.
@@ -72,22 +72,22 @@ impl SimulatedPages {
     }
 }
 
-/// An eviction policy as a pager can have one.
+/// An eviction policy that a real pager could use.
 pub trait FaultPolicy {
-    /// The page is out and was touched. After this there must be room for one more; then the page
-    /// is mapped.
+    /// A page that is out was accessed. When this returns, memory must have room for one more page;
+    /// the page is then mapped.
     fn fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
-    /// The page was staged and was touched; it is mapped now.
+    /// A staged page was accessed; it is mapped now.
     fn soft_fault(&mut self, page: u32, pages: &mut SimulatedPages);
 
-    /// Whether the hardware notes a touch of a staged page, which stays mapped then: nobody waits
-    /// for it.
+    /// Whether the hardware records accesses to a staged page, which then stays mapped: no thread
+    /// waits for it.
     fn notes_touches(&self) -> bool {
         false
     }
 
-    /// How often a page was put on the active list.
+    /// How often the policy has put a page on the active list.
     fn activations(&self) -> u64;
 }
 
@@ -99,7 +99,7 @@ pub struct SimulatedPager<P> {
 }
 
 impl<P: FaultPolicy> SimulatedPager<P> {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(policy: P, distinct: usize, capacity: usize) -> Self {
         let pages = SimulatedPages { places: vec![SimulatedPlace::Out; distinct], mapped: 0, staged: 0, capacity };
         Self { pages, policy }
@@ -144,7 +144,7 @@ impl<P: FaultPolicy> Policy for SimulatedPager<P> {
 mod tests {
     use super::*;
 
-    /// First in, first out with one staged page; writes down what it is told.
+    /// A FIFO with one staged page; it records the calls that it gets.
     #[derive(Default)]
     struct Diary {
         told: Vec<(u32, AccessOutcome)>,

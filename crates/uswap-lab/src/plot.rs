@@ -1,5 +1,4 @@
-//! The miss-ratio curve as SVG: misses over memory, a line for each policy, the mean over the
-//! traces.
+//! The miss-ratio curve as SVG: misses over memory, one line per policy, the mean over the traces.
 
 use std::path::Path;
 
@@ -10,7 +9,7 @@ use crate::report::Report;
 use crate::size::MemoryShareOf;
 
 const SIZE: (u32, u32) = (800, 480);
-/// Colours that can be told apart by the colour-blind: those of Okabe and Ito, then of Tol.
+/// Colours that colour-blind readers can tell apart: those of Okabe and Ito, then of Tol.
 const COLORS: [RGBColor; 12] = [
     RGBColor(0, 0, 0),
     RGBColor(213, 94, 0),
@@ -26,7 +25,7 @@ const COLORS: [RGBColor; 12] = [
     RGBColor(102, 51, 0),
 ];
 
-/// Writes the curve.
+/// Writes the curve to a file.
 ///
 /// # Errors
 /// A sentence: the sizes are not of one kind, or the file cannot be written.
@@ -38,7 +37,7 @@ pub fn write(report: &Report, path: &Path) -> Result<(), String> {
 /// Whether memory is given in percent rather than in pages.
 ///
 /// # Errors
-/// A sentence: some is given so and some so, and the curve has one axis.
+/// A sentence: both percent and pages were given, but the curve has one axis.
 pub fn in_percent(sizes: &[MemoryShareOf]) -> Result<bool, String> {
     let percents = sizes.iter().filter(|ram| matches!(ram, MemoryShareOf::Percent(_))).count();
     if percents != 0 && percents != sizes.len() {
@@ -47,7 +46,7 @@ pub fn in_percent(sizes: &[MemoryShareOf]) -> Result<bool, String> {
     Ok(percents != 0)
 }
 
-/// The line of a policy: memory and miss ratio in percent, by rising memory.
+/// The points of a policy: memory, and miss ratio in percent, by rising memory.
 fn line(report: &Report, policy: Kind) -> Vec<(f64, f64)> {
     let place = |ram: MemoryShareOf| match ram {
         MemoryShareOf::Percent(percent) => percent,
@@ -72,7 +71,7 @@ fn draw(report: &Report, path: &Path, in_percent: bool) -> Result<(), Box<dyn st
     let most = places().fold(0.0, f64::max);
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    // Room at the right for the names.
+    // Space at the right for the names.
     let mut context = ChartBuilder::on(&root)
         .caption(title(report), ("sans-serif", 18))
         .margin(12)
@@ -89,7 +88,7 @@ fn draw(report: &Report, path: &Path, in_percent: bool) -> Result<(), Box<dyn st
         .light_line_style(WHITE)
         .draw()?;
     for (number, (policy, points)) in lines.into_iter().enumerate() {
-        // Where there are more policies than colours the others' lines are thin.
+        // If there are more policies than colours, the lines of the others are thin.
         let style = COLORS[number % COLORS.len()].stroke_width(if number < COLORS.len() { 2 } else { 1 });
         let name = policy.name();
         context

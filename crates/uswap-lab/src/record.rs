@@ -1,4 +1,4 @@
-//! Writing a trace that somebody records, to a new file in the compact format.
+//! Writes a recorded trace to a new file in the compact format.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -37,10 +37,10 @@ pub struct TraceFile {
 }
 
 impl TraceFile {
-    /// A new file, gzip if its name ends in `.gz`.
+    /// Makes a new file, with gzip if its name ends in `.gz`.
     ///
     /// # Errors
-    /// A sentence with the file's name: it is there already, or cannot be written.
+    /// A sentence with the name of the file: it exists already, or cannot be written.
     pub fn create(path: &Path) -> Result<Self, String> {
         let file = File::create_new(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let file = BufWriter::with_capacity(1 << 16, file);
@@ -56,17 +56,17 @@ impl TraceFile {
     /// Appends accesses.
     ///
     /// # Errors
-    /// A sentence with the file's name.
+    /// A sentence with the name of the file.
     pub fn push(&mut self, pages: &[u64]) -> Result<(), String> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let written = pages.iter().try_for_each(|page| writer.push(*page));
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
 
-    /// Writes what is buffered. Nothing is written after that.
+    /// Writes the buffered bytes and closes the file; later calls write nothing.
     ///
     /// # Errors
-    /// A sentence with the file's name.
+    /// A sentence with the name of the file.
     pub fn finish(&mut self) -> Result<(), String> {
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let finished = match writer.into_inner() {

@@ -8,29 +8,29 @@ use crate::policy::{Policy, PolicyCounts};
 use crate::size::MemoryShareOf;
 use crate::trace::TraceError;
 
-/// A policy with an amount of memory, and what came of it.
+/// A policy with an amount of memory, and the counts of its replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayCell {
     /// The policy.
     pub policy: Kind,
-    /// Memory as it was asked for.
+    /// The amount of memory as the user gave it.
     pub ram: MemoryShareOf,
-    /// The same in pages.
+    /// The amount of memory in pages.
     pub pages: usize,
-    /// What came of it.
+    /// The counts of the replay.
     pub counts: PolicyCounts,
 }
 
-/// A trace and all that came of it.
+/// A trace and the results of all its replays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// The file.
+    /// The file of the trace.
     pub path: PathBuf,
-    /// Touches.
+    /// Number of accesses.
     pub accesses: u64,
-    /// Pages that it touches.
+    /// Number of distinct pages.
     pub distinct: usize,
-    /// By policy, then by size, as they were asked for.
+    /// Results by policy, then by size, in the user's order.
     pub cells: Vec<ReplayCell>,
 }
 
@@ -50,7 +50,7 @@ pub fn replay(path: &Path, policies: &[Kind], sizes: &[MemoryShareOf]) -> Result
     let mut cells: Vec<ReplayCell> =
         policies.iter().flat_map(|policy| sizes.iter().map(|ram| cell(*policy, *ram))).collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).clamp(1, cells.len().max(1));
-    // Dealt out like cards, since policies that lie side by side take about as long.
+    // Distributed in turn, since neighbouring policies take about the same time.
     let mut hands: Vec<Vec<&mut ReplayCell>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, cell) in cells.iter_mut().enumerate() {
         hands[index % threads].push(cell);
@@ -65,7 +65,7 @@ pub fn replay(path: &Path, policies: &[Kind], sizes: &[MemoryShareOf]) -> Result
     Ok(Replayed { path: path.into(), accesses, distinct, cells })
 }
 
-/// Reads the trace once for all these cells.
+/// Reads the trace once for all these simulators.
 fn replay_into(numbering: &Numbering, mut cells: Vec<&mut ReplayCell>) -> Result<(), TraceError> {
     let knowledge = numbering.knowledge();
     let mut simulators: Vec<Box<dyn Policy>> =

@@ -1,4 +1,4 @@
-//! What came of replays, for programs: CSV, JSON, and means over traces.
+//! Results of replays for other programs: CSV, JSON, and means over traces.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::size::MemoryShareOf;
 /// Replays of one or more traces under the same policies and sizes.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In the order of the command line.
+    /// The policies, in the order of the command line.
     pub policies: Vec<Kind>,
-    /// In the order of the command line.
+    /// The sizes, in the order of the command line.
     pub sizes: Vec<MemoryShareOf>,
-    /// A trace each.
+    /// The results of each trace.
     pub traces: Vec<Replayed>,
 }
 
 impl Report {
-    /// The mean miss ratio over the traces: each counts the same, however long. Of one size, or
-    /// over all.
+    /// The mean miss ratio over the traces, each of which has the same weight, however long it is;
+    /// for one size, or over all sizes.
     pub fn mean(&self, policy: Kind, ram: Option<MemoryShareOf>) -> f64 {
         let cells = self.traces.iter().flat_map(|trace| &trace.cells);
         let ratios = cells
@@ -32,14 +32,14 @@ impl Report {
         if number == 0 { 0.0 } else { sum / f64::from(number) }
     }
 
-    /// Policy and size of each mean; no size for the one over all sizes.
+    /// Policy and size of each mean; no size for the mean over all sizes.
     fn means(&self) -> impl Iterator<Item = (Kind, Option<MemoryShareOf>)> + '_ {
         let sizes = || self.sizes.iter().map(|ram| Some(*ram)).chain([None]);
         self.policies.iter().flat_map(move |policy| sizes().map(|ram| (*policy, ram)))
     }
 
-    /// A line for each trace, policy and size, then the means, whose trace is `mean` and whose size
-    /// may be `all`.
+    /// One line for each trace, policy and size, then the means, whose trace is `mean` and whose
+    /// size may be `all`.
     pub fn csv(&self) -> String {
         let mut text = String::from("trace,policy,ram,pages,accesses,misses,soft_faults,activations,miss_ratio\n");
         for trace in &self.traces {
@@ -92,7 +92,7 @@ fn size_name(ram: Option<MemoryShareOf>) -> String {
     ram.map_or_else(|| "all".into(), |ram| ram.to_string())
 }
 
-/// In quotes if it must be (RFC 4180).
+/// The path, in quotes where CSV needs them (RFC 4180).
 fn csv_field(path: &Path) -> String {
     let text = path.display().to_string();
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

@@ -1,23 +1,23 @@
-//! How much memory a policy is given: a number of pages, or a share of the pages that a trace
-//! touches.
+//! The amount of memory that a policy gets: a number of pages, or a share of the distinct pages of
+//! a trace.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Most pages: what a `u32` numbers.
+/// Maximum number of pages: those that a `u32` can number.
 const MAX: u64 = u32::MAX as u64;
 
 /// An amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MemoryShareOf {
-    /// Percent of the trace's distinct pages, above 0 and up to 100.
+    /// Percent of the trace's distinct pages, above 0 and at most 100.
     Percent(f64),
-    /// Pages.
+    /// Number of pages.
     Pages(u64),
 }
 
 impl MemoryShareOf {
-    /// Pages of a trace with so many distinct ones: rounded, at least one.
+    /// The number of pages for a trace with this many distinct pages: rounded, at least one.
     pub fn of(self, distinct: usize) -> usize {
         match self {
             Self::Percent(percent) => ((distinct as f64 * percent / 100.0).round() as usize).max(1),

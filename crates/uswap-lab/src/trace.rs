@@ -1,11 +1,11 @@
-//! Reads traces: a page number a line, decimal or hexadecimal with `0x`, as published traces have
-//! it, or the compact format (`compact.rs`). Which it is, and whether gzip is around it, the first
-//! bytes say and not the name.
+//! Reads traces: text with one page number per line, decimal or hexadecimal with `0x`, as in
+//! published traces, or the compact format (`compact.rs`). The first bytes of the file, not its
+//! name, tell the format and whether it is compressed with gzip.
 //!
-//! Of text, spaces around the number (and so the ends of lines of other systems), empty lines,
-//! lines that begin with `#`, and lines of stars, with which some published traces mark their
-//! phases, are passed over. Everything else that is no page number is an error that names the file
-//! and the line.
+//! In text, the reader skips spaces around the number (and so the line ends of other systems),
+//! empty lines, lines that begin with `#`, and lines of stars, with which some published traces
+//! mark their phases. Any other text that is no page number is an error that names the file and the
+//! line.
 
 use std::fmt;
 use std::fs::File;
@@ -18,22 +18,23 @@ use crate::compact::{self, Reader};
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const BUFFER: usize = 1 << 16;
-/// Longer lines are malformed, so that a file without lines is not read into memory.
+/// Maximum length of a line; longer ones are malformed, so that a file without lines is not read
+/// into memory.
 const LONGEST_LINE: usize = 256;
 
-/// What is wrong with a trace.
+/// An error in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The file.
+    /// The file of the trace.
     pub path: PathBuf,
-    /// The line, from 1 on, if it is one line's fault.
+    /// The number of the line, from 1 on, if the error is in a line.
     pub line: Option<u64>,
-    /// What is wrong, as the rest of a sentence.
+    /// The reason, as the rest of a sentence.
     pub reason: String,
 }
 
 impl TraceError {
-    /// An error of the file as a whole.
+    /// An error that concerns the file as a whole.
     pub fn of_file(path: &Path, reason: impl fmt::Display) -> Self {
         Self { path: path.into(), line: None, reason: reason.to_string() }
     }
@@ -51,18 +52,19 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// The page numbers of a trace, in order. Memory does not follow its length.
+/// The page numbers of a trace, in order. The memory that this takes does not depend on the length
+/// of the trace.
 pub struct Trace {
     path: PathBuf,
     input: Input,
     format: Format,
 }
 
-/// What was looked at to tell the format, then the rest.
+/// The first bytes, read to tell the format, then the rest of the file.
 type Input = BufReader<Chain<Cursor<Vec<u8>>, Box<dyn Read + Send>>>;
 
 enum Format {
-    /// Lines that were read, and the last of them.
+    /// Number of lines read, and the last line.
     Text(u64, Vec<u8>),
     Compact(Reader),
 }
@@ -81,10 +83,10 @@ impl Trace {
         Self::new(path, file)
     }
 
-    /// Reads a trace from anywhere; `path` is for errors.
+    /// Reads a trace from any input; `path` is for error messages.
     ///
     /// # Errors
-    /// The beginning cannot be read.
+    /// The first bytes cannot be read.
     pub fn new(path: &Path, input: impl Read + Send + 'static) -> Result<Self, TraceError> {
         let failed = |error: std::io::Error| TraceError::of_file(path, error);
         let mut input = decompressed(input).map_err(failed)?;
@@ -103,8 +105,8 @@ impl Trace {
     /// The next page number, or `None` at the end.
     ///
     /// # Errors
-    /// Names file and line (or, of the compact format, the access): no page number, or the file
-    /// cannot be read on.
+    /// An error that names the file and the line (in the compact format, the access): there is no
+    /// page number, or the file cannot be read.
     pub fn next_page(&mut self) -> Result<Option<u64>, TraceError> {
         match &mut self.format {
             Format::Text(line, text) => next_in_text(&mut self.input, line, text).map_err(|reason| TraceError {
@@ -129,7 +131,7 @@ fn decompressed(mut input: impl Read + Send + 'static) -> std::io::Result<Box<dy
     Ok(Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, input))))
 }
 
-/// So many bytes, or fewer at the end.
+/// The first `length` bytes, or fewer if the input ends before.
 fn first_bytes(input: &mut impl Read, length: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(length as u64).read_to_end(&mut bytes)?;
@@ -176,7 +178,7 @@ fn parse_line(line: &[u8]) -> TraceLine {
     parse_digits(digits, radix).map_or(TraceLine::Malformed, TraceLine::Page)
 }
 
-/// Digits only, at least one, and a number that fits.
+/// Parses digits only: at least one, and a number that fits.
 fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     let step = |number: u64, byte: &u8| {
         let digit = (*byte as char).to_digit(radix)?;

@@ -1,8 +1,8 @@
-//! The only room with unsafe code besides the agent: one type per kernel interface, safe to use
-//! from outside.
+//! The only crate with unsafe code besides the agent: one type per kernel interface, with a safe
+//! interface.
 //!
-//! Results are the kernel's own errno, wrapped in [`std::io::Error`] or, where callers decide by
-//! it, in named variants.
+//! Results are the kernel's own errno, wrapped in [`std::io::Error`], or in named variants where
+//! callers act on it.
 
 pub mod alloc;
 pub mod io;
@@ -19,12 +19,12 @@ pub use io::ring::{IoRing, RingOp};
 
 use std::io::{Error, Result};
 
-/// The result of a call that reports failure as -1 and errno.
+/// Converts the result of a call that reports failure as -1 and errno.
 fn check(result: libc::c_long) -> Result<libc::c_long> {
     if result == -1 { Err(Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The same for the int-returning calls.
+/// The same for calls that return an int.
 fn check_int(result: libc::c_int) -> Result<libc::c_int> {
     if result == -1 { Err(Error::last_os_error()) } else { Ok(result) }
 }

@@ -42,7 +42,7 @@ const PAGEFAULT_WRITE_PROTECTED: u64 = 2;
 const COPY_MODE_DONTWAKE: u64 = 1;
 const USERFAULTFD_IOC_NEW: u64 = 0xAA00;
 
-/// A message of the kernel.
+/// A message from the kernel.
 #[derive(Debug)]
 pub enum Event {
     /// A thread touched a missing page, or wrote to a protected one, and waits.
@@ -51,54 +51,55 @@ pub enum Event {
         address: u64,
         /// The access was a write.
         write: bool,
-        /// The page is there and write-protected.
+        /// The page is present and write-protected.
         protected: bool,
         /// Thread id, with [`FEATURE_THREAD_ID`], in the thread's own pid namespace.
         thread: u32,
     },
-    /// The process forked; the child's userfaultfd is this one. Reading it let the parent go on.
+    /// The process forked; this is the child's userfaultfd. Reading the message lets the parent run
+    /// on.
     Fork(Userfaultfd),
-    /// A registered mapping moved; its pages and registration moved with it.
+    /// A registered mapping moved, and with it its pages and its registration.
     Remap {
-        /// Old start.
+        /// Old start address.
         from: u64,
-        /// New start.
+        /// New start address.
         to: u64,
-        /// Bytes.
+        /// Length in bytes.
         length: u64,
     },
-    /// Pages in the range will be dropped, the range stays registered.
+    /// Pages in the range are about to be dropped; the range stays registered.
     Remove {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Byte behind the last.
+        /// Address behind the last byte.
         end: u64,
     },
     /// The range was unmapped.
     Unmap {
-        /// First byte.
+        /// Address of the first byte.
         start: u64,
-        /// Byte behind the last.
+        /// Address behind the last byte.
         end: u64,
     },
 }
 
-/// How an installation ended.
+/// The result of installing pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Install {
-    /// All pages are in place and their waiters woken.
+    /// All pages are in place and their waiting threads woken.
     Done,
-    /// So many bytes are in place; the next page is present already.
+    /// This many bytes are in place; the next page is already present.
     Exists(u64),
-    /// So many bytes are in place; an event is pending: try the rest later.
+    /// This many bytes are in place; an event is pending: try the rest later.
     Again(u64),
-    /// So many bytes are in place; the range behind is not registered (any more).
+    /// This many bytes are in place; the range behind them is not registered (any more).
     NotRegistered(u64),
     /// The address space is gone.
     Gone,
-    /// The system has no memory for the page, after so many bytes.
+    /// This many bytes are in place; the system has no memory for the next page.
     NoMemory(u64),
-    /// An errno nobody foresaw, after so many bytes.
+    /// Another errno, and the number of bytes in place.
     Other(i32, u64),
 }
 
@@ -147,7 +148,7 @@ struct Zero {
     done: i64,
 }
 
-/// struct uffd_msg: kind at byte 0, three words from byte 8.
+/// `struct uffd_msg`: the kind in byte 0, three words from byte 8 on.
 #[repr(C, packed)]
 #[derive(Clone, Copy, Default)]
 struct UffdMessage {
@@ -161,19 +162,19 @@ struct UffdMessage {
 pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Makes one for this process: by /dev/userfaultfd where that may be opened, else by system
-    /// call.
+    /// Makes a userfaultfd for this process: through /dev/userfaultfd where that may be opened,
+    /// otherwise by the system call.
     ///
     /// # Errors
-    /// The errno of the system call when both are refused.
+    /// The errno of the system call when both ways are refused.
     pub fn for_this_process() -> io::Result<Self> {
         Self::by_device().or_else(|_| Self::by_system_call())
     }
 
-    /// Makes one through /dev/userfaultfd, where file permissions decide.
+    /// Makes a userfaultfd through /dev/userfaultfd, where file permissions decide.
     ///
     /// # Errors
-    /// ENOENT, EACCES: the device; EMFILE.
+    /// ENOENT, EACCES: from the device; EMFILE.
     pub fn by_device() -> io::Result<Self> {
         let device = open_device()?;
         // SAFETY: takes flags, returns an fd.
@@ -183,11 +184,11 @@ impl Userfaultfd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Makes one by the system call, where a capability or a sysctl decides.
+    /// Makes a userfaultfd by the system call, where a capability or a sysctl decides.
     ///
     /// # Errors
-    /// EPERM: neither CAP_SYS_PTRACE nor vm.unprivileged_userfaultfd; ENOSYS: a kernel or a filter
-    /// without it.
+    /// EPERM: neither CAP_SYS_PTRACE nor vm.unprivileged_userfaultfd; ENOSYS: the kernel does not
+    /// have the call, or a filter forbids it.
     pub fn by_system_call() -> io::Result<Self> {
         // SAFETY: takes flags, returns an fd.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
@@ -196,7 +197,7 @@ impl Userfaultfd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
     }
 
-    /// UFFDIO_API.
+    /// UFFDIO_API: enables the features.
     ///
     /// # Errors
     /// EPERM: fork events without CAP_SYS_PTRACE; EINVAL: a feature this kernel lacks.
@@ -205,16 +206,16 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_API, &mut api)
     }
 
-    /// Registers a range for missing pages. Works from any process that holds the fd.
+    /// Registers a range for missing pages. Works from any process that holds the descriptor.
     ///
     /// # Errors
-    /// ENOMEM: address space gone or a hole; EINVAL: not a mapping that can be registered; EBUSY:
-    /// another's.
+    /// ENOMEM: the address space is gone or the range has a hole; EINVAL: a mapping that cannot be
+    /// registered; EBUSY: registered with another userfaultfd.
     pub fn register(&self, start: u64, length: u64) -> io::Result<()> {
         self.register_by(start, length, REGISTER_MODE_MISSING)
     }
 
-    /// Registers a range for missing pages, and for pages that [`Userfaultfd::protect`] names;
+    /// Registers a range for missing pages, and for write protection by [`Userfaultfd::protect`];
     /// needs [`FEATURE_WRITE_PROTECT`].
     ///
     /// # Errors
@@ -227,18 +228,17 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_REGISTER, &mut Register { start, length, mode, ioctls: 0 })
     }
 
-    /// UFFDIO_WRITEPROTECT: a write to pages of the range that are there raises a fault, and the
-    /// thread waits. Pages that are not there are passed over. A fork child inherits the
-    /// protection.
+    /// UFFDIO_WRITEPROTECT: a write to a present page of the range raises a fault, and the thread
+    /// waits. Pages that are not present are skipped. A fork child inherits the protection.
     ///
     /// # Errors
-    /// EAGAIN: an event is pending; ENOENT: not registered for it (any more); ESRCH: the address
-    /// space is gone.
+    /// EAGAIN: an event is pending; ENOENT: the range is not registered for write protection (any
+    /// more); ESRCH: the address space is gone.
     pub fn protect(&self, start: u64, length: u64) -> io::Result<()> {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdProtect { start, length, mode: WRITE_PROTECT })
     }
 
-    /// Takes the protection of a range back, and wakes who waits there.
+    /// Removes the protection of a range, and wakes the threads that wait there.
     ///
     /// # Errors
     /// As [`Userfaultfd::protect`].
@@ -246,7 +246,7 @@ impl Userfaultfd {
         self.ioctl(UFFDIO_WRITEPROTECT, &mut UffdProtect { start, length, mode: 0 })
     }
 
-    /// Takes the registration back and wakes who waits.
+    /// Removes the registration of a range and wakes the threads that wait there.
     ///
     /// # Errors
     /// As [`Userfaultfd::register`].
@@ -259,7 +259,7 @@ impl Userfaultfd {
         self.copy_by(destination, pages, 0)
     }
 
-    /// The same, but whoever waits for the pages sleeps on (UFFDIO_COPY_MODE_DONTWAKE).
+    /// The same, but threads that wait for the pages sleep on (UFFDIO_COPY_MODE_DONTWAKE).
     pub fn copy_quietly(&self, destination: u64, pages: &[u8]) -> Install {
         self.copy_by(destination, pages, COPY_MODE_DONTWAKE)
     }
@@ -285,33 +285,35 @@ impl Userfaultfd {
         install(result, argument.done)
     }
 
-    /// UFFDIO_WAKE: needed after EEXIST, which wakes nobody.
+    /// UFFDIO_WAKE: needed after EEXIST, which wakes no thread.
     pub fn wake(&self, start: u64, length: u64) {
-        // A range that is gone has no waiters.
+        // A range that is gone has no waiting threads.
         let _ = self.ioctl(UFFDIO_WAKE, &mut UffdRange { start, length });
     }
 
-    /// Whether the address space still exists: an attempt to install a page at `unregistered`, a
-    /// page address that is not registered, fails in another way if it does.
+    /// Whether the address space still exists. If it does, an attempt to install a page at
+    /// `unregistered`, the address of a page that is not registered, fails with another error than
+    /// if it does not.
     pub fn is_alive(&self, unregistered: u64) -> bool {
         self.zero(unregistered, 4096) != Install::Gone
     }
 
-    /// Whether no event is pending: neither queued nor about to be by a thread that is changing the
-    /// address space (such a thread counts from before its change until its event was read).
-    /// `unregistered` as in [`Self::is_alive`]. Source: `mmap_changing` in fs/userfaultfd.c, for
-    /// which every installing ioctl answers EAGAIN first.
+    /// Whether no event is pending: none is queued, and no thread is changing the address space
+    /// (such a thread counts from before its change until its event was read). `unregistered` as in
+    /// [`Self::is_alive`]. Source: `mmap_changing` in fs/userfaultfd.c, for which every installing
+    /// ioctl returns EAGAIN first.
     pub fn is_quiet(&self, unregistered: u64) -> bool {
         !matches!(self.zero(unregistered, 4096), Install::Again(_))
     }
 
     /// Whether the page at `address` lies in a registered mapping; `None` while an event is pending
-    /// or when the address space is gone. Nothing is installed: the kernel looks for the mapping
-    /// first and fails at the source afterwards (fs/userfaultfd.c and mm/userfaultfd.c,
+    /// or when the address space is gone. Nothing is installed: the kernel first looks for the
+    /// mapping and then fails at the missing source (fs/userfaultfd.c and mm/userfaultfd.c,
     /// `mfill_atomic`).
     ///
-    /// The kernel looks whether an event is pending before it looks for the mapping, which can be
-    /// unmapped or moved in between. The event of that is pending when it is asked again.
+    /// The kernel checks for pending events before it looks for the mapping, which can be unmapped
+    /// or moved in between. The event of that change is pending when this function asks a second
+    /// time.
     pub fn is_registered(&self, address: u64) -> Option<bool> {
         match self.install_nothing(address) {
             Install::NotRegistered(_) => {
@@ -322,19 +324,19 @@ impl Userfaultfd {
         }
     }
 
-    /// An installation that fails at the last, for want of a source.
+    /// Tries to install a page from a source that does not exist, so that the last step fails.
     fn install_nothing(&self, address: u64) -> Install {
         let mut argument = Copy { destination: address, source: NOWHERE, length: 4096, mode: 0, copied: 0 };
         let result = self.ioctl(UFFDIO_COPY, &mut argument);
         install(result, argument.copied)
     }
 
-    /// Reads messages in the order of the queue and appends them to `events`; `true` when more may
-    /// be waiting.
+    /// Reads messages in the order of the queue and appends them to `events`; returns `true` when
+    /// more may be waiting.
     ///
     /// # Errors
-    /// EMFILE: a fork event with a full fd table. It stays in its place, its parent waits, and it
-    /// can be read again (`userfaultfd_ctx_read` in fs/userfaultfd.c).
+    /// EMFILE: a fork event while the fd table is full. The event stays in its place, the parent
+    /// waits, and the event can be read again (`userfaultfd_ctx_read` in fs/userfaultfd.c).
     pub fn read_events(&self, events: &mut Vec<Event>) -> io::Result<bool> {
         let mut messages = [UffdMessage::default(); MAX_MESSAGES];
         let length = size_of_val(&messages);
@@ -363,7 +365,7 @@ impl AsFd for Userfaultfd {
 }
 
 impl From<OwnedFd> for Userfaultfd {
-    /// The fd must be a userfaultfd; another kind answers ENOTTY to everything.
+    /// The descriptor must be a userfaultfd; another kind answers every call with ENOTTY.
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -381,7 +383,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
 /// An address at which no process can have memory (below `vm.mmap_min_addr`).
 const NOWHERE: u64 = 4096;
 
-/// Messages taken by one read.
+/// Maximum number of messages in one read.
 const MAX_MESSAGES: usize = 16;
 
 fn decode(message: UffdMessage) -> Event {
@@ -419,7 +421,7 @@ fn install(result: io::Result<()>, done: i64) -> Install {
 mod tests {
     use super::*;
 
-    /// Two pages: present and registered, absent and registered; and one that is not registered.
+    /// Two registered pages, one of them present, and a page that is not registered.
     #[test]
     fn registration_is_seen_without_a_trace() {
         let Ok(events) = Userfaultfd::for_this_process() else { return };
@@ -435,8 +437,8 @@ mod tests {
         assert!(pages.iter().all(|byte| *byte == 0));
     }
 
-    /// A mapping is taken away while it is asked about: before the event was read nobody may be
-    /// told that it is gone.
+    /// A mapping is unmapped while its registration is queried: before the event was read, no query
+    /// may say that the mapping is not registered.
     #[test]
     fn what_is_being_unmapped_is_never_said_to_be_unregistered() {
         let Ok(events) = Userfaultfd::for_this_process() else { return };

@@ -1,4 +1,4 @@
-//! The command line: what users may write, and what is done with it.
+//! The command line: its grammar, and how each command is executed.
 
 pub mod page_commands;
 
@@ -28,7 +28,7 @@ pub mod exit {
     pub const FAILED: i32 = 1;
     /// Wrong usage.
     pub const USAGE: i32 = 2;
-    /// Refused: another run of this tool is under way, or something that is needed is missing.
+    /// Refused: another run of this tool is active, or something that is needed is missing.
     pub const REFUSED: i32 = 125;
 }
 
@@ -271,12 +271,12 @@ struct ZswapArguments {
     fraction: Option<u32>,
 }
 
-/// The patterns of a quick look.
+/// The patterns of `--quick`.
 const QUICK: [&str; 4] = ["seq", "cyclic", "zipf-1.2", "random"];
-/// The systems that are compared when none are named.
+/// The systems that are compared when the user names none.
 const SYSTEMS: [&str; 5] = ["none", "uswap", "kernel-swapfile", "kernel-zswap", "kernel-zram"];
 
-/// A refusal: what to say and which status to exit with.
+/// A refusal: the message, and the exit status.
 pub(crate) type BenchRefusal = (String, i32);
 
 fn usage(text: String) -> BenchRefusal {
@@ -287,7 +287,7 @@ pub(crate) fn refused(text: String) -> BenchRefusal {
     (text, exit::REFUSED)
 }
 
-/// Does what the command line asks for; returns the exit status.
+/// Executes the command line; returns the exit status.
 pub fn run(line: &CommandLine) -> i32 {
     let outcome = match &line.command {
         _ if line.matrix.list => list(),
@@ -318,7 +318,7 @@ fn list() -> Result<i32, BenchRefusal> {
     Ok(0)
 }
 
-/// What every measurement needs: the lock, the scratch folder, the programs.
+/// The lock, the scratch folder and the programs, which every measurement needs.
 struct Setting {
     bench: Bench,
     place: WorkFolder,
@@ -379,13 +379,14 @@ fn find_uswap(common: &Common, beside: &Path) -> Result<Result<PathBuf, String>,
     }
 }
 
-/// The path of a program that is there, from the root.
+/// The absolute path of a program that exists.
 fn executable(path: &Path) -> Result<PathBuf, BenchRefusal> {
     let found = fs::canonicalize(path).map_err(|error| usage(format!("{}: {error}", path.display())))?;
     if found.is_file() { Ok(found) } else { Err(usage(format!("{}: not a program", path.display()))) }
 }
 
-/// zswap and the measurements of two runs at a time would disturb each other.
+/// Takes the lock of this tool: two runs at a time would disturb each other's measurements, and
+/// zswap.
 fn lock() -> Result<File, BenchRefusal> {
     let path = std::env::temp_dir().join("uswap-bench.lock");
     let failed = |error: std::io::Error| refused(format!("{}: {error}", path.display()));
@@ -407,7 +408,7 @@ impl MatrixArguments {
         select(&names).map_err(usage)
     }
 
-    /// The systems, with `none` first, each once.
+    /// The systems, each once, `none` first.
     fn systems(&self) -> Result<Vec<System>, BenchRefusal> {
         let default: Vec<String> = match self.quick {
             true => vec!["uswap".into(), "kernel-zram".into()],
@@ -433,7 +434,7 @@ impl MatrixArguments {
         }
     }
 
-    /// The figures come after the matrix.
+    /// Whether figures are to be measured after the matrix.
     fn wants_figures(&self) -> bool {
         !(self.quick || self.no_figures)
     }
@@ -459,7 +460,7 @@ fn whole(arguments: &MatrixArguments) -> Result<i32, BenchRefusal> {
     {
         eprintln!("uswap-bench: --install: {why}");
     }
-    // Wrong names are told before anything is touched.
+    // Wrong names are reported before the machine is changed.
     arguments.workloads()?;
     let (mib, seconds) = if arguments.quick { (192, 1.0) } else { (384, 1.5) };
     let (mib, seconds) = (arguments.mib.unwrap_or(mib), arguments.seconds.unwrap_or(seconds));
@@ -492,7 +493,7 @@ fn whole(arguments: &MatrixArguments) -> Result<i32, BenchRefusal> {
     Ok(done.interrupted.map_or_else(|| status_of(&results), |signal| 128 + signal))
 }
 
-/// The command line without the folders of this machine: a report is read elsewhere.
+/// The command line without the folders of this machine, since a report is read elsewhere.
 fn command_words() -> Vec<String> {
     std::iter::once("uswap-bench".into()).chain(std::env::args().skip(1).map(|word| without_folders(&word))).collect()
 }
@@ -537,7 +538,7 @@ fn only_figures(common: &Common) -> Result<i32, BenchRefusal> {
 fn only_locks(arguments: &LocksArguments) -> Result<i32, BenchRefusal> {
     check_seconds(arguments.seconds)?;
     let _lock = lock()?;
-    // What cannot be written is told before minutes of measuring.
+    // A file that cannot be written is reported before minutes of measuring.
     let file = create(arguments.out.as_deref())?;
     let machine = MachineInfo::here(Path::new("/"), "");
     let plan =
@@ -603,14 +604,14 @@ fn create(path: Option<&Path>) -> Result<Option<File>, BenchRefusal> {
     path.map(|path| File::create(path).map_err(|error| failed(path, &error))).transpose()
 }
 
-/// Prints the document, and writes it where it was asked for. To be done before the scratch folder
-/// goes, which takes seconds when a kernel tree lies in it.
+/// Prints the document, and writes it to the file if there is one. To be called before the scratch
+/// folder is removed, which takes seconds when it contains a kernel tree.
 fn tell(text: &str, file: Option<File>) -> Result<(), BenchRefusal> {
     print!("{text}");
     file.map_or(Ok(()), |mut file| file.write_all(text.as_bytes())).map_err(|error| (error.to_string(), exit::FAILED))
 }
 
-/// What was run, with what it was run on.
+/// The results of a run, with the machine and the command line.
 fn results_of(
     machine: MachineInfo,
     done: matrix::Done,

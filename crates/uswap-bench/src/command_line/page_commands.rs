@@ -1,5 +1,5 @@
-//! The commands that take pages of programs and measure what can be made of them: `sample`,
-//! `codecs`, `units`; and what a page costs in tables: `own-memory`.
+//! The commands that take pages of programs and measure how well they compress: `sample`, `codecs`,
+//! `units`; and the command that measures the tables per page: `own-memory`.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -76,7 +76,7 @@ pub(crate) fn sample_pages(arguments: &SampleArguments) -> Result<i32, BenchRefu
     Ok(0)
 }
 
-/// What `see` makes of the pages of each file, with the file's name.
+/// Calls `see` with the name and the pages of each file, and joins the results.
 fn each(files: &[PathBuf], mut see: impl FnMut(&str, &[PageBuf]) -> String) -> Result<String, BenchRefusal> {
     let mut text = String::new();
     for path in files {

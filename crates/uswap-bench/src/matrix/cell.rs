@@ -1,6 +1,6 @@
 //! One cell of the matrix, run once: a workload under a system with a limit.
 //!
-//! The order of guards is the order of putting back: the group with all its processes goes first,
+//! Guards restore the machine in a fixed order: the group with all its processes is removed first,
 //! then swap.
 
 use std::ffi::OsString;
@@ -19,42 +19,42 @@ use crate::system::kernel::KernelSwap;
 use crate::system::{System, SystemKind, fault_points, uswap_words};
 use crate::workload::Prepared;
 
-/// What all cells share.
+/// The parameters that all cells share.
 #[derive(Debug)]
 pub struct Bench {
-    /// Where groups are made, or why none can be.
+    /// The hierarchy for new groups, or why none can be made.
     pub hierarchy: Result<Hierarchy, String>,
     /// The uswap that is measured, or why there is none.
     pub uswap: Result<PathBuf, String>,
-    /// Folder for what cells write.
+    /// Folder for the files of the cells.
     pub folder: PathBuf,
 }
 
 /// One run of a cell.
 #[derive(Debug)]
 pub struct MatrixCell<'a> {
-    /// The workload's name.
+    /// The name of the workload.
     pub workload: &'a str,
-    /// Its command.
+    /// The command of the workload.
     pub prepared: &'a Prepared,
-    /// The right answer, if it is known by now.
+    /// The right answer, if it is known already.
     pub answer: Option<&'a str>,
-    /// Who runs it.
+    /// The system that runs it.
     pub system: &'a System,
-    /// The limit in percent of the peak.
+    /// The limit in percent of the workload's peak.
     pub fraction: u32,
-    /// The peak, in bytes; 0 when it is not known yet.
+    /// The peak in bytes; 0 while it is not known.
     pub peak: u64,
-    /// Which repetition, from 1; 0 is the first look.
+    /// The number of the repetition, from 1; 0 is the first run without a limit.
     pub repetition: u32,
-    /// The end of patience.
+    /// Time after which the run is killed.
     pub timeout: Duration,
 }
 
-/// The least limit that is set, whatever the fraction: the engine's own least budget and some room.
+/// Smallest limit in bytes, whatever the fraction: the engine's smallest budget and some room.
 pub const MIN_LIMIT: u64 = 24 << 20;
 
-/// What was seen while a cell ran.
+/// Figures observed while a cell ran.
 #[derive(Debug, Default)]
 struct CellSeen {
     ticks: u32,
@@ -96,7 +96,7 @@ impl CellSeen {
     }
 }
 
-/// What the pool of a run holds, before and after compression, and what its devices hold, in bytes.
+/// Bytes in the pool of a run before and after compression, and bytes on its devices.
 fn ask_run(binary: &Path, name: &str) -> Option<(u64, u64, u64)> {
     let output = Command::new(binary).args(["status", "--json", name]).stderr(Stdio::null()).output().ok()?;
     let told: Value = serde_json::from_slice(&output.stdout).ok()?;
@@ -167,7 +167,8 @@ impl Bench {
             (_, Ok(_)) if cell.peak == 0 => Err(Unrun::Skipped("its peak is not known".into())),
             (_, Ok(_)) => {
                 let limit = cell.peak * u64::from(cell.fraction) / 100;
-                // Whole pages: the kernel rounds down, and the budget is to be of the same limit.
+                // Whole pages: the kernel rounds down, and the budget is computed from the same
+                // limit.
                 Ok(Some((limit >> 12 << 12).max(MIN_LIMIT)))
             }
             (_, Err(why)) => Err(Unrun::Skipped(why.clone())),
@@ -182,7 +183,7 @@ impl Bench {
         Ok(folder)
     }
 
-    /// The words that stand before the command, and the binary to ask about the run.
+    /// The words before the command, and the binary to ask about the run.
     fn words(
         &self,
         cell: &MatrixCell<'_>,
@@ -264,7 +265,8 @@ impl MatrixCell<'_> {
             system_seconds,
             limit_bytes: limit.unwrap_or(0),
             peak_bytes: group.map_or(0, BenchCgroup::peak),
-            // What ended before it was looked at is small: then all that was charged will do.
+            // A workload that ended before the first observation is small: then the peak of all
+            // charged memory is good enough.
             working_set_bytes: if seen.working_set > 0 { seen.working_set } else { group.map_or(0, BenchCgroup::peak) },
             outside_bytes: seen.zram.memory_peak,
             swap_used_bytes: seen.swap_used,

@@ -1,4 +1,5 @@
-//! The figures with a requirement, each as a ratio or a difference measured in one run, in pairs.
+//! The figures that have a requirement, each as a ratio or a difference measured in one run, in
+//! pairs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,15 +27,15 @@ impl From<String> for Missing {
     }
 }
 
-/// A value with what was measured for it, in words.
+/// A value, with a description of its measurements.
 type Measured = Result<(f64, String), Missing>;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Short processes in the loop that shows what each costs.
+/// Number of short processes in the loop that measures the cost of each.
 const PROCESSES: u32 = 300;
-/// The budget of the fast allocator.
+/// The budget of the program that allocates fast, in bytes.
 const BUDGET: u64 = 128 << 20;
-/// The hard limit of the program that fills twice as much.
+/// The hard limit of the program that fills twice as much, in bytes.
 const LIMIT: u64 = 256 << 20;
 
 struct Meter<'a> {
@@ -42,7 +43,7 @@ struct Meter<'a> {
     place: &'a WorkFolder,
 }
 
-/// About what measuring all figures takes.
+/// Approximate time to measure all figures.
 pub const TAKES: Duration = Duration::from_secs(120);
 
 /// Measures all figures; see [`TAKES`].
@@ -74,7 +75,7 @@ pub fn measure(bench: &Bench, place: &WorkFolder) -> Result<Vec<Figure>, i32> {
 }
 
 impl Meter<'_> {
-    /// Seconds that the command takes without a limit, and the engine's stats.
+    /// Seconds that the command takes without a limit, and the statistics of the engine.
     fn time(&self, options: Option<&[&str]>, words: &[&str]) -> Result<(f64, Value), Missing> {
         let folder = self.place.folder.join("figure");
         let _ = fs::remove_dir_all(&folder);
@@ -104,8 +105,8 @@ impl Meter<'_> {
         Ok((ended.elapsed.as_secs_f64(), stats))
     }
 
-    /// Times without and with uswap, alternating which comes first, after one run of each that does
-    /// not count.
+    /// Times without and with uswap, taking turns in which comes first, after one run of each that
+    /// does not count.
     fn pairs(&self, n: u32, words: &[&str]) -> Result<Vec<(f64, f64)>, Missing> {
         let with = Some(["--ram", "2G"].as_slice());
         self.time(None, words)?;
@@ -169,7 +170,7 @@ impl Meter<'_> {
         Ok((all.most, format!("the worst of {}; the best {:.3}", all.count, all.least)))
     }
 
-    /// Seconds of one fill and reading back, with the hard limit.
+    /// Seconds to fill the memory and read it back once, with the hard limit.
     fn filled(&self, system: &str, pattern: &str) -> Result<f64, Missing> {
         let mib = ((2 * LIMIT) >> 20).to_string();
         let pages = ((2 * LIMIT) >> 12).to_string();

@@ -1,10 +1,11 @@
-//! The matrix: workload x fraction x system, interleaved.
+//! The matrix: workload x fraction x system, with interleaved runs.
 //!
 //! A *unit* is one workload at one fraction in one repetition: all systems run it one after the
-//! other, beginning with another one each time, so that what disturbs the machine for a while
-//! disturbs all alike. Units come in the order of what they tell: half of the memory first, then
-//! curves over the other fractions, then variants, then all again. So when the time given is over,
-//! repetitions are missing first, then variants, then fractions; what is missing is said.
+//! other, beginning with another one each time, so that a temporary disturbance of the machine
+//! affects all systems alike. The most informative units come first: half of the memory, then
+//! curves over the other fractions, then variants, then the next repetition. So when the time is
+//! over, repetitions are missing first, then variants, then fractions; the report names what is
+//! missing.
 
 pub mod cell;
 pub mod figures;
@@ -17,26 +18,26 @@ use crate::report::results::{CellOutcome, CellSample, WorkloadInfo};
 use crate::system::System;
 use crate::workload::{Prepared, Rank, WorkFolder, Workload, WorkloadFamily};
 
-/// What to run.
+/// The runs to make.
 #[derive(Debug)]
 pub struct MatrixPlan {
     /// The systems; the first is `none`.
     pub systems: Vec<System>,
-    /// The workloads.
+    /// The workloads to run.
     pub workloads: Vec<Workload>,
     /// Fractions in percent.
     pub fractions: Vec<u32>,
-    /// How often everything is run.
+    /// Number of repetitions.
     pub repetitions: u32,
-    /// No unit is begun that would probably end after this.
+    /// Time limit: no unit is begun that would probably end after it.
     pub budget: Option<Duration>,
-    /// The end of patience for one run, where it is given.
+    /// Time after which one run is killed, if the user gave one.
     pub timeout: Option<Duration>,
-    /// Where and how large.
+    /// Folders and sizes of the workloads.
     pub place: WorkFolder,
 }
 
-/// What came out.
+/// The results of the matrix.
 #[derive(Debug, Default)]
 pub struct Done {
     /// All samples, in order.
@@ -45,11 +46,11 @@ pub struct Done {
     pub workloads: Vec<WorkloadInfo>,
     /// Remarks for the report.
     pub notes: Vec<String>,
-    /// The signal that ended it early.
+    /// The signal that ended the matrix early.
     pub interrupted: Option<i32>,
 }
 
-/// A workload that was prepared and looked at once without a limit.
+/// A workload that was prepared and run once without a limit.
 #[derive(Debug)]
 struct KnownAnswers {
     prepared: Prepared,
@@ -73,13 +74,13 @@ struct Matrix<'a> {
     known: BTreeMap<usize, Result<KnownAnswers, CellOutcome>>,
     /// Peaks of workloads that share a limit.
     scales: BTreeMap<&'static str, u64>,
-    /// How long a unit of this workload took last.
+    /// Duration of the last unit of each workload.
     costs: BTreeMap<usize, Duration>,
     cut: Vec<Unit>,
     done: Done,
 }
 
-/// Runs the plan. An interruption is no error: what there is so far comes back.
+/// Runs the plan. An interruption is not an error: the results so far are returned.
 pub fn run(bench: &Bench, plan: &MatrixPlan) -> Done {
     let mut matrix = Matrix {
         bench,
@@ -100,7 +101,7 @@ pub fn run(bench: &Bench, plan: &MatrixPlan) -> Done {
     matrix.finish()
 }
 
-/// All units in their order.
+/// All units in the order in which they run.
 fn units(plan: &MatrixPlan) -> Vec<Unit> {
     let mut order = plan.fractions.clone();
     order.sort_unstable_by_key(|fraction| (fraction.abs_diff(50), *fraction));
@@ -119,8 +120,8 @@ fn units(plan: &MatrixPlan) -> Vec<Unit> {
     list.into_iter().map(|(_, unit)| unit).collect()
 }
 
-/// What a unit takes that was never run, preparing it included: seen on two processors with five
-/// systems.
+/// Estimated duration of a workload's first unit, preparation included: measured on two processors
+/// with five systems.
 fn first_guess(workload: &Workload) -> Duration {
     Duration::from_secs(match (workload.family, workload.scale) {
         (_, Some(_)) => 120,
@@ -129,7 +130,7 @@ fn first_guess(workload: &Workload) -> Duration {
     })
 }
 
-/// When a workload of this rank comes at the fraction in this place of the order.
+/// The order of a workload of this rank at the fraction with this index.
 fn turn(rank: Rank, place: usize) -> u32 {
     match (rank, place) {
         (Rank::Curve | Rank::Point, 0) => 0,
@@ -153,7 +154,7 @@ impl Matrix<'_> {
             let known = self.first_look(unit)?;
             self.known.insert(unit.workload, known);
         }
-        // The first look is not part of what the next unit will cost.
+        // The first run without a limit does not count as a cost of the next unit.
         let start = if self.costs.contains_key(&unit.workload) { start } else { Instant::now() };
         let systems = &self.plan.systems;
         for turn in 0..systems.len() {
@@ -166,7 +167,8 @@ impl Matrix<'_> {
         Ok(())
     }
 
-    /// Prepares a workload and runs it once without a limit: its peak, its answer, its duration.
+    /// Prepares a workload and runs it once without a limit, to find its peak, its answer and its
+    /// duration.
     fn first_look(&mut self, unit: &Unit) -> Result<Result<KnownAnswers, CellOutcome>, i32> {
         let workload = &self.plan.workloads[unit.workload];
         let prepared = match workload.prepare(&self.plan.place) {
@@ -258,7 +260,7 @@ impl Matrix<'_> {
         self.done
     }
 
-    /// A row for each cell that was never run, and a note on those that were run less often.
+    /// Adds a row for each cell that was never run, and a note on those that were run less often.
     fn tell_what_was_cut(&mut self) {
         let (never, less): (Vec<Unit>, Vec<Unit>) =
             std::mem::take(&mut self.cut).into_iter().partition(|unit| unit.repetition == 1);

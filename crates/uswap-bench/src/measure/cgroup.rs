@@ -1,9 +1,9 @@
-//! A memory cgroup for one run, of version 1 or 2: the hard limit, the figures, and the end of
-//! everything in it.
+//! A memory cgroup for one run, of version 1 or 2: it sets the hard limit, reads the figures, and
+//! ends all processes in the group.
 //!
-//! A [`BenchCgroup`] is removed when it is dropped, whatever happened; before that every process in
-//! it is killed. Processes join by a shell that writes its own pid and goes on as the command, so
-//! that not one page is charged elsewhere.
+//! A [`BenchCgroup`] is removed when it is dropped, also after an error; before that, every process
+//! in it is killed. Processes join through a shell that writes its own pid to the group and then
+//! executes the command, so that not one page is charged elsewhere.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,31 +15,31 @@ use std::time::Duration;
 
 use crate::measure::proc_text::field;
 
-/// What the names of all groups of this tool begin with.
+/// First characters of the names of all groups of this tool.
 pub const PREFIX: &str = "uswap-bench-";
 
-/// Which hierarchy holds the memory controller.
+/// The version of the hierarchy that holds the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// Controllers have hierarchies of their own.
+    /// Each controller has its own hierarchy.
     V1,
-    /// One hierarchy for all.
+    /// One hierarchy for all controllers.
     V2,
 }
 
-/// The memory controller, switched on for child groups of version 2; off again when the last
+/// The memory controller, switched on for child groups of version 2, and off when the last
 /// hierarchy is dropped.
 #[derive(Debug)]
 struct SwitchedOn(PathBuf);
 
 impl Drop for SwitchedOn {
     fn drop(&mut self) {
-        // Refused while others use it by now; then it is theirs.
+        // The kernel refuses while other programs use the controller by now; then it stays on.
         let _ = fs::write(&self.0, "-memory");
     }
 }
 
-/// Where groups can be made.
+/// The hierarchy in which groups are made.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     version: Version,
@@ -53,7 +53,7 @@ impl Hierarchy {
     /// The hierarchy with the memory controller.
     ///
     /// # Errors
-    /// A sentence that says why no group can be made here.
+    /// A sentence: why no group can be made on this machine.
     pub fn find() -> Result<Self, String> {
         Self::under(Path::new("/sys/fs/cgroup"))
     }
@@ -82,13 +82,13 @@ impl Hierarchy {
         Ok(Self { version: Version::V2, memory: root.to_path_buf(), processor: None, _switched_on: switched_on })
     }
 
-    /// Which version it is.
+    /// The version of the hierarchy.
     pub fn version(&self) -> Version {
         self.version
     }
 }
 
-/// A group that is there; see the module.
+/// An existing group; see the module.
 #[derive(Debug)]
 pub struct BenchCgroup {
     version: Version,
@@ -111,7 +111,7 @@ impl BenchCgroup {
     /// Makes a group.
     ///
     /// # Errors
-    /// What the kernel said to the folder or to the limit.
+    /// The kernel's error for the folder or the limit.
     pub fn new(hierarchy: &Hierarchy, limits: Limits) -> Result<Self, String> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let make = |parent: &Path| {
@@ -131,8 +131,8 @@ impl BenchCgroup {
         let ram_file = self.either("memory.limit_in_bytes", "memory.max");
         fs::write(self.memory.join(ram_file), ram.to_string())?;
         if !limits.kernel_swap {
-            // Absent where the kernel does not account for swap; then only swap that is on could
-            // matter, and the report tells of pswpout.
+            // The file is absent where the kernel does not account for swap; then only active swap
+            // areas matter, and the report shows pswpout.
             let (file, most) =
                 (self.either("memory.memsw.limit_in_bytes", "memory.swap.max"), self.either_number(ram, 0));
             match fs::write(self.memory.join(file), most.to_string()) {
@@ -155,7 +155,7 @@ impl BenchCgroup {
         std::iter::once(&self.memory).chain(&self.processor)
     }
 
-    /// The words to put before a command so that it runs in the group.
+    /// The words before a command that make it run in the group.
     pub fn wrapper(&self) -> Vec<OsString> {
         let join = "for file in $1; do echo $$ > \"$file\" || exit 125; done; shift; exec \"$@\"";
         let files: Vec<String> =
@@ -171,23 +171,23 @@ impl BenchCgroup {
         self.read(file).trim().parse().unwrap_or(0)
     }
 
-    /// The most bytes ever charged: file pages and kernel memory included.
+    /// Maximum number of bytes ever charged, including file pages and kernel memory.
     pub fn peak(&self) -> u64 {
         self.number(self.either("memory.max_usage_in_bytes", "memory.peak"))
     }
 
-    /// Processes that the kernel killed for want of memory.
+    /// Number of processes that the kernel killed because memory was short.
     pub fn oom_kills(&self) -> u64 {
         field(&self.read(self.either("memory.oom_control", "memory.events")), "oom_kill").unwrap_or(0)
     }
 
-    /// Major faults of the group.
+    /// Number of major faults in the group.
     pub fn major_faults(&self) -> u64 {
         field(&self.read("memory.stat"), self.either("total_pgmajfault", "pgmajfault")).unwrap_or(0)
     }
 
-    /// What cannot be dropped without being read again at once: anonymous memory, file pages that
-    /// are mapped, and kernel memory, in bytes.
+    /// Bytes that cannot be dropped without being read again at once: anonymous memory, mapped file
+    /// pages, and kernel memory.
     pub fn working_set(&self) -> u64 {
         let stat = self.read("memory.stat");
         let get = |name| field(&stat, name).unwrap_or(0);
@@ -197,8 +197,8 @@ impl BenchCgroup {
         }
     }
 
-    /// User and system time of all that ran in the group, in seconds; `None` where nobody counts
-    /// it.
+    /// User and system time of all processes that ran in the group, in seconds; `None` where the
+    /// kernel does not count it.
     pub fn processor_seconds(&self) -> Option<(f64, f64)> {
         if let Some(folder) = &self.processor {
             let get = |file| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<f64>().ok();
@@ -208,14 +208,14 @@ impl BenchCgroup {
         Some((field(&text, "user_usec")? as f64 / 1e6, field(&text, "system_usec")? as f64 / 1e6))
     }
 
-    /// The processes in the group.
+    /// The ids of the processes in the group.
     pub fn processes(&self) -> Vec<u32> {
         let lists = self.folders().map(|folder| fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default());
         lists.flat_map(|text| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
     }
 
-    /// Kills every process in the group, also those that are started meanwhile. Waits five seconds
-    /// at most.
+    /// Kills every process in the group, including those that are started meanwhile. Waits at most
+    /// five seconds.
     pub fn kill_all(&self) {
         for _ in 0..500 {
             let processes = self.processes();
@@ -223,7 +223,7 @@ impl BenchCgroup {
                 return;
             }
             for pid in processes {
-                // Gone meanwhile is as good.
+                // An error means that the process has ended already.
                 let _ = uswap_sys::process::kill(pid, 9);
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -235,7 +235,7 @@ impl Drop for BenchCgroup {
     fn drop(&mut self) {
         self.kill_all();
         for folder in self.folders() {
-            // A process that was killed is listed until it is reaped.
+            // A killed process is listed until it is reaped.
             let removed = (0..100).any(|_| {
                 let gone = fs::remove_dir(folder).is_ok() || !folder.exists();
                 if !gone {
@@ -254,7 +254,7 @@ impl Drop for BenchCgroup {
 mod tests {
     use super::*;
 
-    /// A folder that looks like a cgroup file system as far as reading and writing files goes.
+    /// A folder that behaves like a cgroup file system when files are read and written.
     fn pretended(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("{PREFIX}pretended-{name}-{}", std::process::id()));
         for (file, text) in files {

@@ -1,5 +1,5 @@
-//! One command, in a group or not, in bounded time: started, watched, ended, and everything it left
-//! behind ended too.
+//! Runs one command, in a group or not, with a time limit: starts it, watches it, ends it, and ends
+//! every process that it left behind.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,46 +11,46 @@ use std::time::{Duration, Instant};
 
 use crate::measure::cgroup::BenchCgroup;
 
-/// How often a running command is looked at.
+/// Interval between two observations of a running command.
 const TICK: Duration = Duration::from_millis(15);
 
-/// What to run.
+/// The command to run, and how.
 #[derive(Debug)]
 pub struct Launch<'a> {
-    /// The command and its arguments, without the wrapper of the group.
+    /// The command and its arguments, without the words that put it into the group.
     pub words: Vec<OsString>,
-    /// Further variables of the environment.
+    /// Additional environment variables.
     pub environment: Vec<(String, OsString)>,
-    /// Its working directory, where its output is kept too.
+    /// The working directory, which also keeps the output.
     pub folder: &'a Path,
-    /// The group it runs in.
+    /// The group in which the command runs.
     pub group: Option<&'a BenchCgroup>,
-    /// After this it is killed.
+    /// Time after which the command is killed.
     pub timeout: Duration,
 }
 
-/// How it went.
+/// How the command ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Of the command.
+    /// Exit status of the command.
     pub status: ExitStatus,
-    /// From start to end.
+    /// Time from start to end.
     pub elapsed: Duration,
-    /// What it printed.
+    /// The standard output of the command.
     pub stdout: String,
     /// The last line that it printed to standard error.
     pub complaint: String,
-    /// It was killed because its time was over.
+    /// Whether the command was killed because its time limit had passed.
     pub timed_out: bool,
 }
 
 impl Ended {
-    /// The exit status as a shell tells it.
+    /// The exit status as a shell shows it.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
-    /// The end in words.
+    /// How the command ended, in words.
     pub fn in_words(&self) -> String {
         let end = match self.status.signal() {
             Some(signal) => format!("killed by signal {signal}"),
@@ -60,10 +60,10 @@ impl Ended {
     }
 }
 
-/// Why no result came.
+/// Why there is no result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoppedGroup {
-    /// This tool was asked to end, by this signal.
+    /// A signal asked this tool to end.
     Interrupted(i32),
     /// The command could not be started.
     Unstartable(String),
@@ -72,7 +72,7 @@ pub enum StoppedGroup {
 /// Runs the command; `look` is called every few milliseconds meanwhile.
 ///
 /// # Errors
-/// See [`StoppedGroup`]. Nothing of the command is left then either.
+/// See [`StoppedGroup`]. No process of the command is left then either.
 pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, StoppedGroup> {
     if let Some(signal) = uswap_sys::process::interrupt::arrived() {
         return Err(StoppedGroup::Interrupted(signal));
@@ -89,7 +89,7 @@ pub fn run(launch: &Launch<'_>, mut look: impl FnMut() + Send) -> Result<Ended, 
         let watcher = scope.spawn(move || watch(&ended, deadline, &mut look, || kill(pid, launch.group)));
         let status = child.wait();
         let elapsed = start.elapsed();
-        // The watcher is gone when it panicked; that is told by the join.
+        // The watcher is gone if it panicked, which the join reports.
         let _ = told.send(());
         (status, elapsed, watcher.join().expect("the watcher panicked"))
     });
@@ -111,8 +111,8 @@ fn command(launch: &Launch<'_>, out: &Path, err: &Path) -> Result<Command, Strin
     words.extend(launch.words.iter().cloned());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(launch.folder).envs(launch.environment.iter().map(|(k, v)| (k, v)));
-    // A group of its own: Ctrl-C reaches this tool, which ends the command and then puts things
-    // back.
+    // The command gets its own process group: Ctrl-C then reaches only this tool, which ends the
+    // command and restores the machine.
     command.stdin(Stdio::null()).stdout(file(out)?).stderr(file(err)?).process_group(0);
     Ok(command)
 }
@@ -144,22 +144,22 @@ fn watch(ended: &Receiver<()>, deadline: Instant, look: &mut impl FnMut(), kill:
     }
 }
 
-/// Ends the command and what it started: what is in the group, or, without one, in its process
-/// group.
+/// Ends the command and its descendants: all processes in the group, or, without a group, in its
+/// process group.
 fn kill(pid: u32, group: Option<&BenchCgroup>) {
     for pid in group.map_or_else(|| process_group(pid), BenchCgroup::processes) {
-        // Gone meanwhile is as good.
+        // An error means that the process has ended already.
         let _ = uswap_sys::process::kill(pid, 9);
     }
 }
 
-/// The processes of a process group.
+/// The ids of the processes in a process group.
 fn process_group(leader: u32) -> Vec<u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
     let is_member = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // After the name, which may hold anything: state, parent, process group.
+        // After the name, which may contain any character: state, parent, process group.
         let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2)?.parse::<u32>().ok());
         group == Some(leader)
     };
@@ -172,13 +172,13 @@ fn read_end(path: &Path) -> String {
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(64 << 10)..]).into_owned()
 }
 
-/// The last line that says something, at most 200 characters of it.
+/// The last line that is not empty, at most 200 characters of it.
 pub fn last_line(text: &str) -> String {
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     line.chars().take(200).collect()
 }
 
-/// A folder that is removed with everything in it.
+/// A folder that is removed on drop, with everything in it.
 #[derive(Debug)]
 pub struct ScratchFolder(PathBuf);
 
@@ -186,7 +186,7 @@ impl ScratchFolder {
     /// A new folder in `parent`.
     ///
     /// # Errors
-    /// What the file system said.
+    /// The error of the file system.
     pub fn new(parent: &Path) -> Result<Self, String> {
         let folder = parent.join(format!("{}{}", crate::measure::cgroup::PREFIX, std::process::id()));
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

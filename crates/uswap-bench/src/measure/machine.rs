@@ -1,4 +1,4 @@
-//! The machine, the kernel and the revision that figures were taken with.
+//! Information on the machine, the kernel and the revision of a measurement.
 
 use std::fs;
 use std::path::Path;
@@ -14,23 +14,23 @@ use crate::measure::proc_text::field;
 pub struct MachineInfo {
     /// Name of the processor.
     pub processor: String,
-    /// Processors.
+    /// Number of processors.
     pub processors: usize,
     /// RAM in bytes.
     pub memory_bytes: u64,
     /// Release of the kernel.
     pub kernel: String,
-    /// Transparent huge pages: the choice in force.
+    /// Setting of transparent huge pages.
     pub huge_pages: String,
-    /// Which cgroup version limits memory.
+    /// Version of the cgroup hierarchy that limits memory.
     pub cgroup: String,
     /// File system of the working folder.
     pub file_system: String,
-    /// Revision of the source, with a plus when it was changed.
+    /// Revision of the source, with a plus if the source was changed.
     pub commit: String,
-    /// The day, in UTC.
+    /// The date, in UTC.
     pub date: String,
-    /// Load average of the last minute when it began.
+    /// Load average of the last minute before the measurement began.
     pub load: String,
 }
 
@@ -73,7 +73,7 @@ impl MachineInfo {
         }
     }
 
-    /// In one paragraph.
+    /// The information in one paragraph.
     pub fn in_words(&self) -> String {
         format!(
             "{} x {}, {} of RAM, Linux {}, memory limited by cgroup {}, huge pages {}, swap files on {}; commit {}, {}; \

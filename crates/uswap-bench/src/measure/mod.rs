@@ -1,4 +1,4 @@
-//! One command watched: its group, its end, what the kernel tells of it, and statistics.
+//! Measuring one command: its group, its processes, the kernel's figures, and statistics.
 
 pub mod cgroup;
 pub mod launch;

@@ -1,8 +1,9 @@
-//! What the kernel tells as text: vmstat, memory.stat, diskstats, meminfo, swaps, mm_stat of zram.
+//! Parsers of the kernel's text files: vmstat, memory.stat, diskstats, meminfo, swaps, mm_stat of
+//! zram.
 
 use std::fs;
 
-/// The number after a name, in lines of `name value`; a colon after the name is passed over.
+/// The number after a name, in lines of `name value`; a colon after the name is ignored.
 pub fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -11,7 +12,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Traffic of the machine since it was booted. Pages are of 4 KiB.
+/// Traffic of the machine since it was booted. Pages have 4 KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Pages read from swap devices.
@@ -42,7 +43,7 @@ impl Traffic {
         Self { pswpin: get("pswpin"), pswpout: get("pswpout"), zswpin, zswpout, read_bytes, written_bytes }
     }
 
-    /// What came since `before`.
+    /// The traffic between `before` and `self`.
     pub fn since(self, before: Self) -> Self {
         Self {
             pswpin: self.pswpin.saturating_sub(before.pswpin),
@@ -55,8 +56,8 @@ impl Traffic {
     }
 }
 
-/// Bytes read and written by whole disks: partitions would count twice, and what lives in memory is
-/// no disk.
+/// Bytes read and written by whole disks: partitions would count twice, and devices in memory are
+/// no disks.
 fn disk_bytes(diskstats: &str) -> (u64, u64) {
     let mut sums = (0, 0);
     for line in diskstats.lines() {
@@ -78,14 +79,14 @@ fn is_disk(name: &str) -> bool {
     !partition && !["loop", "ram", "zram", "sr", "dm-", "md"].iter().any(|kind| name.starts_with(kind))
 }
 
-/// What zram says of one device, in bytes.
+/// The memory use of one zram device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZramUse {
     /// Bytes of stored pages before compression.
     pub original: u64,
     /// The same after compression.
     pub compressed: u64,
-    /// The most memory it ever took.
+    /// The most memory that the device ever used.
     pub memory_peak: u64,
 }
 
@@ -102,7 +103,7 @@ pub fn zswap_use() -> (u64, u64) {
     (kib("Zswapped"), kib("Zswap"))
 }
 
-/// Names of the swap areas that are on, and the bytes used of each.
+/// Names of the active swap areas, and the used bytes of each.
 pub fn parse_swaps(text: &str) -> Vec<(String, u64)> {
     let area = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -111,7 +112,7 @@ pub fn parse_swaps(text: &str) -> Vec<(String, u64)> {
     text.lines().skip(1).filter_map(area).collect()
 }
 
-/// The swap areas of this machine.
+/// The active swap areas of this machine.
 pub fn swaps() -> Vec<(String, u64)> {
     parse_swaps(&fs::read_to_string("/proc/swaps").unwrap_or_default())
 }

@@ -1,10 +1,10 @@
-//! Pages of real programs: a fair sample of the anonymous memory of a command and its children, to
-//! measure compressors on.
+//! Pages of real programs: a fair sample of the anonymous memory of a command and its children, for
+//! measuring compressors.
 //!
-//! While the command runs its tree is looked at again and again. Each look takes some pages by
-//! chance from all that are present in private writable memory; of all that were taken each has the
-//! same chance to be in the sample in the end (Vitter's algorithm R). Pages that are one word
-//! repeated are counted and left out: they are no work for a compressor.
+//! While the command runs, its process tree is sampled again and again. Each look takes some random
+//! pages of all that are present in private writable memory; of all pages that were taken, each has
+//! the same chance to be in the final sample (Vitter's algorithm R). Pages that consist of one
+//! repeated word are counted and left out: they are no work for a compressor.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,23 +16,23 @@ use uswap_sys::procfs::maps::Maps;
 use uswap_sys::procfs::pagemap::{Pagemap, PresentRun};
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 
-/// Between two looks.
+/// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Pages taken in one look.
+/// Maximum number of pages taken in one look.
 const PER_LOOK: u64 = 400;
 
-/// What was taken.
+/// The pages that were taken, and counts.
 #[derive(Default)]
 pub struct PageSample {
-    /// The pages.
+    /// The pages of the sample.
     pub pages: Vec<PageBuf>,
-    /// How many pages are taken at a time.
+    /// Number of neighbouring pages that are taken at a time.
     neighbours: usize,
-    /// Pages looked at that differ from one repeated word, and those that do not.
+    /// Number of pages looked at that are not one repeated word, and number of those that are.
     pub seen: [u64; 2],
 }
 
-/// A xorshift generator: chance that is the same each time.
+/// A xorshift generator: the same random numbers in each run.
 struct SampleRandom(u64);
 
 impl SampleRandom {
@@ -44,11 +44,12 @@ impl SampleRandom {
     }
 }
 
-/// Runs the command and takes `most` pages of it and its children, so many `neighbours` at a time
-/// (aligned, none of them one word repeated). Its output is thrown away.
+/// Runs the command and takes at most `most` pages of it and its children, in groups of
+/// `neighbours` pages (aligned, no page of one repeated word). The output of the command is
+/// discarded.
 ///
 /// # Errors
-/// For the user: it cannot be started, or it fails.
+/// A message for the user: the command cannot be started, or it fails.
 pub fn take(command: &[OsString], folder: &Path, most: usize, neighbours: usize) -> Result<PageSample, String> {
     let name = command[0].to_string_lossy();
     let mut child = Command::new(&command[0])
@@ -83,7 +84,7 @@ fn tree_of(root: u32) -> Vec<u32> {
     tree
 }
 
-/// Takes pages of one process. One that ends meanwhile is passed by.
+/// Takes pages of one process. A process that ends meanwhile is skipped.
 fn look(pid: u32, count: u64, most: usize, sample: &mut PageSample, random: &mut SampleRandom) {
     let Some(runs) = present(pid) else { return };
     let pages = runs.iter().map(|run| (run.end - run.start) / PAGE_SIZE as u64).sum::<u64>();
@@ -126,7 +127,7 @@ impl PageSample {
     }
 }
 
-/// What is present of private writable anonymous memory.
+/// The present pages of private writable anonymous memory.
 fn present(pid: u32) -> Option<Vec<PresentRun>> {
     let (maps, pagemap) = (Maps::open(pid).ok()?, Pagemap::open(pid).ok()?);
     let (mut all, mut from) = (Vec::new(), 0);
@@ -147,7 +148,7 @@ fn present(pid: u32) -> Option<Vec<PresentRun>> {
 mod tests {
     use super::*;
 
-    /// Pages of a child that fills memory with something known.
+    /// Samples a child that fills memory with known content.
     #[test]
     fn a_sample_holds_pages_of_the_command_and_its_children() {
         let script = "x = bytes(range(256)) * 160000; import time; time.sleep(0.8)";

@@ -3,13 +3,13 @@
 /// Median and spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// How many values.
+    /// Number of values.
     pub count: usize,
-    /// The middle one, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// The smallest value.
     pub least: f64,
-    /// The largest.
+    /// The largest value.
     pub most: f64,
 }
 
@@ -33,16 +33,16 @@ impl Summary {
 pub struct Ratio {
     /// The geometric mean of the ratios of the pairs.
     pub ratio: f64,
-    /// Lower end; 0 with one pair.
+    /// Lower end of the interval; 0 with one pair.
     pub low: f64,
-    /// Upper end; infinite with one pair.
+    /// Upper end of the interval; infinite with one pair.
     pub high: f64,
 }
 
 impl Ratio {
-    /// Of the second to the first of each pair, by Student's t on the logarithms: each pair is one
-    /// measurement, so what slowed both of a pair alike drops out. `None` without pairs, or when a
-    /// value is not positive.
+    /// The ratio of the second value to the first of each pair, by Student's t on the logarithms:
+    /// each pair is one measurement, so a disturbance that slowed both values of a pair alike
+    /// cancels out. `None` without pairs, or when a value is not positive.
     pub fn of_pairs(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.is_empty() || pairs.iter().any(|(base, new)| !(*base > 0.0 && *new > 0.0)) {
             return None;
@@ -58,7 +58,7 @@ impl Ratio {
         Some(Self { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
     }
 
-    /// What the interval says about the second of the pairs.
+    /// The meaning of the interval for the second values of the pairs, in words.
     pub fn verdict(&self) -> &'static str {
         match (self.low > 1.0, self.high < 1.0) {
             (true, _) => "slower",
@@ -68,7 +68,7 @@ impl Ratio {
     }
 }
 
-/// The 97.5 % quantile of Student's t.
+/// The 97.5 % quantile of Student's t distribution.
 fn student_t(freedom: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,

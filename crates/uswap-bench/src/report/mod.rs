@@ -1,4 +1,4 @@
-//! The report in Markdown: from [`Results`] alone, so a report can be written again from
+//! The report in Markdown. It needs only [`Results`], so a report can be written again from
 //! `results.json`.
 
 pub mod plots;
@@ -17,7 +17,7 @@ macro_rules! put {
 }
 pub(crate) use put;
 
-/// A table with this head and these rows.
+/// Appends a table with this header and these rows.
 pub fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
     put!(text, "| {} |", head.join(" | "));
     put!(text, "|{}|", vec!["---"; head.len()].join("|"));
@@ -28,12 +28,12 @@ pub fn table(text: &mut String, head: &[String], rows: &[Vec<String>]) {
     put!(text, "");
 }
 
-/// A head from words.
+/// A table header from words.
 pub fn head(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
 }
 
-/// The whole report; `plots` are the names of the files beside it.
+/// The whole report; `plots` are the names of the plot files beside it.
 pub fn write(results: &Results, plots: &[String]) -> String {
     let mut text = String::from("# uswap beside the kernel\n\n");
     introduction(&mut text, results);
@@ -89,7 +89,7 @@ fn figures(text: &mut String, results: &Results) {
     table(text, &head(&["figure", "measured", "at most", "reached", "measurements"]), &rows);
 }
 
-/// The fractions that a workload has samples of, largest first, and none at all when it has none.
+/// The fractions for which a workload has samples, largest first; empty when it has none.
 pub fn fractions_of(results: &Results, workload: &str) -> Vec<u32> {
     let of = |sample: &&CellSample| sample.workload == workload && sample.fraction > 0;
     let mut list: Vec<u32> = results.samples.iter().filter(of).map(|sample| sample.fraction).collect();
@@ -101,7 +101,7 @@ pub fn fractions_of(results: &Results, workload: &str) -> Vec<u32> {
 /// One workload under one uswap and one kind of kernel swap, by fraction.
 struct Comparison {
     names: [String; 3],
-    /// Time of uswap divided by the kernel's, and how it is shown; `None` where one of them was not
+    /// Time of uswap divided by the kernel's, and the text for it; `None` where one of them was not
     /// run.
     ratios: Vec<Option<(f64, String)>>,
 }
@@ -112,8 +112,8 @@ impl Comparison {
     }
 }
 
-/// The ratio of a cell. One that ended badly beside one that ended well is the worst or the best
-/// there can be.
+/// The ratio of a cell. If one of the two failed and the other did not, the ratio is the worst or
+/// the best possible one.
 fn ratio(results: &Results, workload: &str, ours: &str, theirs: &str, fraction: u32) -> Option<(f64, String)> {
     let median = |system: &str| results.median(workload, system, fraction, |sample| sample.seconds);
     let failed = |system: &str| {
@@ -132,7 +132,7 @@ fn ratio(results: &Results, workload: &str, ours: &str, theirs: &str, fraction: 
     }
 }
 
-/// All fractions that there are samples of, largest first.
+/// All fractions that have samples, largest first.
 fn all_fractions(results: &Results) -> Vec<u32> {
     let mut all: Vec<u32> = results.workloads.iter().flat_map(|w| fractions_of(results, &w.name)).collect();
     all.sort_unstable_by_key(|fraction| std::cmp::Reverse(*fraction));
@@ -225,12 +225,12 @@ fn slowdowns(text: &mut String, results: &Results) {
     }
 }
 
-/// Everything that is not a time, in full.
+/// Lists every sample without a time, in full.
 fn failures(text: &mut String, results: &Results) {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for sample in results.samples.iter().filter(|sample| sample.outcome != CellOutcome::Ok) {
         let fraction = if sample.fraction == 0 { "-".into() } else { format!("{} %", sample.fraction) };
-        // What was cut was cut for all systems.
+        // A cell that was left out was left out for all systems.
         let cut = matches!(sample.outcome, CellOutcome::Cut(_));
         let system = if cut { "all".into() } else { sample.system.clone() };
         rows.push(vec![sample.workload.clone(), fraction, system, sample.outcome.in_words()]);
@@ -242,7 +242,7 @@ fn failures(text: &mut String, results: &Results) {
     }
 }
 
-/// Memory that each system really used, over all cells.
+/// Memory that each system used in reality, over all cells.
 fn memory(text: &mut String, results: &Results) {
     put!(text, "## Memory really used\n");
     put!(
@@ -323,7 +323,7 @@ fn shown(percentiles: Option<[f64; 3]>) -> String {
     percentiles.map_or("-".into(), |[a, b, c]| format!("{a:.1}/{b:.0}/{c:.0}"))
 }
 
-/// Percentiles of the visits and of the faults of the cell's first good sample.
+/// Percentiles of the visits and of the faults, from the told figures of a sample.
 fn latencies(sample: &CellSample) -> (String, String) {
     let visits = shown(percentiles(&sample.told["latency"]));
     let mut faults = Vec::new();

@@ -9,7 +9,7 @@ use crate::report::results::Results;
 use crate::report::{fractions_of, percentiles};
 
 const SIZE: (u32, u32) = (720, 420);
-/// Colours that can be told apart by the colour-blind (Okabe and Ito).
+/// Colours that colour-blind readers can tell apart (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 0, 0),
     RGBColor(213, 94, 0),
@@ -26,12 +26,12 @@ struct PlotLine {
     points: Vec<(f64, f64)>,
 }
 
-/// What a plot shows.
+/// The content of a plot.
 struct Chart<'a> {
     title: String,
     across: &'a str,
     up: &'a str,
-    /// Names of the places on the horizontal axis, where these are no numbers.
+    /// Names of the places on the horizontal axis, if they are not numbers.
     places: Option<&'a [&'a str]>,
     legend: SeriesLabelPosition,
     lines: Vec<PlotLine>,
@@ -40,7 +40,7 @@ struct Chart<'a> {
 /// Writes all plots into the folder; returns their names.
 ///
 /// # Errors
-/// A sentence with the plot that could not be written.
+/// A sentence that names the plot that could not be written.
 pub fn write(results: &Results, folder: &Path) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     let mut draw = |name: String, chart: Chart<'_>| {
@@ -113,12 +113,12 @@ fn build<'a>(results: &Results) -> Chart<'a> {
     Chart { title, across: "jobs", up: "seconds", places: None, legend, lines }
 }
 
-/// How values are laid along the vertical axis.
+/// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scale {
-    /// From zero on.
+    /// Linear, from zero.
     Linear,
-    /// By their logarithm: where they differ by more than a factor of ten.
+    /// Logarithmic: for values that differ by more than a factor of ten.
     Log,
 }
 
@@ -133,7 +133,7 @@ impl Scale {
     }
 }
 
-/// The ranges of both axes with some room, never empty, and the scale of the vertical one.
+/// The ranges of both axes with some margin, never empty, and the scale of the vertical axis.
 fn ranges(lines: &[PlotLine]) -> (std::ops::Range<f64>, std::ops::Range<f64>, Scale) {
     let points = || lines.iter().flat_map(|line| &line.points);
     let least = |part: fn(&(f64, f64)) -> f64| points().map(part).fold(f64::INFINITY, f64::min);

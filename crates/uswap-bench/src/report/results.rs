@@ -1,5 +1,5 @@
-//! What is kept of a run: one [`CellSample`] for each time a cell was run, and the machine it ran
-//! on. `results.json` is this, written out.
+//! The results of a run of the tool: one [`CellSample`] for each run of a cell, and the machine.
+//! `results.json` is their serialised form.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,24 +10,24 @@ use crate::measure::machine::MachineInfo;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome", content = "reason")]
 pub enum CellOutcome {
-    /// It ended with the right answer.
+    /// The workload ended with the right answer.
     Ok,
-    /// It ended with another answer, or found its own memory wrong.
+    /// The workload ended with a wrong answer, or found its own memory wrong.
     Wrong(String),
-    /// It ended with an error.
+    /// The workload ended with an error.
     Failed(String),
-    /// The kernel killed a process of it for want of memory.
+    /// The kernel killed a process of the workload because memory was short.
     OomKilled(String),
-    /// It did not end in time.
+    /// The workload did not end in time.
     TimedOut(String),
-    /// It was not run: something is missing here.
+    /// The cell was not run: something is missing on this machine.
     Skipped(String),
-    /// It was not run: the time given to the whole was over.
+    /// The cell was not run: the time limit of the whole matrix had passed.
     Cut(String),
 }
 
 impl CellOutcome {
-    /// In the words of a table.
+    /// The outcome in words, for a table.
     pub fn in_words(&self) -> String {
         match self {
             Self::Ok => "ok".into(),
@@ -40,7 +40,7 @@ impl CellOutcome {
         }
     }
 
-    /// In one or two words.
+    /// The outcome in one or two words.
     pub fn short(&self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -53,7 +53,7 @@ impl CellOutcome {
         }
     }
 
-    /// It was run and did not end well.
+    /// Whether the cell was run and did not end well.
     pub fn is_failure(&self) -> bool {
         !matches!(self, Self::Ok | Self::Skipped(_) | Self::Cut(_))
     }
@@ -62,34 +62,34 @@ impl CellOutcome {
 /// One run of one cell. Sizes in bytes, times in seconds, traffic in pages of 4 KiB.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellSample {
-    /// The workload's name.
+    /// The name of the workload.
     pub workload: String,
-    /// The system's name.
+    /// The name of the system.
     pub system: String,
     /// The limit as a percentage of the workload's peak; 0 is no limit.
     pub fraction: u32,
-    /// Which repetition, from 1.
+    /// The number of the repetition, from 1.
     pub repetition: u32,
-    /// How it ended.
+    /// How the run ended.
     #[serde(flatten)]
     pub outcome: CellOutcome,
-    /// What is compared: the time of the planned work. 0 unless it is ok.
+    /// The time of the planned work, which is compared. 0 unless the outcome is ok.
     pub seconds: f64,
-    /// From start to end, setting up and checking included.
+    /// Time from start to end, preparation and checks included.
     pub wall_seconds: f64,
-    /// User time of everything that ran, an engine included.
+    /// User time of all processes, including the engine.
     pub user_seconds: f64,
-    /// System time of the same.
+    /// System time of all processes, including the engine.
     pub system_seconds: f64,
     /// The hard limit.
     pub limit_bytes: u64,
-    /// The most the group was charged.
+    /// Maximum number of bytes that were charged to the group.
     pub peak_bytes: u64,
-    /// The most anonymous memory, mapped file pages and kernel memory seen at a time.
+    /// Maximum of anonymous memory, mapped file pages and kernel memory at one time.
     pub working_set_bytes: u64,
-    /// Memory outside of the group that held its pages (zram's store).
+    /// Memory outside of the group that held its pages (the memory of zram).
     pub outside_bytes: u64,
-    /// The most swap space in use.
+    /// Maximum swap space in use.
     pub swap_used_bytes: u64,
     /// Pages read from swap devices.
     pub pswpin: u64,
@@ -99,25 +99,25 @@ pub struct CellSample {
     pub zswpin: u64,
     /// Pages stored into a compressed pool.
     pub zswpout: u64,
-    /// Faults that waited for a page to be brought back.
+    /// Number of faults that waited until a page was loaded.
     pub major_faults: u64,
-    /// Bytes read from the devices of a run of uswap; of others, what all disks of the machine read
-    /// meanwhile.
+    /// Bytes read from the devices of a run of uswap; for other systems, the reads of all disks of
+    /// the machine meanwhile.
     pub read_bytes: u64,
-    /// The same, written.
+    /// Bytes written to the same devices.
     pub written_bytes: u64,
-    /// Bytes before compression for each byte after, at the largest use; 0 is not known.
+    /// Bytes before compression per byte after it, at the time of the largest use; 0: not known.
     pub compression_ratio: f64,
-    /// Processes that the kernel killed for want of memory.
+    /// Number of processes that the kernel killed because memory was short.
     pub oom_kills: u64,
-    /// What the workload told.
+    /// The last line of the workload's output.
     pub told: Value,
-    /// Fault latencies by tier, as the engine told them.
+    /// Fault latencies by tier, as the engine reported them.
     pub fault_latency: Value,
 }
 
 impl CellSample {
-    /// A sample of a cell that was not run, or of which only the outcome is known yet.
+    /// A sample of a cell that was not run, or for which only the outcome is known so far.
     pub fn of(workload: &str, system: &str, fraction: u32, repetition: u32, outcome: CellOutcome) -> Self {
         Self {
             workload: workload.into(),
@@ -152,57 +152,57 @@ impl CellSample {
 /// A workload as the report names it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadInfo {
-    /// Its name.
+    /// The name of the workload.
     pub name: String,
-    /// What it does.
+    /// A description of the workload.
     pub about: String,
-    /// The working set without a limit, of which fractions are taken; 0 when it was not run.
+    /// The working set without a limit, to which fractions refer; 0 when the workload was not run.
     pub peak_bytes: u64,
 }
 
-/// A ratio that a requirement states a limit for.
+/// A ratio for which a requirement states a limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// What was compared.
+    /// A description of the comparison.
     pub name: String,
-    /// The value, in `unit`; `None` where it could not be measured.
+    /// The value in `unit`; `None` if it could not be measured.
     pub value: Option<f64>,
     /// `ratio`, `ms` or `%`.
     pub unit: String,
-    /// At most this is required.
+    /// Largest value that meets the requirement.
     pub at_most: f64,
-    /// The measurements behind it, or why there is none.
+    /// The measurements behind the value, or why there is none.
     pub detail: String,
 }
 
-/// Everything of one run of the tool.
+/// All results of one run of the tool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// Where it ran.
+    /// The machine on which the tool ran.
     pub machine: MachineInfo,
     /// The words of the command line.
     pub command: Vec<String>,
     /// The systems, in the order of the command line; the first is the baseline.
     pub systems: Vec<String>,
-    /// The workloads that were asked for.
+    /// The workloads that the user asked for.
     pub workloads: Vec<WorkloadInfo>,
     /// Fractions in percent.
     pub fractions: Vec<u32>,
-    /// Repetitions that were asked for.
+    /// Number of repetitions that the user asked for.
     pub repetitions: u32,
-    /// All samples, in the order they were taken.
+    /// All samples, in the order in which they were taken.
     pub samples: Vec<CellSample>,
-    /// What was left out for lack of time, and other remarks.
+    /// Remarks, such as cells that were left out because time was short.
     pub notes: Vec<String>,
     /// The figures with requirements, where they were measured.
     #[serde(default)]
     pub figures: Vec<Figure>,
-    /// How long all took.
+    /// Duration of the whole run.
     pub elapsed_seconds: f64,
 }
 
 impl Results {
-    /// The samples of a cell. `none` has no limit and serves all fractions.
+    /// The samples of a cell. The system `none` has no limit and serves all fractions.
     pub fn cell<'a>(
         &'a self,
         workload: &'a str,
@@ -225,7 +225,7 @@ impl Results {
         self.cell(workload, system, fraction).filter(|sample| sample.outcome == CellOutcome::Ok)
     }
 
-    /// The median of something over the good samples of a cell.
+    /// The median of a figure over the good samples of a cell.
     pub fn median(
         &self,
         workload: &str,

@@ -1,5 +1,5 @@
-//! Tables in the shape of the five documents that describe what uswap brings to user space, with
-//! its figures beside the kernel's. Only what was run appears.
+//! Tables in the form of the five documents that describe the benefit of uswap for user space, with
+//! uswap's figures beside the kernel's. Only tables with samples appear.
 
 use crate::report::results::{CellSample, Results};
 use crate::report::{fractions_of, head, percentiles, put, table};
@@ -19,13 +19,13 @@ fn limited(results: &Results) -> impl Iterator<Item = &String> {
     results.systems.iter().filter(|name| *name != "none")
 }
 
-/// Pages of 4 KiB that were swapped out: into a pool, or to a device where that is more. What a
-/// pool writes back to a device counts once.
+/// Pages of 4 KiB that were swapped out: into a pool, or to a device if those are more. A page that
+/// a pool writes back to a device counts once.
 fn out(sample: &CellSample) -> u64 {
     sample.pswpout.max(sample.zswpout)
 }
 
-/// 2017: throughput of swapping out, 32 processes that write memory in order.
+/// 2017: throughput of swap-out, 32 processes that write memory in order.
 fn throughput(results: &Results) -> String {
     let mut rows = Vec::new();
     for fraction in fractions_of(results, "fill-p32") {
@@ -44,7 +44,7 @@ fn throughput(results: &Results) -> String {
     text
 }
 
-/// 2017: latency of a page fault, eight threads at random over twice the RAM.
+/// 2017: latency of a page fault, eight threads that access twice the RAM at random.
 fn fault_latency(results: &Results) -> String {
     let mut rows = Vec::new();
     for system in limited(results) {
@@ -67,7 +67,7 @@ fn fault_latency(results: &Results) -> String {
     text
 }
 
-/// The build's figures for one system and number of jobs.
+/// The figures of the build for one system and number of jobs.
 struct Build {
     jobs: usize,
     pages: [u64; 3],
@@ -83,7 +83,8 @@ fn build(results: &Results, system: &str, jobs: usize, fraction: u32) -> Option<
     Some(Build { jobs, pages: pages.map(|n| n as u64), seconds: median(|s| s.seconds)?, processor })
 }
 
-/// 2013, zswap: the build by N: I/O, run time, CPU; each system beside the kernel with a swap file.
+/// 2013, zswap: the build by number of jobs: I/O, run time, CPU; each system beside the kernel with
+/// a swap file.
 fn build_by_jobs(results: &Results) -> String {
     let mut jobs = crate::workload::JOBS;
     jobs.sort_unstable();
@@ -175,7 +176,7 @@ fn zipf_bandwidth(results: &Results) -> String {
     text
 }
 
-/// 2023: zero-filled memory out and in again.
+/// 2023: zero-filled memory swapped out and in again.
 fn zero_filled(results: &Results) -> String {
     let mut rows = Vec::new();
     for fraction in fractions_of(results, "zero") {
@@ -237,8 +238,8 @@ fn page_fault_test(results: &Results) -> String {
     text
 }
 
-/// 2013: what the test of age costs, as time that all threads together waited for soft faults
-/// beside that of the run.
+/// 2013: the cost of the age test, as the time that all threads together waited for soft faults,
+/// beside the time of the run.
 fn soft_faults(results: &Results) -> String {
     let waits = |sample: &CellSample| {
         let told = |name: &str| sample.fault_latency["staged"][name].as_f64().unwrap_or(0.0);

@@ -1,8 +1,8 @@
 //! Compressors and allocators of the pool on pages of real programs ([`crate::measure::sample`]).
 //!
-//! Each page is stored and loaded alone, through the store, as the engine does it: same-filled
-//! test, compression, an entry, memory; then lock, copy, expansion and checksum. The clock's own
-//! time, about 25 ns, is in the figures.
+//! Each page is stored and loaded alone, through the store, as in the engine: same-filled test,
+//! compression, an entry, memory; then lock, copy, decompression and checksum. The figures include
+//! the time to read the clock, about 25 ns.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use uswap_store::{
     AllocatorKind, Compression, Concurrency, ObjectId, Scratch, Store, StoreConfig, Tier, WritebackScratch,
 };
 
-/// Memory of the pool: no page finds it full.
+/// Memory of the pool in bytes: enough for all pages.
 const ROOM: u64 = 1 << 30;
-/// Bytes of one line of a distribution.
+/// Width in bytes of one line of a distribution.
 pub const BIN: usize = 32;
 
 fn store(hasher: PageHasher, tier: Tier) -> Store {
@@ -24,12 +24,12 @@ fn store(hasher: PageHasher, tier: Tier) -> Store {
     Store::new(config).expect("a gigabyte of address space")
 }
 
-/// What one compressor does.
+/// The measurements of one compressor.
 struct Timed {
-    /// Nanoseconds of each page.
+    /// Nanoseconds for each page.
     store: Vec<u32>,
     load: Vec<u32>,
-    /// Pages kept, and their compressed bytes.
+    /// Number of pages kept in the pool, and their compressed bytes.
     kept: usize,
     bytes: u64,
 }
@@ -53,8 +53,8 @@ fn time(pages: &[PageBuf], compression: Compression) -> Timed {
     }
     timed.bytes = store.stats().stored_bytes;
     timed.kept = ids.len();
-    // Not in the order in which they were stored: in a page's own time nothing of it is in the
-    // processor's caches.
+    // Pages are loaded in another order than they were stored: when a page is loaded, none of it is
+    // in the processor's caches.
     let step = (ids.len() * 5 / 8) | 1;
     for n in 0..ids.len() {
         let (id, page) = ids[n * step % ids.len()];
@@ -71,7 +71,7 @@ fn percentile(sorted: &[u32], percent: usize) -> f64 {
     sorted.get(at).map_or(0.0, |ns| f64::from(*ns) / 1e3)
 }
 
-/// The table of compressors, Markdown.
+/// The table of compressors, in Markdown.
 pub fn compressors(pages: &[PageBuf]) -> String {
     let mut text = String::from(
         "| compressor | store p50 | p99 | load p50 | p99 | kept | ratio of these |\n|---|---|---|---|---|---|---|\n",
@@ -94,15 +94,14 @@ pub fn compressors(pages: &[PageBuf]) -> String {
     text
 }
 
-/// Stored bytes over compressed bytes.
+/// Bytes of the pool divided by the compressed bytes in it.
 fn density(store: &Store) -> f64 {
     let stats = store.stats();
     stats.pool_bytes as f64 / stats.stored_bytes.max(1) as f64
 }
 
-/// Density when the pool has just been filled; after half of it was replaced in no order, and when
-/// thin slabs were emptied then; when a third of it had been freed, and when thin slabs were
-/// emptied again.
+/// Density of the pool: just filled; after half of the pages were replaced in random order; after
+/// thin slabs were then emptied; after a third was freed; and after thin slabs were emptied again.
 fn densities(pages: &[PageBuf], tier: Tier) -> [f64; 5] {
     let hasher = PageHasher::new(7);
     let (store, mut scratch, mut state) = (store(hasher, tier), Scratch::new(), 1u64);
@@ -133,7 +132,7 @@ fn densities(pages: &[PageBuf], tier: Tier) -> [f64; 5] {
     [full, replaced, tidy, freed, tidy_again]
 }
 
-/// The table of allocators, Markdown.
+/// The table of allocators, in Markdown.
 pub fn allocators(pages: &[PageBuf]) -> String {
     let mut text = String::from(
         "| allocator | compressor | filled | half replaced | compacted | a third freed | compacted |\n|---|---|---|---|---|---|---|\n",
@@ -151,8 +150,8 @@ pub fn allocators(pages: &[PageBuf]) -> String {
     text
 }
 
-/// How many pages a compressor makes how long: a line `BYTES COUNT` for each [`BIN`] bytes, BYTES
-/// the longest of the bin.
+/// Distribution of the compressed lengths: a line `BYTES COUNT` for each [`BIN`] bytes, where BYTES
+/// is the longest length of the bin.
 pub fn distribution(pages: &[PageBuf], compression: Compression) -> String {
     let hasher = PageHasher::new(7);
     let store = store(hasher, Tier { compression, ..Tier::default() });

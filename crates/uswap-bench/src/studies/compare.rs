@@ -1,7 +1,7 @@
-//! Two builds of uswap side by side, in pairs, for those who changed something.
+//! Compares two builds of uswap in pairs of runs, for developers who changed something.
 //!
-//! Within a pair both run right after each other, and which comes first alternates, so what
-//! disturbs the machine for longer than a pair drops out of the ratio.
+//! In a pair, both builds run right after each other, in alternating order, so a disturbance of the
+//! machine that lasts longer than a pair cancels out in the ratio.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,33 +13,33 @@ use crate::report::{head, table};
 use crate::system::System;
 use crate::workload::{Prepared, WorkFolder, Workload};
 
-/// What to compare.
+/// The parameters of a comparison.
 #[derive(Debug)]
 pub struct ComparePlan<'a> {
     /// The build that is compared with.
     pub base: &'a Path,
-    /// The build that is judged.
+    /// The build to be judged.
     pub new: &'a Path,
-    /// With which workloads.
+    /// The workloads.
     pub workloads: &'a [Workload],
     /// The limit in percent of each workload's peak.
     pub fraction: u32,
-    /// How many pairs.
+    /// Number of pairs.
     pub pairs: u32,
-    /// Where and how large.
+    /// Folders and sizes of the workloads.
     pub place: &'a WorkFolder,
 }
 
 /// The result for one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ComparedVerdict {
-    /// The pairs: base and new, in seconds.
+    /// The times of the pairs: base and new, in seconds.
     Pairs(Vec<(f64, f64)>),
-    /// There is no comparison, and why.
+    /// There is no comparison; the reason.
     None(String),
 }
 
-/// Compares; names with verdicts.
+/// Runs the comparison; returns the workloads' names with the verdicts.
 ///
 /// # Errors
 /// The signal that asked this tool to end.
@@ -96,7 +96,7 @@ fn one(
     Ok(ComparedVerdict::Pairs(pairs))
 }
 
-/// Runs both builds once; seconds of base and new, or who failed and how.
+/// Runs both builds once; returns the seconds of base and new, or which build failed and how.
 fn pair<'a>(
     bench: &Bench,
     cell: &mut MatrixCell<'a>,

@@ -1,11 +1,11 @@
-//! What a fault takes when several threads fault at once: each visits pages at random over twice
-//! the memory that there is, with uswap on a device in memory, and with the kernel on zram at the
-//! same limit. Neither store counts in the limit.
+//! Measures the time of a fault when several threads fault at the same time: each thread visits
+//! pages at random over twice the available memory, under uswap with a device in memory, and under
+//! the kernel with zram at the same limit. Neither store counts in the limit.
 //!
-//! A *slow* visit is one that took more than 2 us, as the program itself saw it: what a fault takes
-//! with all its waiting. The systems take turns within each round, another one first each time.
-//! Fast visits are not told: a thread whose pages have come to lie in memory makes as many as it
-//! likes.
+//! A *slow* visit is one that took more than 2 us, as the program itself measured it: the time of a
+//! fault with all its waiting. In each round the systems take turns, beginning with another one
+//! each time. Fast visits are not reported: a thread whose pages are all in memory makes as many of
+//! them as it can.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,27 +19,27 @@ use crate::system::System;
 use crate::workload::{Prepared, WorkFolder};
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// More visits than any system makes in time.
+/// More visits than any system can make in the time of a run.
 const VISITS: &str = "2000000000";
-/// The compressor of both.
+/// The kernel's system, with the same compressor as uswap.
 const ZRAM: &str = "kernel-zram:lz4";
 
-/// What is measured.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct LatencyPlan {
-    /// Threads that fault.
+    /// Number of threads that fault.
     pub threads: u32,
-    /// Contents of the pages, as `uswap-workload` calls them.
+    /// Contents of the pages, by the names of `uswap-workload`.
     pub contents: Vec<String>,
     /// The limit in bytes; the program takes twice as much.
     pub limit: u64,
-    /// Rounds of all systems.
+    /// Number of rounds, each with all systems.
     pub rounds: u32,
-    /// Of visits in each run.
+    /// Duration of the visits in each run.
     pub seconds: f64,
 }
 
-/// Runs of one system with one content.
+/// The runs of one system with one content.
 #[derive(Debug)]
 pub struct LatencyRow {
     content: String,
@@ -47,10 +47,10 @@ pub struct LatencyRow {
     samples: Vec<CellSample>,
 }
 
-/// Runs all.
+/// Runs all systems in all rounds.
 ///
 /// # Errors
-/// The signal that asked this tool to end, or what is wrong with a system.
+/// The signal that asked this tool to end, or the error of a system.
 pub fn measure(bench: &Bench, place: &WorkFolder, plan: &LatencyPlan) -> Result<Vec<LatencyRow>, Result<i32, String>> {
     let ours = System::parse(&format!("uswap:--ram {} --swap ram", plan.limit)).map_err(Err)?.remove(0);
     let systems = [("uswap, device in memory", ours), (ZRAM, System::parse(ZRAM).map_err(Err)?.remove(0))];
@@ -96,7 +96,7 @@ fn run(
     })
 }
 
-/// The table; latencies in microseconds, medians of the rounds with the least and the most.
+/// The table; latencies in microseconds, as medians of the rounds with minimum and maximum.
 pub fn table(rows: &[LatencyRow]) -> String {
     let mut text = String::from(
         "| contents | system | slow visits, p50 us | p99 us | mean us | thousand of them a second |\n\
@@ -127,7 +127,7 @@ pub fn table(rows: &[LatencyRow]) -> String {
     text
 }
 
-/// Whether a run gave a wrong answer or none.
+/// Whether a run gave a wrong answer or no answer.
 pub fn any_failure(rows: &[LatencyRow]) -> bool {
     rows.iter().flat_map(|row| &row.samples).any(|sample| sample.outcome.is_failure())
 }

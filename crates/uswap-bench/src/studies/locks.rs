@@ -1,14 +1,16 @@
-//! What the locks of the swap core cost, one change after the other: the table of Tim Chen's and
-//! Huang Ying's series "mm/swap: Regular page swap optimizations" (2017), for this store.
+//! Measures the cost of the locks of the swap core, one change after the other: the table of Tim
+//! Chen's and Huang Ying's series "mm/swap: Regular page swap optimizations" (2017), for this
+//! store.
 //!
-//! Threads store pages that do not compress on a device in memory and free the oldest ones, each
-//! with a window of its own, which is the smaller the more threads there are: real swap-out through
-//! [`Store`], page by page. The rows are the same code with other settings ([`Concurrency`]).
-//! Beside it the slots alone are taken and freed, where nothing hides the locks.
+//! Threads store incompressible pages on a device in memory and free the oldest ones. Each thread
+//! has its own window of pages, which is smaller the more threads there are. This is real swap-out
+//! through [`Store`], page by page. The rows are the same code with other settings
+//! ([`Concurrency`]). A second table takes and frees only slots, where no other work hides the cost
+//! of the locks.
 //!
-//! All rows of a number of threads run one after the other in each round, beginning with another
-//! one each time. A *wait* is a lock that was not to be had at once; waits for each thousand pages
-//! say how often, on any number of processors.
+//! In each round, all rows of a number of threads run one after the other, beginning with another
+//! one each time. A *wait* is a lock that was not free at once; the number of waits per thousand
+//! pages is comparable for any number of processors.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -22,18 +24,18 @@ use uswap_store::{Concurrency, Scratch, Store, StoreConfig, Tier};
 
 use crate::measure::statistics::Summary;
 
-/// What is measured.
+/// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct LocksPlan {
     /// Numbers of threads.
     pub threads: Vec<u32>,
-    /// Rounds of all rows.
+    /// Number of rounds, each with all rows.
     pub rounds: u32,
-    /// Of each run.
+    /// Duration of each run in seconds.
     pub seconds: f64,
 }
 
-/// The rows: each adds one change to the one before.
+/// The rows; each adds one change to the row before.
 pub const ROWS: [(&str, Concurrency); 4] = [
     ("one lock", Concurrency { slots: Locking::Whole, shards: 1, one_pool_lock: false }),
     ("cluster locks", Concurrency { slots: Locking::Clusters, shards: 1, one_pool_lock: false }),
@@ -41,45 +43,46 @@ pub const ROWS: [(&str, Concurrency); 4] = [
     ("+ slot caches", Concurrency { slots: Locking::Caches, shards: 256, one_pool_lock: false }),
 ];
 
-/// Pages that all threads hold together: 64 MiB, more than the caches of most processors. Were it
-/// so many for each thread, what 32 of them write would leave the cache in which what two write
-/// stays, and that would be taken for a cost of locks.
+/// Number of pages that all threads hold together: 64 MiB, more than the caches of most processors.
+/// If each thread held a fixed number, the pages that 32 threads write would not fit in the cache,
+/// while those of two threads would, and the difference would look like a cost of locks.
 const HELD: usize = 16 << 10;
 
-/// Pages that each of so many threads holds before it frees the oldest for each new one.
+/// Number of pages that each of `threads` threads holds before it frees the oldest page for each
+/// new one.
 pub(crate) fn window(threads: u32) -> usize {
     (HELD / threads as usize).max(1)
 }
 
-/// Slots of the device: 256 MiB.
+/// Number of slots of the device: 256 MiB.
 const SLOTS: u32 = 64 << 10;
-/// Pages of different content for each thread.
+/// Number of pages of different content for each thread.
 const CONTENTS: u64 = 8;
-/// Steps between two looks at the clock's flag.
+/// Number of steps between two checks of the flag that ends the run.
 const STEPS: u64 = 16;
 
-/// What the threads of one run did together.
+/// The results of all threads of one run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocksSample {
-    /// Pages stored (and as many freed) each second.
+    /// Pages stored (and freed) per second.
     pub rate: f64,
-    /// Part of the threads' time that they waited for locks, 0 to 1.
+    /// Share of the threads' time spent waiting for locks, 0 to 1.
     pub waiting: f64,
-    /// Locks waited for, for each thousand pages.
+    /// Number of waits for locks per thousand pages.
     pub waits_per_thousand: f64,
-    /// Microseconds on a processor for each page: other programs on the machine change it little. 0
-    /// where the kernel does not tell.
+    /// Processor time per page in microseconds, on which other programs of the machine have little
+    /// influence. 0 where the kernel does not report it.
     pub processor_time: f64,
 }
 
-/// Samples of a row with a number of threads.
+/// The samples of a row with a number of threads.
 #[derive(Clone, Debug)]
 pub struct LocksCell {
     /// Number of threads.
     pub threads: u32,
     /// Name of the row.
     pub row: &'static str,
-    /// One per round.
+    /// One sample per round.
     pub samples: Vec<LocksSample>,
 }
 
@@ -90,11 +93,11 @@ impl LocksCell {
     }
 }
 
-/// A thread's part in a run: makes the thread's state when called, which then does one step at a
-/// time.
+/// The work of a thread in a run: when called, it makes the thread's state, which does one step per
+/// call.
 pub(crate) type Work<'a> = dyn Fn() -> Box<dyn FnMut()> + Sync + 'a;
 
-/// What one thread did.
+/// The results of one thread.
 struct LocksPart {
     steps: u64,
     begin: Instant,
@@ -103,14 +106,14 @@ struct LocksPart {
     waits: LockWaits,
 }
 
-/// Time that the calling thread was on a processor (proc_pid_schedstat(5)).
+/// Time that the calling thread has spent on a processor (proc_pid_schedstat(5)).
 fn on_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0))
 }
 
-/// One thread: warms up (`window` pages are held then), waits for the others, and steps until it is
-/// over.
+/// One thread: it warms up (it holds `window` pages then), waits for the others, and does steps
+/// until `over` is set.
 fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> LocksPart {
     let mut step = work();
     (0..2 * window).for_each(|_| step());
@@ -130,7 +133,7 @@ fn one(window: usize, work: &Work<'_>, ready: &Barrier, over: &AtomicBool) -> Lo
     }
 }
 
-/// Threads that step until `seconds` are over.
+/// Runs threads that do steps for `seconds`.
 pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> LocksSample {
     let (over, ready) = (AtomicBool::new(false), Barrier::new(threads as usize + 1));
     let parts: Vec<LocksPart> = std::thread::scope(|scope| {
@@ -140,8 +143,8 @@ pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> LocksSample {
         over.store(true, Relaxed);
         all.into_iter().map(|thread| thread.join().expect("a thread of the benchmark")).collect()
     });
-    // Not from when this thread was told: with many threads it may be told long after the first has
-    // begun.
+    // The duration does not begin when this thread wakes up: with many threads it may wake up long
+    // after the first one has begun.
     let (begin, end) = (parts.iter().map(|part| part.begin).min(), parts.iter().map(|part| part.end).max());
     let elapsed = end.zip(begin).map_or(0.0, |(end, begin)| (end - begin).as_secs_f64());
     let sum = |of: &dyn Fn(&LocksPart) -> Duration| parts.iter().map(of).sum::<Duration>().as_secs_f64();
@@ -155,7 +158,7 @@ pub(crate) fn run(threads: u32, seconds: f64, work: &Work<'_>) -> LocksSample {
     }
 }
 
-/// Noise, which does not compress.
+/// A page of noise, which does not compress.
 pub(crate) fn noise(seed: u64) -> Box<PageBuf> {
     let (mut state, mut page) = (seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, Box::new([0; PAGE_SIZE]));
     for word in page.as_chunks_mut::<8>().0 {
@@ -167,7 +170,7 @@ pub(crate) fn noise(seed: u64) -> Box<PageBuf> {
     page
 }
 
-/// Swap-out through the store.
+/// Measures swap-out through the store.
 fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> LocksSample {
     let (window, hasher) = (window(threads), PageHasher::new(1));
     let devices: Vec<(Box<dyn uswap_device::Device>, i32)> = vec![(Box::new(RamDevice::new("ram", SLOTS)), 0)];
@@ -195,7 +198,7 @@ fn swap_out(threads: u32, seconds: f64, concurrency: Concurrency) -> LocksSample
     })
 }
 
-/// Slots alone are taken and freed.
+/// Measures only taking and freeing slots.
 fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> LocksSample {
     let (window, slots) = (window(threads), std::sync::Arc::new(Slots::new(SLOTS, locking)));
     run(threads, seconds, &|| {
@@ -212,7 +215,7 @@ fn slots_alone(threads: u32, seconds: f64, locking: Locking) -> LocksSample {
     })
 }
 
-/// All rounds: `measure` runs a row (by its place among `rows`) with a number of threads.
+/// Runs all rounds: `measure` runs a row (by its index in `rows`) with a number of threads.
 pub(crate) fn rounds(
     plan: &LocksPlan,
     rows: &[&'static str],
@@ -233,7 +236,7 @@ pub(crate) fn rounds(
     cells
 }
 
-/// Measures all and writes it as Markdown.
+/// Measures everything and returns it as Markdown.
 pub fn measure(plan: &LocksPlan) -> String {
     let names = ROWS.map(|(name, _)| name);
     let stored = rounds(plan, &names, |threads, row| swap_out(threads, plan.seconds, ROWS[row].1));
@@ -253,7 +256,7 @@ pub fn measure(plan: &LocksPlan) -> String {
     text
 }
 
-/// A line for each cell; rates are of thousand pages a second.
+/// One line per cell; rates are in thousand pages per second.
 pub(crate) fn table(cells: &[LocksCell]) -> String {
     let mut text = String::from(
         "| threads | locks | thousand pages/s | least - most | to one lock | processor time a page | lock wait \
@@ -279,7 +282,7 @@ pub(crate) fn table(cells: &[LocksCell]) -> String {
     text
 }
 
-/// Whether the last row does what it is there for, by the medians.
+/// Whether the last row brings its intended improvement, by the medians, in words.
 pub(crate) fn in_words(cells: &[LocksCell], last: &str) -> String {
     let mine: Vec<&LocksCell> = cells.iter().filter(|cell| cell.row == last).collect();
     let rate = |cell: &LocksCell| cell.median(|sample| sample.rate).median;

@@ -1,11 +1,12 @@
-//! What the engine's own tables take for a page: page words and list entries for one that is
-//! resident, page word and object for one that is stored; after pages came in order, and after they
-//! came and went in any.
+//! Measures how much memory the engine's own tables take per page: page words and list entries for
+//! a resident page, page word and object for a stored page; after pages came in order, and after
+//! they came and went in random order.
 //!
-//! The tables are the engine's (`uswap-core`, `uswap-store`), driven as the engine drives them,
-//! without a program. What is counted are the bytes that they ask for, and beside them what the C
-//! library's allocator has given out for them. Neither depends on time or on the machine. Stored
-//! pages are words repeated, which have an object as others do, and nothing else.
+//! The tables are those of the engine (`uswap-core`, `uswap-store`), used as the engine uses them,
+//! without a program. The results are the bytes that the tables ask for, and beside them the bytes
+//! that the C library's allocator has handed out for them. Neither depends on time or on the
+//! machine. Stored pages consist of one repeated word; such pages have an object like others, but
+//! no data.
 
 use std::fmt::Write;
 use uswap_core::PAGE;
@@ -18,26 +19,26 @@ use uswap_core::{PAGE_SIZE, PageHasher};
 use uswap_store::{Concurrency, ObjectId, Scratch, Store, StoreConfig, Tier};
 use uswap_sys::alloc::heap;
 
-/// Pages that come or go at a time.
+/// Number of pages that come or go at a time.
 const RUN: u64 = 64;
 
-/// Bytes for each page.
+/// The measured bytes per page.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Pages counted.
+    /// Number of pages measured.
     pub pages: u64,
-    /// What happened to them.
+    /// Description of what was done with the pages.
     pub what: &'static str,
-    /// Page words and the tables that lead to them.
+    /// Bytes of page words and of the tables that lead to them.
     pub words: f64,
-    /// Entries of lists, or objects.
+    /// Bytes of list entries, or of objects.
     pub beside: f64,
-    /// Both, as the allocator counts; `None` where it does not tell.
+    /// Bytes of both by the allocator's count; `None` where it does not report them.
     pub heap: Option<f64>,
 }
 
 impl Row {
-    /// Of all tables.
+    /// Bytes of all tables.
     pub fn both(&self) -> f64 {
         self.words + self.beside
     }
@@ -61,7 +62,7 @@ struct MeasuredSpace {
     table: PageTable,
     set: WorkingSet,
     stored: u64,
-    /// What the allocator had given out before.
+    /// Bytes that the allocator had handed out before.
     before: Option<u64>,
 }
 
@@ -98,7 +99,7 @@ impl MeasuredSpace {
         });
     }
 
-    /// By resident page; words are shared with those that are stored.
+    /// Bytes per resident page; page words are shared with stored pages.
     fn row(&self, what: &'static str) -> Row {
         let pages = self.resident();
         let words = self.table.bytes() as f64 / (pages + self.stored) as f64;
@@ -108,7 +109,7 @@ impl MeasuredSpace {
     }
 }
 
-/// Resident pages, so many of them.
+/// Measures this many resident pages.
 pub fn resident(pages: u64) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut space = MeasuredSpace::new();
@@ -126,8 +127,8 @@ pub fn resident(pages: u64) -> Vec<Row> {
     rows
 }
 
-/// Twice as much memory as may be resident, of which runs are touched, evicted, unmapped and
-/// touched again: the worst that is seen on the way.
+/// Touches, evicts, unmaps and touches again runs of twice as many pages as may be resident;
+/// returns the worst figures on the way.
 fn churned(pages: u64) -> Row {
     let (mut space, mut random) = (MeasuredSpace::new(), TouchRandom(7));
     let mut worst: Option<Row> = None;
@@ -140,7 +141,7 @@ fn churned(pages: u64) -> Row {
         while space.resident() > pages {
             space.evict();
         }
-        // Before that there is nothing to divide by.
+        // Before that, too few pages are resident for a figure per page.
         if step >= 2 * pages / RUN {
             let row = space.row("touched, evicted and unmapped at random, at worst");
             worst = worst.filter(|worst| worst.both() >= row.both()).or(Some(row));
@@ -149,7 +150,7 @@ fn churned(pages: u64) -> Row {
     worst.expect("some steps")
 }
 
-/// A store that holds nothing but words repeated.
+/// A store in which every page is one repeated word.
 struct StoredPages {
     store: Store,
     scratch: Scratch,
@@ -188,7 +189,7 @@ impl StoredPages {
     }
 }
 
-/// Stored pages, so many of them.
+/// Measures this many stored pages.
 pub fn stored(pages: u64) -> Vec<Row> {
     let mut all = StoredPages::new(4 * pages);
     let before = heap::in_use();
@@ -221,7 +222,7 @@ pub fn stored(pages: u64) -> Vec<Row> {
     rows
 }
 
-/// The tables for some numbers of pages, Markdown.
+/// The tables for several numbers of pages, in Markdown.
 pub fn tables(sizes: &[u64]) -> String {
     let mut text = String::new();
     for (title, beside, rows) in [("Resident", "lists", resident as fn(u64) -> Vec<Row>), ("Stored", "objects", stored)]

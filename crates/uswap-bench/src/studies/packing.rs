@@ -1,17 +1,17 @@
-//! What packing brings: the same runs with writeback packing compressed pages together and giving
-//! each a slot of its own, on the device as it is and as one that reads whole pages only, there
-//! also with packed objects that may touch two slots.
+//! Measures the benefit of packing: the same runs with a writeback that packs compressed pages
+//! together, and with one that gives each page its own slot; on the device as it is and on one that
+//! reads only whole pages, the latter also with packed objects that may span two slots.
 //!
-//! Both run with a pool so small that the devices are used, one after the other in each repetition,
-//! beginning with another one each time. Bytes are those that the engine asked its devices for; of
-//! a run that did not end in time there are none.
+//! All systems run with a pool so small that the devices are used, one after the other in each
+//! repetition, beginning with another one each time. Bytes are those that the engine asked its
+//! devices for; a run that did not end in time has none.
 
 use std::fmt::Write;
 
 use crate::measure::statistics::Summary;
 use crate::report::results::{CellOutcome, CellSample, Results};
 
-/// The fault points that make the systems, how they are called, and what the device reads.
+/// The fault points that make the systems, the names of the systems, and how the device reads.
 const SYSTEMS: [(&str, &str, &str); 5] = [
     ("", "across slots", "sectors"),
     ("no-packing", "no", "sectors"),
@@ -20,7 +20,7 @@ const SYSTEMS: [(&str, &str, &str); 5] = [
     ("whole-pages,no-packing", "no", "pages"),
 ];
 
-/// The systems, packed and each object alone.
+/// The systems: with packing, and with each object in its own slot.
 pub fn systems(pool_percent: u32) -> [String; 5] {
     SYSTEMS.map(|(points, ..)| match points {
         "" => format!("uswap:--pool {pool_percent}"),
@@ -28,7 +28,7 @@ pub fn systems(pool_percent: u32) -> [String; 5] {
     })
 }
 
-/// What runs when nothing is named.
+/// The workloads that run when the user names none.
 pub const WORKLOADS: [&str; 7] = ["random", "seq", "zipf-1.2", "cbuild-j16", "python-dict", "sqlite", "python-numpy"];
 
 /// The table.
@@ -74,7 +74,7 @@ fn row(results: &Results, workload: &str, fraction: u32, system: &str, label: &s
     }
 }
 
-/// The head of the document.
+/// The introduction of the document.
 pub fn head(results: &Results) -> String {
     let mut text = String::from("# Packed writeback\n");
     let _ = writeln!(

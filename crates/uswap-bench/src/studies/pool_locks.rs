@@ -1,9 +1,9 @@
-//! What the pool's locks cost: one lock around all of it, as it was, beside a lock for each size
-//! class, as it is.
+//! Measures the cost of the pool's locks: one lock around the whole pool, as in an earlier version,
+//! beside one lock per size class, as now.
 //!
-//! Threads store pages that compress to many sizes and free the oldest ones, each with a window of
-//! its own, through the store; beside it objects of these sizes are taken and freed alone, where no
-//! compression hides the locks.
+//! Threads store pages that compress to many sizes and free the oldest ones, each thread with its
+//! own window of pages, through the store; a second table allocates and frees only objects of these
+//! sizes, where no compression hides the cost of the locks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use uswap_sys::Reservation;
 
 use crate::studies::locks::{LocksCell, LocksPlan, LocksSample, in_words, noise, rounds, run, table, window};
 
-/// The rows: whether one lock is around the pool.
+/// The rows: the name, and whether one lock is around the whole pool.
 const ROWS: [(&str, bool); 2] = [("one lock", true), ("a lock for each size", false)];
-/// Pages of different content, and objects of different length, for each thread.
+/// Number of pages of different content, and of objects of different length, per thread.
 const CONTENTS: usize = 64;
-/// The pool's memory: enough for all windows.
+/// Memory of the pool in bytes: enough for all windows.
 const POOL: usize = 256 << 20;
 
-/// The part of a page that does not compress: from 150 to 2800 bytes.
+/// Number of bytes of a page that do not compress: from 150 to 2800.
 fn hard_bytes(n: usize) -> usize {
     150 + n * 2650 / CONTENTS
 }
@@ -75,7 +75,7 @@ fn pool_alone(threads: u32, seconds: f64, one_pool_lock: bool) -> LocksSample {
     })
 }
 
-/// Measures both and writes them as Markdown.
+/// Measures both tables and returns them as Markdown.
 pub fn measure(plan: &LocksPlan) -> String {
     let names = ROWS.map(|(name, _)| name);
     let stored = rounds(plan, &names, |threads, row| store_pages(threads, plan.seconds, ROWS[row].1));

@@ -1,15 +1,14 @@
-//! What would be won by compressing four neighbouring pages as one unit of 16 KiB, and what it
-//! would cost.
+//! Measures the gain and the cost of compressing four neighbouring pages as one unit of 16 KiB.
 //!
-//! A longer input compresses better. But one page of a unit cannot be had without expanding what
-//! lies before it (here: all of it), and a unit keeps its bytes until the last of its pages has
-//! died. So the table has, for each compressor: bytes of a page, alone and in a unit; time to store
-//! a page and to bring one page back, alone and in a unit; and what a unit still costs per live
-//! page once only one of its four pages is out (pages that came back and were written to leave
-//! their bytes in it).
+//! A longer input compresses better. But to load one page of a unit, the part before it must be
+//! decompressed (here: the whole unit), and a unit keeps its bytes until the last of its pages is
+//! freed. So the table has, for each compressor: bytes of a page, alone and in a unit; time to
+//! store a page and to load one page, alone and in a unit; and the bytes that a unit still costs
+//! per live page when only one of its four pages is still stored (pages that came back and were
+//! written to leave their bytes in the unit).
 //!
-//! As in the store a page alone goes in compressed if that saves a quarter, and as it is otherwise;
-//! a unit likewise.
+//! As in the store, a single page is stored compressed if that saves a quarter, and uncompressed
+//! otherwise; so is a unit.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -18,7 +17,7 @@ use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use uswap_core::{PAGE_SIZE, PageBuf};
 use zstd_safe::{CCtx, DCtx};
 
-/// Pages of a unit.
+/// Number of pages in a unit.
 pub const PAGES: usize = 4;
 const UNIT: usize = PAGES * PAGE_SIZE;
 
@@ -56,12 +55,12 @@ impl UnitCodec {
     }
 }
 
-/// What storing inputs of one length comes to.
+/// The cost of storing inputs of one length.
 #[derive(Default, Debug)]
 struct UnitCost {
-    /// Bytes of a page as stored.
+    /// Bytes per page as stored.
     bytes: f64,
-    /// Microseconds to compress a page, and to have one back.
+    /// Microseconds to compress a page, and to load a page.
     store: f64,
     load: f64,
 }
@@ -79,8 +78,8 @@ fn measure(codec: &mut UnitCodec, pages: &[PageBuf], together: usize) -> UnitCos
     }
     let count = (stored.len() * together) as f64;
     let store = begin.elapsed().as_secs_f64() * 1e6 / count;
-    // In another order than they were stored: nothing of a unit is in the processor's caches when
-    // its time comes.
+    // Units are loaded in another order than they were stored: when a unit is loaded, none of it is
+    // in the processor's caches.
     let step = (stored.len() * 5 / 8) | 1;
     let begin = Instant::now();
     for n in 0..stored.len() {
@@ -93,7 +92,7 @@ fn measure(codec: &mut UnitCodec, pages: &[PageBuf], together: usize) -> UnitCos
     UnitCost { bytes: bytes as f64 / count, store, load }
 }
 
-/// The table for one file of pages, Markdown.
+/// The table for one file of pages, in Markdown.
 pub fn table(name: &str, pages: &[PageBuf]) -> String {
     let pages = &pages[..pages.len() / PAGES * PAGES];
     let mut text = format!(

@@ -1,9 +1,10 @@
-//! The kernel build in the shape of the zswap document (2013): N jobs on one budget, I/O in pages,
-//! run time, processor use, each system beside uswap with its pool off.
+//! The kernel build in the form of the zswap document (2013): N jobs on one budget; I/O in pages,
+//! run time, processor use; each system beside uswap without its pool.
 //!
-//! The budget is the largest of a few at which the kernel with a plain swap file takes more than
-//! three times as long as without a limit at N = 24, as in the document. Finding it and all builds
-//! stay within the minutes given: what does not fit is left out and told.
+//! The budget is the largest of several budgets at which the kernel with a plain swap file takes
+//! more than three times as long as without a limit at N = 24, as in the document. The search for
+//! it and all builds stay within the time limit: builds for which there is no time are left out and
+//! listed.
 
 use std::time::{Duration, Instant};
 
@@ -14,28 +15,28 @@ use crate::report::tables::build_table;
 use crate::system::System;
 use crate::workload::{WorkFolder, select};
 
-/// uswap without a pool: what the others are compared with.
+/// uswap without a pool, with which the other systems are compared.
 pub const BASE: &str = "uswap:--pool 0";
-/// The others. One has neither a pool nor turns: what the document compares with is a swap device
-/// and nothing else.
+/// The other systems. One has neither a pool nor load control, since the document compares with a
+/// swap device and nothing else.
 pub const OTHERS: [&str; 4] = ["uswap", "uswap:--pool 0 --load-control off", "kernel-swapfile", "kernel-zswap"];
-/// Budgets that are tried, in percent of what N = 24 needs.
+/// Budgets that the search tries, in percent of what N = 24 needs.
 const TRIED: [u32; 6] = [50, 40, 32, 26, 21, 17];
-/// How much longer the kernel with a swap file takes at the budget that is looked for.
+/// Minimum slowdown of the kernel with a swap file at the budget.
 const SLOWDOWN: f64 = 3.0;
 
-/// What to do.
+/// The parameters of the study.
 #[derive(Clone, Debug)]
 pub struct BuildRequest {
-    /// Numbers of jobs.
+    /// The numbers of jobs.
     pub jobs: Vec<usize>,
-    /// The budget in percent, if it is given and not looked for.
+    /// The budget in percent, if the user gave one.
     pub fraction: Option<u32>,
-    /// How often everything is run.
+    /// Number of repetitions.
     pub repetitions: u32,
-    /// When to stop.
+    /// Time limit of the whole study.
     pub budget: Duration,
-    /// The end of patience for one build.
+    /// Time after which one build is killed.
     pub timeout: Option<Duration>,
 }
 
@@ -50,7 +51,7 @@ fn plan(
     let names: Vec<String> = jobs.iter().map(|jobs| format!("cbuild-j{jobs}")).collect();
     let parse = |name: &&str| System::parse(name).expect("a name of a system").remove(0);
     let mut workloads = select(&names).expect("names of builds");
-    // The largest comes first: its working set is the scale of all.
+    // The largest build comes first: its working set is the scale of all builds.
     workloads.sort_by_key(|workload| std::cmp::Reverse(jobs_of(&workload.name)));
     MatrixPlan {
         systems: std::iter::once(System::none()).chain(systems.iter().map(parse)).collect(),
@@ -82,7 +83,7 @@ fn is_small_enough(samples: &[CellSample]) -> bool {
     }
 }
 
-/// Runs it. Returns the samples, and the budget in percent.
+/// Runs the study. Returns the samples, and the budget in percent.
 pub fn run(bench: &Bench, place: &WorkFolder, request: &BuildRequest) -> (Done, u32) {
     let start = Instant::now();
     let left = || request.budget.saturating_sub(start.elapsed());
@@ -90,7 +91,7 @@ pub fn run(bench: &Bench, place: &WorkFolder, request: &BuildRequest) -> (Done, 
     let mut notes = Vec::new();
     let mut fraction = request.fraction;
     for tried in TRIED.into_iter().take_while(|_| request.fraction.is_none()) {
-        // A third of the time is for the search.
+        // A third of the time limit is for the search.
         if start.elapsed() > request.budget / 3 {
             notes.push(format!("The time for finding a budget was over at {} %.", fraction.unwrap_or(tried)));
             break;
@@ -112,7 +113,7 @@ pub fn run(bench: &Bench, place: &WorkFolder, request: &BuildRequest) -> (Done, 
     (done, fraction)
 }
 
-/// The tables, and what became of what has no time.
+/// The tables, and the outcome of each build without a time.
 pub fn tables(results: &Results, fraction: u32) -> String {
     let mut text = String::new();
     for system in OTHERS.into_iter().map(|name| full_name(results, name)) {
@@ -126,7 +127,7 @@ pub fn tables(results: &Results, fraction: u32) -> String {
     text
 }
 
-/// `kernel-zswap` runs as `kernel-zswap:COMPRESSOR`.
+/// The full name of a system: `kernel-zswap` runs as `kernel-zswap:COMPRESSOR`.
 fn full_name(results: &Results, name: &str) -> String {
     let is_it = |system: &&String| *system == name || name == "kernel-zswap" && system.starts_with(name);
     results.systems.iter().find(is_it).cloned().unwrap_or_else(|| name.into())

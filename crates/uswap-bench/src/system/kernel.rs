@@ -1,6 +1,5 @@
-//! Kernel swap for one run: a swap file, zram, zswap in front of a file. Each is a guard: what it
-//! changed is put back when it is dropped, on the way out of an error, an interruption or a panic
-//! too.
+//! Kernel swap for one run: a swap file, zram, or zswap in front of a file. Each is a guard: on
+//! drop it restores what it changed, also after an error, an interruption or a panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +9,10 @@ use crate::measure::proc_text::{ZramUse, parse_mm_stat, swaps};
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const ZRAM: &str = "/sys/class/zram-control";
-/// Compressors that zswap is asked for; the kernel takes those it has.
+/// Compressors that are tried with zswap; the kernel accepts those that it has.
 const COMPRESSORS: [&str; 7] = ["lzo", "lzo-rle", "lz4", "lz4hc", "zstd", "deflate", "842"];
 
-/// Runs a tool of util-linux, which may lie outside of a user's PATH.
+/// Runs a tool of util-linux, which may not be in a user's PATH.
 fn tool(name: &str, arguments: &[&str]) -> Result<(), String> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let program = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.exists());
@@ -29,7 +28,7 @@ fn write(path: &Path, value: &str) -> Result<(), String> {
     fs::write(path, value).map_err(|error| format!("{value:?} to {}: {error}", path.display()))
 }
 
-/// A swap area that is on.
+/// An active swap area.
 #[derive(Debug)]
 struct SwapOn(PathBuf);
 
@@ -37,7 +36,7 @@ impl SwapOn {
     fn new(area: &Path) -> Result<Self, String> {
         let text = area.display().to_string();
         tool("mkswap", &[&text])?;
-        // Before any other area that is on.
+        // The priority makes the kernel use it before any other area.
         tool("swapon", &["--priority", "32767", &text])?;
         Ok(Self(area.to_path_buf()))
     }
@@ -67,8 +66,8 @@ impl BenchSwapFile {
     fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("{}{}.swap", crate::measure::cgroup::PREFIX, std::process::id()));
         let mut file = Self { on: None, path };
-        // Written from end to end, because a swap file may have no holes; where the file system
-        // can, without writing.
+        // The file is allocated from end to end, because a swap file may have no holes; without
+        // writing, where the file system supports that.
         let text = file.path.display().to_string();
         if tool("fallocate", &["-l", &bytes.to_string(), &text]).is_err() {
             let blocks = format!("count={}", bytes.div_ceil(1 << 20));
@@ -87,7 +86,7 @@ impl Drop for BenchSwapFile {
     }
 }
 
-/// A zram device of our own, used as swap.
+/// A zram device of this tool, used as swap.
 #[derive(Debug)]
 struct Zram {
     on: Option<SwapOn>,
@@ -124,7 +123,7 @@ impl Zram {
 impl Drop for Zram {
     fn drop(&mut self) {
         self.on = None;
-        // udev may still have it open for a moment.
+        // udev may still have the device open for a moment.
         let removed = (0..100).any(|_| {
             let _ = write(&self.folder().join("reset"), "1");
             let gone = write(&Path::new(ZRAM).join("hot_remove"), &self.number.to_string()).is_ok();
@@ -139,15 +138,15 @@ impl Drop for Zram {
     }
 }
 
-/// zswap's parameters, put back on drop.
+/// zswap's previous parameters, restored on drop.
 #[derive(Debug)]
 struct Zswap {
     before: Vec<(&'static str, String)>,
 }
 
 impl Zswap {
-    /// Switches zswap on with this compressor, or off; nothing to do where the kernel has none and
-    /// none is wanted.
+    /// Switches zswap on with this compressor, or off; does nothing where the kernel has no zswap
+    /// and none is wanted.
     fn set(compressor: Option<&str>) -> Result<Self, String> {
         let folder = Path::new(ZSWAP);
         if !folder.exists() {
@@ -157,7 +156,8 @@ impl Zswap {
             };
         }
         let read = |name| fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_string();
-        // The compressor first, while zswap is still on: then the kernel answers for it.
+        // The compressor is set first, while zswap is still on: then the kernel reports whether it
+        // accepts it.
         let guard = Self { before: vec![("compressor", read("compressor")), ("enabled", read("enabled"))] };
         let Some(compressor) = compressor else {
             write(&folder.join("enabled"), "N")?;
@@ -183,24 +183,24 @@ impl Drop for Zswap {
     }
 }
 
-/// What holds the pages that are swapped out.
+/// The swap area that holds the pages.
 #[derive(Debug)]
 enum SwapArea {
     File(BenchSwapFile),
     Zram(Zram),
 }
 
-/// Kernel swap that is on. The area goes before zswap is put back.
+/// Active kernel swap. The area is switched off before zswap is restored.
 #[derive(Debug)]
 pub struct KernelSwap {
     area: SwapArea,
     _zswap: Zswap,
 }
 
-/// What to set up.
+/// The kind of kernel swap to set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapPlan {
-    /// A swap file and nothing else.
+    /// A swap file alone.
     SwapFile,
     /// A swap file with zswap and this compressor in front.
     Zswap(String),
@@ -209,10 +209,10 @@ pub enum SwapPlan {
 }
 
 impl KernelSwap {
-    /// Sets swap up for this many bytes; a swap file is made in `folder`.
+    /// Sets up swap of this many bytes; a swap file is made in `folder`.
     ///
     /// # Errors
-    /// A sentence with the first step that failed; everything before it is put back.
+    /// A sentence about the first step that failed; all steps before it are undone.
     pub fn new(plan: &SwapPlan, folder: &Path, bytes: u64) -> Result<Self, String> {
         let compressor = if let SwapPlan::Zswap(compressor) = plan { Some(compressor.as_str()) } else { None };
         let zswap = Zswap::set(compressor)?;
@@ -223,7 +223,7 @@ impl KernelSwap {
         Ok(Self { area, _zswap: zswap })
     }
 
-    /// Bytes of the area in use.
+    /// Bytes of the area that are in use.
     pub fn used(&self) -> u64 {
         let on = match &self.area {
             SwapArea::File(file) => &file.on,
@@ -232,25 +232,25 @@ impl KernelSwap {
         on.as_ref().map_or(0, SwapOn::used)
     }
 
-    /// What the zram device says, if it is one.
+    /// The figures of the zram device, if there is one.
     pub fn zram(&self) -> Option<ZramUse> {
         if let SwapArea::Zram(zram) = &self.area { Some(zram.usage()) } else { None }
     }
 }
 
-/// The compressors that zswap of this kernel takes; asking needs zswap to be on for a moment.
+/// The compressors that this kernel's zswap accepts; the query switches zswap on for a moment.
 pub fn zswap_compressors() -> Vec<&'static str> {
     let has = |name: &&str| Zswap::set(Some(name)).is_ok();
     COMPRESSORS.into_iter().filter(has).collect()
 }
 
-/// The compressor that zswap is set to.
+/// The compressor that zswap currently uses.
 pub fn zswap_default() -> String {
     let set = fs::read_to_string(Path::new(ZSWAP).join("compressor")).unwrap_or_default();
     if set.trim().is_empty() { "lzo".into() } else { set.trim().into() }
 }
 
-/// The algorithms of zram on this kernel, as a device of its own tells them.
+/// The algorithms of this kernel's zram, read from a new device.
 pub fn zram_algorithms() -> Vec<String> {
     let told = fs::read_dir("/sys/block").into_iter().flatten().flatten().find_map(|entry| {
         let is_zram = entry.file_name().to_string_lossy().starts_with("zram");

@@ -1,4 +1,4 @@
-//! The systems that are compared, as the command line names them.
+//! The systems that are compared, by their names on the command line.
 //!
 //! | name | what runs the command |
 //! |---|---|
@@ -23,20 +23,20 @@ use crate::system::kernel::{SwapPlan, zram_algorithms, zswap_compressors, zswap_
 /// A way to run a command in less memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct System {
-    /// As the user wrote it, or what it was expanded to.
+    /// The name as the user wrote it, or one of the names that it was expanded to.
     pub name: String,
-    /// What it is.
+    /// The kind of the system.
     pub kind: SystemKind,
 }
 
-/// What kind of system it is.
+/// The kinds of systems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemKind {
     /// No limit.
     None,
     /// uswap.
     Uswap {
-        /// The binary; `None` is the one that the tool was given or found.
+        /// The binary; `None`: the one that the tool was given or has found.
         binary: Option<PathBuf>,
         /// Further options of `uswap run`.
         options: Vec<String>,
@@ -53,10 +53,10 @@ impl System {
         Self { name: "none".into(), kind: SystemKind::None }
     }
 
-    /// The systems that a name means: one, or several for `each`.
+    /// The systems that a name stands for: one, or several for `each`.
     ///
     /// # Errors
-    /// A sentence that says what names there are.
+    /// A sentence that lists the possible names.
     pub fn parse(name: &str) -> Result<Vec<Self>, String> {
         let one = |kind| Ok(vec![Self { name: name.into(), kind }]);
         let (head, tail) = name.split_once(':').map_or((name, None), |(head, tail)| (head, Some(tail)));
@@ -83,12 +83,12 @@ impl System {
         }
     }
 
-    /// Whether it is uswap in any form.
+    /// Whether the system is uswap in any form.
     pub fn is_uswap(&self) -> bool {
         matches!(self.kind, SystemKind::Uswap { .. })
     }
 
-    /// Whether its device lies in memory, which a limit of the group would count.
+    /// Whether the system's device lies in memory, which a limit of the group would count.
     pub fn swaps_in_memory(&self) -> bool {
         let SystemKind::Uswap { options, .. } = &self.kind else { return false };
         let in_memory = |spec: &SwapSpec| spec.places().any(SwapPlace::is_memory);
@@ -104,7 +104,7 @@ fn each<S: ToString>(head: &str, variants: &[S], plan: fn(String) -> SwapPlan) -
     variants.iter().map(one).collect()
 }
 
-/// The words before a command that make uswap run it, in a group of `limit` bytes.
+/// The words before a command that make uswap run it, in a group with a limit of `limit` bytes.
 pub fn uswap_words(
     binary: &Path,
     options: &[String],
@@ -137,7 +137,7 @@ pub fn fault_points(options: &[String]) -> (String, Vec<String>) {
     (list.join(","), others.into_iter().cloned().collect())
 }
 
-/// The budget that is promised to hold within a hard limit, in bytes; 16 MiB at least.
+/// The budget in bytes that is guaranteed to stay within a hard limit; at least 16 MiB.
 pub fn fixed_budget(limit: u64) -> u64 {
     ((limit.saturating_sub(32 << 20) as f64 / 1.05) as u64).max(16 << 20)
 }

@@ -1,5 +1,5 @@
 //! The C build: part of a Linux kernel (tinyconfig) where Debian's package with its source is
-//! installed, and otherwise a tree that is made here. Both are built anew in every run.
+//! installed, and otherwise a generated source tree. Every run builds it from scratch.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,15 +9,15 @@ use std::process::Command;
 use crate::workload::real::need;
 use crate::workload::{Prepared, WorkFolder};
 
-/// Files of the generated tree.
+/// Number of files of the generated tree.
 const FILES: u64 = 48;
-/// Functions of each file.
+/// Number of functions in each file.
 const FUNCTIONS: u64 = 160;
 
-/// The build with so many jobs.
+/// The build with this many jobs.
 ///
 /// # Errors
-/// A sentence that says what is missing here.
+/// A sentence that says what is missing on this machine.
 pub fn prepare(jobs: usize, place: &WorkFolder) -> Result<Prepared, String> {
     need(&["cc", "make"])?;
     let jobs = jobs.to_string();
@@ -34,7 +34,7 @@ pub fn prepare(jobs: usize, place: &WorkFolder) -> Result<Prepared, String> {
     }
 }
 
-/// What the build builds, for the report.
+/// Description of what is built, for the report.
 pub fn what() -> &'static str {
     if kernel_archive().is_some() { "mm/ of Linux 6.1 tinyconfig" } else { "a generated tree of C files" }
 }
@@ -44,14 +44,14 @@ fn write(path: &Path, text: &str) -> Result<String, String> {
     Ok(path.display().to_string())
 }
 
-/// The archive of the source package, when all that a kernel build needs is there.
+/// The archive of the source package, if everything that a kernel build needs is installed.
 fn kernel_archive() -> Option<PathBuf> {
     need(&["flex", "bison", "bc", "xz", "tar"]).ok()?;
     let archive = PathBuf::from("/usr/src/linux-source-6.1.tar.xz");
     (archive.exists() && Path::new("/usr/include/libelf.h").exists()).then_some(archive)
 }
 
-/// Unpacks and configures a kernel once; sources and objects.
+/// Unpacks and configures a kernel once; returns the folders of its sources and objects.
 fn kernel_tree(place: &WorkFolder) -> Result<Option<(String, String)>, String> {
     let Some(archive) = kernel_archive() else { return Ok(None) };
     let (sources, objects) = (place.folder.join("linux-source-6.1"), place.folder.join("objects"));
@@ -104,7 +104,7 @@ fn generated_tree(place: &WorkFolder) -> Result<(String, String), String> {
     Ok((folder.display().to_string(), sum.to_string()))
 }
 
-/// One step of the computation that a generated file does.
+/// One step of the computation in a generated file.
 fn step_of(value: u64, file: u64, function: u64) -> u64 {
     let (mut value, odd) = (value, 2 * (file * FUNCTIONS + function) + 1);
     for _ in 0..4 {

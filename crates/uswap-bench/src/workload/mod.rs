@@ -1,8 +1,8 @@
-//! The workloads, by name: what each runs, what has to be prepared, what its answer is.
+//! The workloads, by name: the command of each, its preparation, and its answer.
 //!
-//! A workload's last line of output is either JSON with an `answer` and perhaps the `seconds` of
-//! its planned work, or `answer ...`. The answer is compared with the one it gave without a limit,
-//! or with a known one.
+//! The last line of a workload's output is either JSON with an `answer` and perhaps the `seconds`
+//! of its planned work, or `answer ...`. The answer is compared with the answer of the run without
+//! a limit, or with a known one.
 
 pub mod ctree;
 pub mod real;
@@ -10,42 +10,42 @@ pub mod real;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What a workload is.
+/// The families of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkloadFamily {
-    /// One pattern of our own.
+    /// An access pattern of `uswap-workload`.
     Micro,
-    /// A program that people use.
+    /// A program in common use.
     Real,
-    /// For tests of this tool: run only when named.
+    /// For tests of this tool: run only when the user names it.
     Test,
 }
 
-/// How soon a workload comes when time is short.
+/// The order of workloads when time is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// At half of its memory first, and its curve over fractions next.
+    /// First at half of its memory, then its curve over the other fractions.
     Curve,
-    /// At half of its memory first; other fractions tell little more.
+    /// First at half of its memory; other fractions add little information.
     Point,
-    /// After all of those.
+    /// After all workloads of the other ranks.
     Later,
 }
 
 /// A workload by its name.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Its name.
+    /// The name of the workload.
     pub name: String,
-    /// What it does, in a line.
+    /// A description in one line.
     pub about: String,
-    /// What it is.
+    /// The family of the workload.
     pub family: WorkloadFamily,
-    /// Workloads of one scale share a limit: fractions are of the largest working set among them.
+    /// Workloads of one scale share a limit: fractions refer to the largest working set among them.
     pub scale: Option<&'static str>,
-    /// Fractions of its own, where those of the command line say nothing.
+    /// The workload's own fractions, if the command line gives none.
     pub fractions: Option<&'static [u32]>,
-    /// How soon it comes.
+    /// The order of the workload when time is short.
     pub rank: Rank,
     recipe: WorkloadRecipe,
 }
@@ -61,30 +61,30 @@ enum WorkloadRecipe {
     Shell(&'static str, Option<&'static str>),
 }
 
-/// Where and how large.
+/// Folders and sizes of the workloads.
 #[derive(Clone, Debug)]
 pub struct WorkFolder {
-    /// Folder for inputs; it is removed at the end.
+    /// Folder for input files; it is removed at the end.
     pub folder: PathBuf,
-    /// The binary with our own workloads.
+    /// The binary `uswap-workload`.
     pub workloads: PathBuf,
-    /// About how much memory a workload takes, in MiB.
+    /// Approximate memory of a workload, in MiB.
     pub mib: usize,
-    /// Visits of a pattern end after so many seconds.
+    /// Duration in seconds after which the visits of a pattern end.
     pub seconds: f64,
 }
 
-/// A workload that can be run.
+/// A workload that is ready to run.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
     /// The command.
     pub words: Vec<OsString>,
-    /// The right answer, where it is known beforehand.
+    /// The right answer, if it is known beforehand.
     pub answer: Option<String>,
 }
 
 impl Prepared {
-    /// A command whose answer is the one it gives without a limit.
+    /// A command whose right answer is the one of the run without a limit.
     pub fn command<S: Into<OsString>>(words: impl IntoIterator<Item = S>) -> Self {
         Self { words: words.into_iter().map(Into::into).collect(), answer: None }
     }
@@ -108,11 +108,11 @@ const MICRO: [(&str, &str, &[&str]); 15] = [
     ("random-t32", "as random, 32 threads", &["random", "text", "50", "4", "32"]),
 ];
 
-/// Jobs of the C build, most telling first.
+/// Numbers of jobs of the C build, the most informative first.
 pub const JOBS: [usize; 5] = [24, 8, 16, 12, 20];
 
-/// For tests of this tool: name, what it does under a system that is not `none`, the answer it
-/// ought to give.
+/// Workloads for tests of this tool: the name, the behaviour under a system other than `none`, and
+/// the right answer.
 const TESTS: [(&str, &str, Option<&str>); 6] = [
     ("test-fine", "echo answer 42", Some("42")),
     ("test-wrong", "echo answer 41", Some("42")),
@@ -142,7 +142,7 @@ fn page_fault_test(threads: usize) -> Workload {
     Workload { fractions: Some(&[400]), ..workload }
 }
 
-/// All workloads, those for tests too, in the order of what they tell.
+/// All workloads, including those for tests, the most informative first.
 pub fn all() -> Vec<Workload> {
     let micro = |rank| {
         move |(name, about, words): &(&str, &str, &'static [&'static str])| {
@@ -174,11 +174,11 @@ pub fn all() -> Vec<Workload> {
     list
 }
 
-/// The workloads with these names: `all`, `micro`, `real`, a name, or the beginning of names with a
-/// star.
+/// The workloads with these names: `all`, `micro`, `real`, a name, or the beginning of names
+/// followed by a star.
 ///
 /// # Errors
-/// A sentence that names the word that fits none.
+/// A sentence with the word that matches no workload.
 pub fn select(names: &[String]) -> Result<Vec<Workload>, String> {
     let fits = |workload: &Workload, name: &String| match name.as_str() {
         "all" => workload.family != WorkloadFamily::Test,
@@ -196,10 +196,10 @@ pub fn select(names: &[String]) -> Result<Vec<Workload>, String> {
 }
 
 impl Workload {
-    /// Makes it ready to be run.
+    /// Prepares the workload.
     ///
     /// # Errors
-    /// A sentence that says what is missing here.
+    /// A sentence that says what is missing on this machine.
     pub fn prepare(&self, place: &WorkFolder) -> Result<Prepared, String> {
         match &self.recipe {
             WorkloadRecipe::Memory(words) => Ok(memory(words, place)),
@@ -226,7 +226,8 @@ fn own(place: &WorkFolder, arguments: &[&str]) -> Prepared {
     prepared
 }
 
-/// Words: pattern, content, percentage of writes, visits for each page, threads.
+/// Makes a `memory` workload of these words: pattern, content, percentage of writes, visits per
+/// page, threads.
 fn memory(words: &[&str], place: &WorkFolder) -> Prepared {
     let visits: usize = words[3].parse().expect("a number");
     let operations = (visits * place.mib * 256).to_string();

@@ -1,5 +1,5 @@
-//! Programs that people use, each as a small job whose answer tells whether a page was lost. What
-//! is not installed is said, not left out.
+//! Programs in common use, each as a small job whose answer shows whether a page was lost. A
+//! program that is not installed is reported as missing, not left out.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -25,11 +25,11 @@ pub enum RealProgram {
     Java,
     /// Python with numpy.
     PythonNumpy,
-    /// The Go toolchain, which is static: its processes are attached to.
+    /// The Go toolchain, which is statically linked: uswap attaches to its processes.
     GoBuild,
 }
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: [RealProgram; 8] = [
     RealProgram::Sort,
     RealProgram::PythonDict,
@@ -41,7 +41,7 @@ pub const PROGRAMS: [RealProgram; 8] = [
     RealProgram::GoBuild,
 ];
 
-/// Debian's packages with what the real workloads use.
+/// Debian packages that the real workloads need.
 const PACKAGES: [&str; 14] = [
     "gcc",
     "make",
@@ -59,13 +59,13 @@ const PACKAGES: [&str; 14] = [
     "util-linux",
 ];
 
-/// Where a program is found, if it is installed.
+/// The path of a program, if it is installed.
 pub fn installed(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
-/// Says which of these programs is missing.
+/// An error that names the first of these programs that is missing.
 pub fn need(names: &[&str]) -> Result<(), String> {
     match names.iter().find(|name| installed(name).is_none()) {
         Some(name) => Err(format!("not installed: {name}")),
@@ -73,10 +73,10 @@ pub fn need(names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Installs what the real workloads use, with apt and pip.
+/// Installs what the real workloads need, with apt and pip.
 ///
 /// # Errors
-/// A sentence with the step that failed; what could be installed stays.
+/// A sentence with the step that failed; packages that were installed stay.
 pub fn install() -> Result<(), String> {
     need(&["apt-get"])?;
     let run = |program: &str, arguments: &[&str]| {
@@ -121,7 +121,7 @@ impl RealProgram {
         }
     }
 
-    /// What it does, in a line.
+    /// A description in one line.
     pub fn about(self) -> &'static str {
         match self {
             Self::Sort => "GNU sort of 32 sorted runs of lines, in memory",
@@ -135,10 +135,10 @@ impl RealProgram {
         }
     }
 
-    /// Makes it ready to be run.
+    /// Prepares the program.
     ///
     /// # Errors
-    /// A sentence that says what is missing here.
+    /// A sentence that says what is missing on this machine.
     pub fn prepare(self, place: &WorkFolder) -> Result<Prepared, String> {
         let mib = place.mib.to_string();
         match self {
@@ -176,8 +176,8 @@ impl RealProgram {
     }
 }
 
-/// Lines of text in 32 sorted runs, as logs of 32 servers one after the other: lines in random
-/// order would make every comparison a fault, under any system.
+/// Writes lines of text in 32 sorted runs, like the logs of 32 servers one after the other: with
+/// lines in random order every comparison would fault, under any system.
 fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     const RUNS: u64 = 32;
     const LINE: u64 = 80;
@@ -199,7 +199,7 @@ fn sort(place: &WorkFolder) -> Result<Prepared, String> {
         write_lines(&lines, (place.mib as u64) << 19).map_err(|error| format!("{}: {error}", lines.display()))?;
     }
     let buffer = place.mib * 2;
-    // The temporary folder is one that is not there: a sort that does not fit in its buffer fails.
+    // The temporary folder does not exist: a sort that does not fit in its buffer fails.
     let job = format!(
         "LC_ALL=C sort -S {buffer}M --parallel=2 -T /nonexistent {} | cksum | sed 's/^/answer /'",
         lines.display()
@@ -234,7 +234,7 @@ fn java(place: &WorkFolder) -> Result<Prepared, String> {
     Ok(Prepared::command(["java", &least, &most, "-XX:+UseSerialGC", "-cp", &folder, "Objects", &mib]))
 }
 
-/// The module that is built, as the module proxy has it.
+/// The Go module that is built, by its name at the module proxy.
 const GO_MODULE: &str = "golang.org/x/tools/gopls@v0.20.0";
 
 fn go_build(place: &WorkFolder) -> Result<Prepared, String> {

@@ -1,4 +1,4 @@
-//! `uswap attach` and `uswap detach`: an engine for a program that runs already, and the way back.
+//! `uswap attach` gives a running program an engine; `uswap detach` takes the program away from it.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,10 +18,10 @@ use crate::client::{self, RunningRun};
 use crate::commands::orders::tell;
 use crate::commands::run::{EngineArguments, RunRefusal, prepare_engine};
 
-/// How often an engine is asked how far it is.
+/// Interval at which the engine is asked for its progress.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How often it may not answer.
+/// Maximum number of requests in a row without an answer.
 const MAX_SILENT: u32 = 40;
 
 #[derive(Args, Debug)]
@@ -49,7 +49,7 @@ pub struct DetachArguments {
     json: bool,
 }
 
-/// Attaches, and serves until the program ends or is let go; returns the exit status.
+/// Attaches, and serves the program until it ends or is detached; returns the exit status.
 pub fn attach(arguments: &AttachArguments) -> i32 {
     match prepare(arguments) {
         Ok(config) if arguments.detach => in_background(config),
@@ -67,11 +67,11 @@ fn prepare(arguments: &AttachArguments) -> Result<RunConfig, RunRefusal> {
     let program = Target { pid: arguments.pid, tree: arguments.tree };
     let config = prepare_engine(&arguments.engine, Some(program))?;
     let words = eligibility::command_line(arguments.pid).into_iter();
-    // Without the NUL that ended each.
+    // Each argument without the NUL at its end.
     Ok(RunConfig { arguments: words.filter_map(|word| std::ffi::CString::new(word).ok()).collect(), ..config })
 }
 
-/// Returns once the program is attached to, or could not be.
+/// Returns once the program is attached, or attaching has failed.
 fn in_background(config: RunConfig) -> i32 {
     let start = || -> std::io::Result<i32> {
         let (reader, writer) = std::io::pipe()?;
@@ -97,7 +97,7 @@ fn in_background(config: RunConfig) -> i32 {
     })
 }
 
-/// The status of a process that is about to end.
+/// Waits for a process that is about to end; returns its status.
 fn wait(pid: u32) -> std::io::Result<i32> {
     loop {
         match process::wait_news(Some(pid))? {
@@ -108,9 +108,9 @@ fn wait(pid: u32) -> std::io::Result<i32> {
     }
 }
 
-/// Lets go of a program; returns the exit status.
+/// Detaches from a program; returns the exit status.
 pub fn detach(arguments: &DetachArguments) -> i32 {
-    // Half a detach is none: it goes on by itself.
+    // A detach must not stop half-way: the engine completes it even if this command is interrupted.
     if let Err(error) = interrupt::remember_requests_to_end() {
         eprintln!("uswap: {error}");
         return exit::REFUSED;
@@ -127,16 +127,16 @@ pub fn detach(arguments: &DetachArguments) -> i32 {
     })
 }
 
-/// Until the engine is gone, or has given up.
+/// Waits until the engine has ended, or has given up.
 fn watch(run: &RunningRun, engine: u32) -> Result<(), String> {
     let mut silent = 0;
     loop {
         let status = match client::status(run) {
-            // Somebody else may have taken the name already.
+            // Another run may have taken the name already.
             Ok(status) if status.engine_pid == engine => status,
             Ok(_) => return Ok(()),
             Err(_) if client::find(&run.name).is_err() => return Ok(()),
-            // It may be about to end.
+            // The engine may be about to end.
             Err(_) if silent < MAX_SILENT => {
                 silent += 1;
                 std::thread::sleep(PERIOD);

@@ -1,7 +1,7 @@
-//! `uswap doctor`: tries everything a run needs, and says how to get what does not work.
+//! `uswap doctor`: tries everything that a run needs, and tells how to get what does not work.
 //!
-//! A check *fails* only when `uswap run` would refuse because of it; a warning says what will be
-//! worse.
+//! A check *fails* only if `uswap run` would refuse because of it; a warning tells what will work
+//! less well.
 
 use std::fs;
 use std::io;
@@ -29,12 +29,12 @@ pub struct DoctorArguments {
     json: bool,
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DoctorVerdict {
-    /// As it should be.
+    /// It works.
     Works,
-    /// Good to know.
+    /// It works, with a remark.
     Note,
     /// A run works, but less well.
     Warning,
@@ -53,7 +53,7 @@ impl DoctorVerdict {
     }
 }
 
-/// One finding.
+/// The result of one check.
 #[derive(Clone, Debug)]
 struct Check {
     subject: &'static str,
@@ -72,7 +72,7 @@ impl Check {
         self
     }
 
-    /// Works, or `bad` with a fix.
+    /// `Works` if `result` is no error, otherwise `bad` with a fix.
     fn of(subject: &'static str, result: io::Result<()>, bad: DoctorVerdict, fix: &str) -> Self {
         match result {
             Ok(()) => Self::new(subject, DoctorVerdict::Works, "works"),
@@ -81,7 +81,7 @@ impl Check {
     }
 }
 
-/// Checks and prints; 0 if `uswap run` works here, else 1.
+/// Runs all checks and prints the results; returns 0 if `uswap run` works here, else 1.
 pub fn run(arguments: &DoctorArguments) -> i32 {
     let host = Host::look();
     let mut checks = vec![kernel(), architecture()];
@@ -173,7 +173,7 @@ fn device_fix(error: &io::Error, host: &Host) -> &'static str {
     }
 }
 
-/// How to get userfaultfd with fork events.
+/// Text that tells how to get userfaultfd with fork events.
 fn privilege_fix(host: &Host) -> String {
     match host.container {
         _ if !host.initial_user_namespace => {
@@ -220,7 +220,7 @@ fn features(host: &Host) -> Vec<Check> {
     checks
 }
 
-/// How it is told whether a page is in use.
+/// Tells how the engine finds out whether a page is in use.
 fn ageing() -> Check {
     let means = "pages that are next to go leave the program first, and one that is touched then is in use";
     Check::new(
@@ -260,8 +260,8 @@ fn remote_hands() -> Vec<Check> {
     ]
 }
 
-/// The directories in which a run without `--swap` makes its file, in its order: the first that
-/// works counts.
+/// Checks the directories in which a run without `--swap` makes its file, in the run's order: the
+/// first one that works is used.
 fn swap_places() -> Vec<Check> {
     let temporary = uswap_sys::process::temporary_folder().map(|folder| ("swap in $TMPDIR", folder));
     let places = temporary.into_iter().chain([("swap in /var/tmp", PathBuf::from("/var/tmp"))]);
@@ -293,8 +293,8 @@ fn swap_place(subject: &'static str, directory: &Path) -> Check {
     Check::new(subject, DoctorVerdict::Works, found)
 }
 
-/// File systems whose direct reads hold their buffers in a way that the kernel's check before a
-/// move does not see.
+/// Checks for file systems whose direct reads hold their buffers in a way that the kernel's check
+/// before a move does not see.
 fn unpinned_reads() -> Option<Check> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let found = unpinned_in(&mounts);
@@ -380,7 +380,7 @@ fn limits() -> Vec<Check> {
     vec![open, count, locked_memory(), oom_protection(), priority()]
 }
 
-/// Tried on this process.
+/// Tries to lock memory in this process.
 fn locked_memory() -> Check {
     let result = process::lock_memory();
     process::unlock_memory();
@@ -396,7 +396,7 @@ fn locked_memory() -> Check {
     }
 }
 
-/// Tried on this process.
+/// Tries to lower the OOM score of this process.
 fn oom_protection() -> Check {
     let tried = process::lower_oom_score_adj(-900).and_then(process::restore_oom_score_adj);
     let fix = "the kernel's OOM killer may choose the engine, and the whole tree ends with it: CAP_SYS_RESOURCE";
@@ -408,7 +408,7 @@ fn oom_protection() -> Check {
     }
 }
 
-/// Whether the engine may run before and, for a moment, after the programs.
+/// Checks whether the engine may run before the programs and, for a moment, after them.
 fn priority() -> Check {
     let fix = "faults of a thread that faults alone take about twice as long, and fast growth is seen later:\n\
                CAP_SYS_NICE, or ulimit -e 31 (docker run --cap-add SYS_NICE)";

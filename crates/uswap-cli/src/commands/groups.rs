@@ -1,4 +1,4 @@
-//! `uswap group`: groups with limits of their own inside a run.
+//! `uswap group`: groups with their own limits inside a run.
 
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ struct ListArguments {
     json: bool,
 }
 
-/// Carries the order out; returns the exit status.
+/// Executes the command; returns the exit status.
 pub fn run(arguments: &GroupArguments) -> i32 {
     match &arguments.order {
         GroupCommand::Create(order) => create(order),
@@ -147,7 +147,7 @@ fn hint(limit: &str) -> String {
     unit_hint(limit, "the limit above it")
 }
 
-/// Waits for the group to keep its limit.
+/// Waits until the group keeps its limit.
 fn below_limit(run: &RunningRun, path: &str, wait: Duration) -> Result<GroupFigures, String> {
     let path = path.trim_matches('/');
     let deadline = Instant::now() + wait;
@@ -183,7 +183,7 @@ fn list(order: &ListArguments) -> i32 {
     tell(groups(), order.json, |groups: &Vec<GroupFigures>| table(groups).lines().join("\n"))
 }
 
-/// The groups of a run, a row each.
+/// The groups of a run, one row each.
 pub fn table(groups: &[GroupFigures]) -> Table {
     let mut table = Table::new(&["<GROUP", "USED", "LIMIT", "PEAK", "SWAPPED", "PROCESSES"]);
     for group in groups {

@@ -1,4 +1,4 @@
-//! `uswap lab`: eviction policies compared on traces.
+//! `uswap lab`: compares eviction policies on traces.
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ struct GenerateArguments {
     output: Option<PathBuf>,
 }
 
-/// One of a list, by name.
+/// A parser for one value of a list, by name.
 fn one_of<T: Copy + Send + Sync + 'static>(
     list: impl IntoIterator<Item = (T, &'static str, &'static str)>,
 ) -> impl TypedValueParser<Value = T> {
@@ -105,7 +105,7 @@ fn formats() -> impl TypedValueParser<Value = TraceFormat> {
     ])
 }
 
-/// Returns the exit status.
+/// Executes the command; returns the exit status.
 pub fn run(arguments: &LabArguments) -> i32 {
     let done = match &arguments.command {
         LabCommand::Record(arguments) => return record::run(arguments),
@@ -153,7 +153,7 @@ fn make_trace(arguments: &GenerateArguments) -> Result<(), String> {
         return Err("the compact format is not for terminals: name a file with -o, or pipe it".into());
     }
     match generate::write(&recipe, format, io::stdout().lock()) {
-        // A reader that has seen enough (`| head`).
+        // A reader that has ended early (`| head`) is no error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map(drop).map_err(|error| error.to_string()),
     }

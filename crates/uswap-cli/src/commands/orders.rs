@@ -1,5 +1,5 @@
-//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: orders to a run that goes on
-//! meanwhile.
+//! `uswap swapon`, `uswap swapoff`, `uswap limit`, `uswap compressor`: commands to a run, which
+//! goes on meanwhile.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ use uswap_sys::process::interrupt;
 
 use crate::client::{self, RunningRun};
 
-/// How often a run is asked how far it is.
+/// Interval at which a run is asked for its progress.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Ended by SIGINT, as shells tell it.
+/// Exit status after SIGINT, as in shells.
 const INTERRUPTED: i32 = 130;
 
 #[derive(Args, Debug)]
@@ -86,7 +86,7 @@ fn help_of_spec() -> String {
     text + "; with options as for `run --swap`"
 }
 
-/// Has pages stored by another compressor from now on; returns the exit status.
+/// Sets the compressor for pages that are stored from now on; returns the exit status.
 pub fn compressor(arguments: &CompressorArguments) -> i32 {
     let order = || {
         let run = client::find(&arguments.name)?;
@@ -110,9 +110,9 @@ pub fn swapon(arguments: &SwaponArguments) -> i32 {
     })
 }
 
-/// Empties a device and lets it go; returns the exit status.
+/// Empties a device and removes it; returns the exit status.
 pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
-    // An interrupt must reach the run, not only us.
+    // An interrupt must be passed on to the run; it must not only end this command.
     if let Err(error) = interrupt::remember_requests_to_end() {
         eprintln!("uswap: {error}");
         return exit::REFUSED;
@@ -120,8 +120,8 @@ pub fn swapoff(arguments: &SwapoffArguments) -> i32 {
     let order = || {
         let run = client::find(&arguments.name).map_err(refused)?;
         let device = seen_from_elsewhere(&arguments.device);
-        // An unnamed file is called by the directory it is in, which is no path of ours to
-        // complete.
+        // The name of an unnamed file is that of its directory, which must not be completed: so the
+        // name is first tried as the user wrote it.
         let asked = |name: &str| -> Result<SwapoffBegun, String> {
             client::ask_for(&run, &Request::Swapoff { device: name.to_string() })
         };
@@ -142,7 +142,7 @@ fn refused(error: String) -> (String, i32) {
     (error, exit::REFUSED)
 }
 
-/// Until the swapoff is over. A request to end stops it first.
+/// Waits until the swapoff is over. A signal that asks this command to end stops the swapoff first.
 fn watch(run: &RunningRun) -> Result<SwapoffProgress, (String, i32)> {
     let mut stopped = false;
     loop {
@@ -156,14 +156,14 @@ fn watch(run: &RunningRun) -> Result<SwapoffProgress, (String, i32)> {
         }
         if interrupt::arrived().is_some() && !stopped {
             stopped = true;
-            // It may have ended this moment: the next look tells.
+            // The swapoff may have ended at this moment: the next status shows it.
             let _ = client::ask_for::<SwapoffStopped>(run, &Request::SwapoffStop {});
         }
         std::thread::sleep(PERIOD);
     }
 }
 
-/// One line that is written over, on a terminal only.
+/// Shows progress on one line that is overwritten, on a terminal only.
 fn progress(running: bool, pages: u64, left: u64) {
     if !std::io::stderr().is_terminal() {
         return;
@@ -177,7 +177,7 @@ fn progress(running: bool, pages: u64, left: u64) {
     }
 }
 
-/// Sets the budget and waits for it to be kept; returns the exit status.
+/// Sets the budget and waits until the run keeps it; returns the exit status.
 pub fn limit(arguments: &LimitArguments) -> i32 {
     let order = || {
         let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
@@ -204,10 +204,10 @@ pub fn limit(arguments: &LimitArguments) -> i32 {
     })
 }
 
-/// Waits a moment for a limit to be kept.
+/// Sleeps for one interval, for callers that wait until a limit is kept.
 ///
 /// # Errors
-/// For the user: it was not kept in time.
+/// A message for the user: the deadline has passed.
 pub fn wait_until(deadline: Instant, used: u64, limit: u64) -> Result<(), String> {
     if Instant::now() >= deadline {
         let [used, limit] = [used, limit].map(human);
@@ -217,7 +217,7 @@ pub fn wait_until(deadline: Instant, used: u64, limit: u64) -> Result<(), String
     Ok(())
 }
 
-/// Prints what came of an order; returns the exit status.
+/// Prints the result of a command; returns the exit status.
 pub fn tell<T: Serialize>(outcome: Result<T, String>, json: bool, text: impl Fn(&T) -> String) -> i32 {
     match outcome {
         Ok(answer) => {
@@ -231,14 +231,14 @@ pub fn tell<T: Serialize>(outcome: Result<T, String>, json: bool, text: impl Fn(
     }
 }
 
-/// Keys in alphabetical order.
+/// JSON with the keys in alphabetical order.
 fn in_json(answer: &impl Serialize) -> String {
-    // Only a map whose keys are no text fails.
+    // Only a map whose keys are not text would fail.
     format!("{:#}\n", serde_json::to_value(answer).expect("an answer is JSON"))
 }
 
-/// The engine runs in another directory: relative paths in a specification, or in the name of a
-/// device, are completed here.
+/// A specification, or the name of a device, with absolute paths: the engine runs in another
+/// directory.
 fn seen_from_elsewhere(spec: &str) -> String {
     std::env::current_dir().map_or_else(|_| spec.to_string(), |here| spec::absolute(spec, &here))
 }

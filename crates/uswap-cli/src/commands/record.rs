@@ -1,5 +1,5 @@
-//! `uswap lab record`: a trace of what a command touches, as the engine sees it or, with valgrind,
-//! of every access.
+//! `uswap lab record`: records a trace of the pages that a command accesses, as the engine sees
+//! them or, with valgrind, of every access.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ fn refuse(text: String) -> RunRefusal {
     (text, exit::REFUSED)
 }
 
-/// What a memory of the run's budget lets through.
+/// Records the faults of the command in a memory of the run's budget.
 fn faults(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     let mut config = prepare(&arguments.run)?;
     let trace = Mutex::new(TraceFile::create(&arguments.output).map_err(refuse)?);
@@ -55,7 +55,7 @@ fn faults(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     Ok(keeper::run(&config))
 }
 
-/// Runs the command under lackey and reads what it tells from a pipe of its own.
+/// Runs the command under lackey and reads lackey's output through a separate pipe.
 fn every_access(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     let valgrind = find_program(OsStr::new("valgrind"))
         .map_err(|_| refuse("--every-access needs valgrind, which is not installed".into()))?;
@@ -69,7 +69,7 @@ fn every_access(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     let ward = Ward::start(&mut command).map_err(failed)?;
     let reading = Arc::new(Reading::default());
     let seen = reading.clone();
-    // The pipe ends when valgrind, its children and we have let go of it.
+    // The pipe ends when valgrind, its children and this process have closed it.
     let waiter = std::thread::spawn(move || ward.attend(writer, &seen));
     let told = tell(BufReader::new(reader), |page| trace.push(&[page]));
     let told = told.and_then(|touches| trace.finish().map(|()| touches));
@@ -82,7 +82,7 @@ fn every_access(arguments: &RecordArguments) -> Result<i32, RunRefusal> {
     Ok(status)
 }
 
-/// Reads lackey's lines to their end; the same page twice in a row is one touch.
+/// Reads lackey's lines to the end; several accesses to one page in a row count as one.
 fn tell(input: impl BufRead, mut push: impl FnMut(u64) -> Result<(), String>) -> Result<u64, String> {
     let (mut last, mut touches) = (None, 0);
     for line in input.lines() {

@@ -1,4 +1,4 @@
-//! `uswap run`: from the command line to a [`RunConfig`], refusing early what cannot work.
+//! `uswap run`: makes a [`RunConfig`] from the command line, and refuses early what cannot work.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
@@ -83,7 +83,7 @@ fn help_of_swap() -> String {
     )
 }
 
-/// A refusal: what to say and which status to exit with.
+/// A refusal: the message, and the exit status.
 pub type RunRefusal = (String, i32);
 
 /// Runs the command; returns the exit status.
@@ -114,7 +114,8 @@ fn refuse(text: String) -> RunRefusal {
     (text, exit::REFUSED)
 }
 
-/// An engine for a command that is still to be named, or for a program that runs already.
+/// The configuration of an engine for a command that is set later, or for a program that is running
+/// already.
 pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Result<RunConfig, RunRefusal> {
     if let Ok(name) = std::env::var("USWAP_NAME") {
         return Err(refuse(format!("this is already inside the run {name:?}; a run inside a run is not supported")));
@@ -155,7 +156,8 @@ pub fn prepare_engine(arguments: &EngineArguments, target: Option<Target>) -> Re
     })
 }
 
-/// As the shell would find it: 127 when there is none, 126 when it may not be executed.
+/// The path of a program, found as by a shell: status 127 when there is none, 126 when it may not
+/// be executed.
 pub fn find_program(name: &OsStr) -> Result<PathBuf, RunRefusal> {
     let shown = name.to_string_lossy();
     let not_found = (format!("{shown}: command not found"), exit::NOT_FOUND);
@@ -183,13 +185,13 @@ pub fn find_program(name: &OsStr) -> Result<PathBuf, RunRefusal> {
     Err(seen.map_or(not_found, |path| forbidden(&path)))
 }
 
-/// Whether the file may be executed; `None` when there is none.
+/// Whether the file may be executed; `None` when it does not exist.
 fn executable(path: &Path) -> Option<bool> {
     let metadata = std::fs::metadata(path).ok()?;
     Some(metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether this kernel and our permissions allow what a run needs.
+/// Whether the kernel and the permissions of this process allow what a run needs.
 fn check_userfaultfd() -> Result<(), String> {
     let help = "run needs userfaultfd with fork events: as root, or with the capability SYS_PTRACE \
                 (docker run --cap-add SYS_PTRACE --device /dev/userfaultfd; sysctl vm.unprivileged_userfaultfd=1 \
@@ -209,11 +211,11 @@ fn check_userfaultfd() -> Result<(), String> {
     staging.handshake(STAGING_FEATURES).map_err(|error| format!("userfaultfd: {error}"))
 }
 
-/// Whether the figures can be written at the end. Nothing is changed by that, nor left: the run may
-/// be refused for another reason.
+/// Whether the statistics can be written at the end. The check changes nothing and leaves no file:
+/// the run may be refused for another reason.
 fn check_writable(path: &Path) -> Result<(), String> {
     let tried = match std::fs::metadata(path) {
-        // A pipe's reader may come later.
+        // The reader of a pipe may come later.
         Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
         Ok(_) => OpenOptions::new().write(true).open(path).map(drop),
         Err(_) => match OpenOptions::new().write(true).create_new(true).open(path) {
@@ -224,12 +226,12 @@ fn check_writable(path: &Path) -> Result<(), String> {
     tried.map_err(|error| format!("--stats {}: {error}", path.display()))
 }
 
-/// What `--ram auto` begins with, in bytes.
+/// The initial budget of `--ram auto`, in bytes.
 pub fn automatic_budget(machine: u64, cgroup: Option<Cgroup>) -> u64 {
     cgroup.map_or(without_cgroup(machine), |cgroup| Balance::new(cgroup).initial_limit())
 }
 
-/// The budget, what it begins with, and where that comes from, in words.
+/// The budget, its initial value in bytes, and its origin in words.
 fn budget(text: &str, process: u32) -> Result<(Ram, u64, String), String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     if text == "auto" {

@@ -1,4 +1,4 @@
-//! `uswap status`: one run in tables, or several in a list.
+//! `uswap status`: shows one run in tables, or several runs in a list.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use uswap_run::control::protocol::status::{ProcessFigures, RunFigures, RunStatus
 use crate::client::{self, RunningRun};
 use crate::ui::table::{Table, printable};
 
-/// Processes shown by default.
+/// Maximum number of processes in the table.
 const MAX_PROCESSES: usize = 10;
 
 #[derive(Args, Debug)]
@@ -55,7 +55,7 @@ fn all(json: bool) -> Result<String, String> {
     if let ([run], false) = (&runs[..], json) {
         return one(run, false);
     }
-    // A run that ends while we ask is none.
+    // A run that ends during the query does not count.
     if json {
         let answers: Vec<Value> = runs.iter().filter_map(|run| client::status_as_told(run).ok()).collect();
         return Ok(format!("{:#}\n", Value::from(answers)));
@@ -91,7 +91,7 @@ fn list(answers: &[RunStatus]) -> Table {
     table
 }
 
-/// Everything of one run. With the answer before it, rates since then.
+/// All tables of one run; with the status before it, also the rates since then.
 pub fn in_tables(status: &RunStatus, before: Option<&RunStatus>) -> String {
     let figures = &status.figures;
     let title = format!(
@@ -136,8 +136,8 @@ fn budget(figures: &RunFigures) -> Table {
     table
 }
 
-/// The compressed tier: what its pages would take (ratio), what its memory holds beside their bytes
-/// (density), and what is saved.
+/// The compressed tier: uncompressed bytes per compressed byte (ratio), bytes of its memory per
+/// compressed byte (density), and the memory that it saves.
 fn pool(figures: &RunFigures) -> Table {
     let mut table =
         Table::new(&["<POOL", "<ALLOCATOR", "PAGES", "SAME-FILLED", "COMPRESSED", "RATIO", "DENSITY", "SAVED"]);
@@ -201,11 +201,11 @@ fn connections(figures: &RunFigures) -> Table {
     table
 }
 
-/// A figure of a run.
+/// A figure of a run, as a function of its figures.
 type FigureOf = fn(&RunFigures) -> u64;
 
 fn traffic(status: &RunStatus, before: Option<&RunStatus>) -> Table {
-    // A single answer knows no rates.
+    // A single answer gives no rates.
     let headings: &[&str] = if before.is_some() { &["<PAGES", "TOTAL", "PER SECOND"] } else { &["<PAGES", "TOTAL"] };
     let mut table = Table::new(headings);
     let seconds = before.map(|old| status.uptime_ms.saturating_sub(old.uptime_ms).max(1) as f64 / 1000.0);
@@ -279,7 +279,7 @@ fn unmanaged(figures: &RunFigures) -> Table {
     table
 }
 
-/// The command line: the program by its file name, then the arguments, cut where they get long.
+/// The command line: the file name of the program, then the arguments, cut where they get long.
 fn command(status: &RunStatus) -> String {
     const LONGEST: usize = 60;
     let words = status.command.iter().map(|word| printable(word)).enumerate().map(|(index, word)| match index {
@@ -324,7 +324,7 @@ mod tests {
             assert!(text.contains("budget") && text.contains("PER SECOND"), "{text}");
             assert_eq!(list(&[answer]).lines().len(), 2);
         }
-        // What is no status is refused before anybody makes a table of it.
+        // An answer that is no status is refused before it gets into a table.
         for nonsense in [json!(null), json!({"figures": {"devices": 3, "processes": [1, null]}})] {
             assert!(serde_json::from_value::<RunStatus>(nonsense).is_err());
         }

@@ -1,4 +1,4 @@
-//! `uswap top`: the status of a run, once a second, until `q` or Ctrl-C.
+//! `uswap top`: shows the status of a run, once a second, until `q` or Ctrl-C.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::commands::status;
 
 const PERIOD: Duration = Duration::from_secs(1);
 const CTRL_C: u8 = 3;
-/// Cursor to the first line, everything below erased.
+/// Moves the cursor to the first line and erases everything below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 #[derive(Args, Debug)]
@@ -24,7 +24,7 @@ pub struct TopArguments {
     name: Option<String>,
 }
 
-/// Shows until told to stop, or until the run has ended; returns the exit status.
+/// Shows the status until the user ends the command or the run has ended; returns the exit status.
 pub fn run(arguments: &TopArguments) -> i32 {
     match choose(arguments.name.as_deref()).and_then(|run| show(&run)) {
         Ok(()) => 0,
@@ -57,7 +57,7 @@ fn show(run: &RunningRun) -> Result<(), String> {
     loop {
         let now = match client::status(run) {
             Ok(now) => now,
-            // It was there: it has ended.
+            // The run was there before, so it has ended.
             Err(_) if before.is_some() => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -70,7 +70,7 @@ fn show(run: &RunningRun) -> Result<(), String> {
     }
 }
 
-/// Waits for the next round; `true`: the user has seen enough.
+/// Waits for the next round; `true`: the user has ended the command.
 fn is_over(keys: Option<&mut Keys>) -> bool {
     const WINDOW_CHANGED: i32 = 28;
     match keys {

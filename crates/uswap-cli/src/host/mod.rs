@@ -1,4 +1,5 @@
-//! What kind of place this is: capabilities, user namespace, container, kernel version.
+//! Properties of the machine and the environment: capabilities, user namespace, container, kernel
+//! version.
 
 pub(crate) mod probe;
 pub(crate) mod ward;
@@ -7,22 +8,22 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A pod.
+/// The name of the container kind of a pod.
 pub const KUBERNETES: &str = "Kubernetes";
 
-/// The place.
+/// The environment of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// The kind of container we are in, if any.
+    /// The kind of container in which this process runs, if any.
     pub container: Option<&'static str>,
-    /// CAP_SYS_PTRACE is in the effective set.
+    /// Whether CAP_SYS_PTRACE is in the effective set.
     pub may_trace: bool,
-    /// The user namespace maps every id to itself: that of the machine.
+    /// Whether the user namespace maps every id to itself, as the initial one does.
     pub initial_user_namespace: bool,
 }
 
 impl Host {
-    /// Looks around.
+    /// Reads the properties.
     pub fn look() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -30,10 +31,11 @@ impl Host {
     }
 }
 
-/// Whether the programs of a run could not open our descriptors, by which they load the agent. The
-/// kernel lets them only if they hold every capability that we hold. What a program keeps over exec
-/// are, for others than root, the ambient ones; capabilities of the binary (setcap) are not among
-/// them. And a process that is not dumpable belongs to root.
+/// Whether the programs of a run could not open this process's descriptors, through which they load
+/// the agent. The kernel lets a program do so only if the program holds every capability that this
+/// process holds. Over an exec, programs of users other than root keep only the ambient
+/// capabilities; capabilities of the binary (setcap) are not among them. Also, the /proc files of a
+/// process that is not dumpable belong to root.
 pub fn is_opaque() -> bool {
     let me = uswap_sys::process::user();
     let foreign = fs::metadata("/proc/self/status").is_ok_and(|metadata| metadata.uid() != me);

@@ -1,5 +1,5 @@
-//! Trying out what a run needs: each probe does the real thing once, on this process or a child of
-//! it.
+//! Probes of the features that a run needs: each probe uses the feature once, on this process or on
+//! a child.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,12 +11,12 @@ use uswap_sys::procfs::pagemap::{Pagemap, PresentRun};
 use uswap_sys::procfs::vmread::{self, RemoteRange};
 use uswap_sys::userfaultfd::Userfaultfd;
 
-/// Whether a fresh userfaultfd takes these features.
+/// Whether a new userfaultfd accepts these features.
 pub fn features(features: u64) -> io::Result<()> {
     Userfaultfd::for_this_process()?.handshake(features)
 }
 
-/// PAGEMAP_SCAN on our own stack.
+/// Tries PAGEMAP_SCAN on the stack of this process.
 pub fn pagemap_scan() -> io::Result<()> {
     let here = 0u8;
     let page = (&raw const here as u64) & !0xfff;
@@ -25,21 +25,21 @@ pub fn pagemap_scan() -> io::Result<()> {
     if found == 1 { Ok(()) } else { Err(io::Error::other("it does not see a page that is there")) }
 }
 
-/// PROCMAP_QUERY for our own stack.
+/// Tries PROCMAP_QUERY on the stack of this process.
 pub fn procmap_query() -> io::Result<()> {
     let here = 0u8;
     let found = Maps::open(std::process::id())?.covering_or_next(&raw const here as u64)?;
     if found.is_some() { Ok(()) } else { Err(io::Error::other("it does not see a mapping that is there")) }
 }
 
-/// process_vm_readv on a child that waits.
+/// Tries process_vm_readv on a waiting child.
 pub fn read_child() -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     let secret = process::random_word()?.to_ne_bytes();
     let child = match process::fork()? {
         Fork::Child => {
             drop(writer);
-            // Until the parent has seen enough, or has gone.
+            // The child waits until the parent is done, or has ended.
             let _ = reader.read(&mut [0]);
             process::exit_now(0)
         }
@@ -58,14 +58,14 @@ pub fn read_child() -> io::Result<()> {
     }
 }
 
-/// What a swap file in a directory would be like.
+/// The properties of a swap file in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbedSwapFile {
-    /// Past the page cache.
+    /// Whether transfers bypass the page cache.
     pub direct: bool,
-    /// Through io_uring.
+    /// Whether transfers use io_uring.
     pub uring: bool,
-    /// Bytes free on the file system.
+    /// Free bytes on the file system.
     pub free: u64,
 }
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn this_kernel_answers_the_queries_about_our_own_memory() {
-        // Both are unprivileged; kernels before 6.11 lack the second.
+        // Both need no privilege; kernels before 6.11 lack the second one.
         assert!(pagemap_scan().is_ok());
         let _ = procmap_query();
     }

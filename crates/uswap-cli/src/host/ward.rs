@@ -1,8 +1,9 @@
-//! A command that runs beside us without a run of its own (under valgrind): what we are sent is
-//! passed on to it, and once we are asked to end, or give up, nothing of it and its children is
-//! left.
+//! A command that runs beside this process without a run (under valgrind): signals to this process
+//! are passed on to it, and when this process is asked to end, or gives up, the command and all its
+//! children are ended.
 //!
-//! Orphans of the command become our children, so that they are found wherever they went.
+//! Orphans of the command become children of this process, so that they are found wherever they
+//! went.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -21,12 +22,12 @@ const SIGCHLD: i32 = 17;
 const SIGTSTP: i32 = 20;
 const SIGTTIN: i32 = 21;
 const SIGTTOU: i32 = 22;
-/// How often it is looked at, when no signal says that something has happened.
+/// Interval between two checks of the command, when no signal reports a change.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the command may take to end once it was asked to.
+/// Time in which the command must end after a signal has asked it to.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far the reading is of what is told of the command.
+/// State of the thread that reads the output about the command.
 #[derive(Default)]
 pub struct Reading(AtomicU8);
 
@@ -34,14 +35,14 @@ const READ: u8 = 1;
 const FAILED: u8 = 2;
 
 impl Reading {
-    /// It has come to its end, or nothing more can be kept of it: then there is no reason to leave
-    /// the command running.
+    /// Reports that the output was read to its end, or that it can no longer be stored (`well` is
+    /// `false`): then there is no reason to let the command run on.
     pub fn ends(&self, well: bool) {
         self.0.store(if well { READ } else { FAILED }, SeqCst);
     }
 }
 
-/// The command.
+/// The command and its process tree.
 pub struct Ward {
     child: u32,
     tree: Tree,
@@ -49,11 +50,11 @@ pub struct Ward {
 }
 
 impl Ward {
-    /// Starts the command. Signals are blocked from now on in this thread and those that it starts;
-    /// the command gets none of that.
+    /// Starts the command. From then on signals are blocked in this thread and in those that it
+    /// starts; the command itself starts with the previous mask.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn start(command: &mut Command) -> std::io::Result<Self> {
         process::become_subreaper()?;
         signal::begins_with(command, signal::block_all());
@@ -61,9 +62,9 @@ impl Ward {
         Ok(Self { child, tree: Tree::of(None, std::process::id()), asked: None })
     }
 
-    /// Waits for the command's end and for what is told of it to be read (children may tell more),
-    /// or ends all. `line` is let go of when the command has ended. Returns its status as a shell
-    /// tells it.
+    /// Waits until the command has ended and the output about it was read to its end (children may
+    /// still add to it), or ends all processes. `line` is dropped when the command has ended.
+    /// Returns the command's status as a shell shows it.
     pub fn attend<T>(mut self, line: T, reading: &Reading) -> i32 {
         let (mut line, mut ended) = (Some(line), None);
         loop {
@@ -86,7 +87,8 @@ impl Ward {
         }
     }
 
-    /// What the terminal sends the command gets itself, being in our process group.
+    /// Passes a signal on, except one from the terminal: the terminal sends it to the command too,
+    /// which is in the same process group.
     fn pass_on(&mut self, taken: Taken) {
         match taken.signal {
             SIGCHLD => return,
@@ -94,11 +96,12 @@ impl Ward {
             SIGHUP | SIGINT | SIGQUIT | SIGTERM => self.asked = self.asked.or(Some(Instant::now())),
             _ => {}
         }
-        // It may have ended.
+        // The command may have ended.
         let _ = process::kill(self.child, taken.signal);
     }
 
-    /// Reaps who has ended: the command's status, if it is among them. If it is stopped so are we.
+    /// Reaps the processes that have ended; returns the command's status if it is among them. If
+    /// the command is stopped, this process stops too.
     fn news(&self) -> Option<i32> {
         let mut ended = None;
         while let Ok(Some((pid, change))) = process::wait_news(None) {

@@ -1,5 +1,5 @@
-//! The man page and the shell completions, made from the command line's own definition; what that
-//! cannot know is written here.
+//! The man page and the shell completions, made from the definition of the command line; facts that
+//! the definition does not contain are written here.
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
@@ -58,7 +58,8 @@ fn man_page() -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// With other names of options in their help: the page's generator leaves them out.
+/// The command with the aliases of options in their help, since the generator of the page leaves
+/// aliases out.
 fn with_aliases(command: &clap::Command) -> clap::Command {
     command.clone().mut_args(|option| {
         let names = option.get_visible_aliases().unwrap_or_default();
@@ -73,7 +74,7 @@ fn with_aliases(command: &clap::Command) -> clap::Command {
     })
 }
 
-/// The commands that have no commands below them, by their full names.
+/// The commands without subcommands, by their full names.
 fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
     let shown = command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help");
     let below = |c: &'a Command| {
@@ -83,14 +84,14 @@ fn leaves<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
     shown.flat_map(below).collect()
 }
 
-/// The sections of a subcommand's own page become one section of ours, with paragraphs for
-/// headings.
+/// Turns the sections of a subcommand's own page into one section of the whole page, with
+/// paragraphs as headings.
 fn as_subsection(name: &str, page: &str) -> String {
     let mut text = format!(".SH \"USWAP {}\"\n", name.to_uppercase());
     for line in page.lines() {
         match line.strip_prefix(".SH ") {
             Some(heading) => text += &format!(".SS {heading}\n"),
-            // Each part repeats the definition of the apostrophe.
+            // Each part defines the apostrophe again.
             None if line.starts_with(".ie") || line.starts_with(".el") => {}
             None => text += &format!("{line}\n"),
         }
@@ -282,7 +283,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The registry of compressors is what the help and the page know of them.
+    /// The registry of compressors is the source of the help and the man page.
     #[test]
     fn each_compressor_is_named() {
         let page = man_page().expect("a page").replace("\\-", "-");

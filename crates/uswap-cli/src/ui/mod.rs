@@ -1,4 +1,4 @@
-//! What users read: tables, the man page, completions.
+//! Output for users: tables, the man page, completions.
 
 pub(crate) mod manual;
 pub(crate) mod table;

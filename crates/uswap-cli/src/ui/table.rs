@@ -1,20 +1,20 @@
-//! Aligned columns, as swapon and zramctl print them.
+//! Tables with aligned columns, as swapon and zramctl print them.
 
-/// Which side of its column a cell keeps to.
+/// The side of its column to which a cell is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Text.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Text from another process: nothing that a terminal would obey.
+/// Text from another process, without characters that control a terminal.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Rows under a heading.
+/// Rows below a header.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<(String, Side)>,
@@ -22,8 +22,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows. A heading that begins with `<` is a column of text, the others are
-    /// numbers.
+    /// A table without rows. A column whose heading begins with `<` contains text, the others
+    /// contain numbers.
     pub fn new<H: AsRef<str>>(headings: &[H]) -> Self {
         let column = |heading: &H| match heading.as_ref().strip_prefix('<') {
             Some(text) => (text.to_string(), Side::Left),
@@ -32,14 +32,14 @@ impl Table {
         Self { columns: headings.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row; cells that are missing are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row<I: IntoIterator<Item = String>>(&mut self, cells: I) {
         let mut cells: Vec<String> = cells.into_iter().collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }
 
-    /// No rows.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -49,7 +49,7 @@ impl Table {
         cells.chain([self.columns[column].0.chars().count()]).max().unwrap_or(0)
     }
 
-    /// The text, a line each, without spaces at the ends of lines.
+    /// The lines of the table, without spaces at their ends.
     pub fn lines(&self) -> Vec<String> {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width(column)).collect();
         let headings: Vec<String> = self.columns.iter().map(|(heading, _)| heading.clone()).collect();

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A cgroup, removed at the end.
+/// A cgroup, removed on drop.
 pub struct Group {
     folder: PathBuf,
     unified: bool,
 }
 
 impl Group {
-    /// A group under the root of the memory controller, limited to so many bytes.
+    /// A group below the root of the memory controller, limited to this many bytes.
     pub fn new(name: &str, limit: u64) -> io::Result<Self> {
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let unified = !v1.join("memory.limit_in_bytes").exists();
@@ -20,8 +20,8 @@ impl Group {
         fs::create_dir(&folder)?;
         let group = Self { folder, unified };
         group.set(if unified { "memory.max" } else { "memory.limit_in_bytes" }, &limit.to_string())?;
-        // Absent where the kernel has no swap accounting; then no swap is on in the places where
-        // this runs.
+        // The file is absent where the kernel has no swap accounting; no swap is active on machines
+        // where this runs then.
         let (file, most) = if unified { ("memory.swap.max", 0) } else { ("memory.memsw.limit_in_bytes", limit) };
         let _ = group.set(file, &most.to_string());
         Ok(group)
@@ -31,15 +31,15 @@ impl Group {
         fs::write(self.folder.join(file), value)
     }
 
-    /// Another limit.
+    /// Sets another limit.
     pub fn limit(&self, bytes: u64) -> io::Result<()> {
         let files = ["memory.limit_in_bytes", "memory.max"];
-        // Version 1 wants the limit with swap to be the larger one at all times.
+        // Version 1 demands that the limit with swap is always the larger one.
         let _ = self.set("memory.memsw.limit_in_bytes", "-1");
         self.set(files[usize::from(self.unified)], &bytes.to_string())
     }
 
-    /// A wrapper that joins the group and goes on as the command.
+    /// A wrapper command that joins the group and then executes the command.
     pub fn wrapper(&self) -> [String; 4] {
         let join = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.folder.display());
         ["bash".into(), "-c".into(), join, "join".into()]
@@ -49,12 +49,12 @@ impl Group {
         fs::read_to_string(self.folder.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Most bytes ever charged: file pages and kernel memory included.
+    /// Maximum number of bytes ever charged, including file pages and kernel memory.
     pub fn peak(&self) -> Option<u64> {
         self.number(if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" })
     }
 
-    /// Processes of the group that the kernel killed for want of memory.
+    /// Number of the group's processes that the kernel killed because memory was short.
     pub fn oom_kills(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Group {
     }
 }
 
-/// Where children with the memory controller may be made.
+/// The folder in which child groups with the memory controller can be made.
 fn unified_root() -> io::Result<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     if !fs::read_to_string(root.join("cgroup.controllers"))?.contains("memory") {

@@ -1,4 +1,4 @@
-//! Block devices that a test makes over a file, and takes away again.
+//! Block devices over a file, which a test makes and removes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ pub struct BlockDevice {
 }
 
 impl BlockDevice {
-    /// `None` where none can be made.
+    /// `None` if this machine cannot make one.
     pub fn new(bytes: u64) -> Option<Self> {
         let scratch = Scratch::new();
         let image = scratch.path("disk");
@@ -29,15 +29,15 @@ impl Drop for BlockDevice {
     }
 }
 
-/// An ext4 file system on a device, mounted.
+/// A mounted ext4 file system on a device.
 pub struct Mounted {
     pub folder: PathBuf,
-    // Goes after the file system was unmounted.
+    // Dropped after the file system was unmounted.
     pub device: BlockDevice,
 }
 
 impl Mounted {
-    /// `None` where nothing can be mounted.
+    /// `None` if this machine cannot mount one.
     pub fn new(bytes: u64) -> Option<Self> {
         let device = BlockDevice::new(bytes)?;
         let folder = device.scratch.path("mounted");

@@ -1,5 +1,5 @@
-//! A reader of core files, for the tests of who writes them: made from elf(5), and from nothing of
-//! ours.
+//! A reader of core files, for the tests of the writer: written from elf(5), without any code of
+//! uswap.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ pub struct Segment {
 pub struct Core {
     file: File,
     pub segments: Vec<Segment>,
-    /// Types of the notes, in their order.
+    /// Types of the notes, in the order of the file.
     pub notes: Vec<u32>,
 }
 
@@ -53,7 +53,7 @@ impl Core {
         Self { file, segments, notes }
     }
 
-    /// Memory as the file has it; `None` where it has none.
+    /// Memory at this address, from the file; `None` if the file does not have it.
     pub fn read(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let is_in = |s: &&Segment| s.address <= address && address + length as u64 <= s.address + s.bytes;
         let segment = self.segments.iter().find(is_in)?;
@@ -62,7 +62,7 @@ impl Core {
         Some(bytes)
     }
 
-    /// Notes of this type.
+    /// Number of notes of this type.
     pub fn count(&self, kind: u32) -> usize {
         self.notes.iter().filter(|found| **found == kind).count()
     }

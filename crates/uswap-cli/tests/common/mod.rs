@@ -1,12 +1,12 @@
-//! What the tests of the command share: start a program plain or under `uswap run`, in bounded
-//! time, and keep what is needed to understand a failure.
+//! Shared code of the command's tests: it starts a program plain or under `uswap run`, with a time
+//! limit, and keeps what is needed to understand a failure.
 //!
 //! Every test runs the real binary in processes of its own. Output goes to files in a scratch
-//! folder, so a process that is left behind cannot hold the test up. Every process of a run carries
-//! a tag in its environment, by which what is left of a run is found and ended; nothing is ever
-//! ended by its name.
+//! folder, so a process that is left behind cannot block the test. Every process of a run carries a
+//! tag in its environment, by which leftover processes of a run are found and ended; no process is
+//! ever ended by its name.
 
-// Each test binary uses a part of this.
+// Each test binary uses only a part of this module.
 #![allow(dead_code)]
 
 pub mod cgroup;
@@ -36,7 +36,7 @@ use serde_json::Value;
 /// The binary under test.
 pub const USWAP: &str = env!("CARGO_BIN_EXE_uswap");
 
-/// The figures of a run, as `status --json` tells them; null while none of that name answers.
+/// The figures of a run, as in `status --json`; null while no run of that name answers.
 pub fn figures(name: &str) -> Value {
     let output = Command::new(USWAP).args(["status", name, "--json"]).output().expect("uswap runs");
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn figures(name: &str) -> Value {
 /// The variable that marks all processes of one run.
 const TAG: &str = "USWAP_TEST_TAG";
 
-/// A program about to be started.
+/// A program that is about to be started.
 pub struct Launch {
     verb: &'static str,
     under: Option<Vec<OsString>>,
@@ -59,7 +59,7 @@ pub struct Launch {
     busy: Option<Duration>,
 }
 
-/// To be run without uswap.
+/// A program to be run without uswap.
 pub fn plain() -> Launch {
     Launch {
         verb: "run",
@@ -80,85 +80,85 @@ pub fn attach(ram: &str) -> Launch {
     Launch { verb: "attach", ..under(ram) }
 }
 
-/// To be run under `uswap run --ram RAM`.
+/// A program to be run under `uswap run --ram RAM`.
 pub fn under(ram: &str) -> Launch {
     Launch { under: Some(vec!["--ram".into(), ram.into()]), ..plain() }
 }
 
 impl Launch {
-    /// Another option of `uswap run`, with its value.
+    /// Adds an option of `uswap run`, with its value.
     pub fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         let options = self.under.get_or_insert_default();
         options.extend([OsString::from(name), value.as_ref().to_os_string()]);
         self
     }
 
-    /// Another option without a value.
+    /// Adds an option without a value.
     pub fn flag(mut self, name: &str) -> Self {
         self.under.get_or_insert_default().push(name.into());
         self
     }
 
-    /// A variable of the environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.into(), value.as_ref().to_os_string()));
         self
     }
 
-    /// A swap file with a name in the run's scratch folder, of at most this size.
+    /// Adds a swap file with a name in the run's scratch folder, of at most this size.
     pub fn swap_file(mut self, size: &str) -> Self {
         self.swap_size = Some(size.into());
         self
     }
 
-    /// Fault points of the engine.
+    /// Sets fault points of the engine.
     pub fn faults(self, list: &str) -> Self {
         self.env("USWAP_FAULT_POINTS", list)
     }
 
-    /// How long it may take.
+    /// Sets the time limit in seconds.
     pub fn deadline(mut self, seconds: u64) -> Self {
         self.deadline = Duration::from_secs(seconds);
         self
     }
 
-    /// It mostly waits, for time to pass or for a slow server, and needs no place.
+    /// The program mostly waits, for time to pass or for a slow server, and needs no place.
     pub fn waits(mut self) -> Self {
         self.waits = true;
         self
     }
 
-    /// After this time it hangs and needs its place no more.
+    /// After this time the program hangs and no longer needs its place.
     pub fn busy_for(mut self, time: Duration) -> Self {
         self.busy = Some(time);
         self
     }
 
-    /// What it reads.
+    /// Sets the standard input.
     pub fn stdin(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(text.into());
         self
     }
 
-    /// Where it starts.
+    /// Sets the working directory.
     pub fn folder(mut self, folder: &Path) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// A command before `uswap` (or before the program when plain) that ends by executing its
+    /// Puts a command before `uswap` (or before a plain program) that ends by executing its
     /// arguments.
     pub fn wrapper<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, words: I) -> Self {
         self.wrapper.extend(words.into_iter().map(|word| word.as_ref().to_os_string()));
         self
     }
 
-    /// Starts it and waits for its end.
+    /// Starts the program and waits for its end.
     pub fn run<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(self, words: I) -> Outcome {
         self.start(words).wait()
     }
 
-    /// Starts it.
+    /// Starts the program.
     pub fn start<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(self, words: I) -> Running {
         let scratch = Scratch::new();
         let stats = scratch.path("stats.json");
@@ -178,7 +178,7 @@ impl Launch {
         let mut command = command(&line[0]);
         command.args(&line[1..]).envs(self.env).env(TAG, &tag).stdin(input(&scratch, self.stdin));
         command.stdout(scratch.file("stdout")).stderr(scratch.file("stderr"));
-        // Not our own folder by default: a program may leave a core there.
+        // The default is not the test's own folder: a program may leave a core file there.
         command.current_dir(self.folder.as_deref().unwrap_or(&scratch.folder));
         let place = (!self.waits).then(places::Place::take);
         let child = command.spawn().unwrap_or_else(|error| panic!("{line:?}: {error}"));
@@ -204,18 +204,18 @@ pub struct Running {
     deadline: Duration,
     busy: Option<Duration>,
     ended: Option<ExitStatus>,
-    /// Given up when all of it has ended, or earlier if it only waits from then on.
+    /// Given up when all processes have ended, or earlier if they only wait from then on.
     place: Option<places::Place>,
 }
 
 impl Running {
-    /// From now on it waits, for time to pass or for a server that does not answer.
+    /// From now on the program waits, for time to pass or for a server that does not answer.
     pub fn waits(&mut self) -> &mut Self {
         self.place = None;
         self
     }
 
-    /// The process id of what was started: the keeper, if there is no wrapper that stays.
+    /// The process id of the started program: the keeper's, if there is no wrapper that stays.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -235,27 +235,27 @@ impl Running {
         self.until("a command", || procs::children(engine).into_iter().next())
     }
 
-    /// Processes of the run that are alive.
+    /// The living processes of the run.
     pub fn alive(&self) -> Vec<u32> {
         procs::with_environment(&format!("{TAG}={}", self.tag))
     }
 
-    /// What was written to stdout so far.
+    /// The standard output so far.
     pub fn stdout(&self) -> String {
         self.scratch.text("stdout")
     }
 
-    /// What was written to stderr so far.
+    /// The standard error so far.
     pub fn stderr(&self) -> String {
         self.scratch.text("stderr")
     }
 
-    /// Waits until stdout holds this text.
+    /// Waits until the standard output contains this text.
     pub fn says(&self, text: &str) {
         self.until(text, || self.stdout().contains(text).then_some(()));
     }
 
-    /// Waits for something that must come within the deadline.
+    /// Waits for a result of `look`, which must come before the deadline.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
             if let Some(found) = look() {
@@ -273,7 +273,8 @@ impl Running {
         procs::kill(self.pid(), signal);
     }
 
-    /// Waits until it has ended or its time is over; then everything that is left of it is ended.
+    /// Waits until the program has ended or its time limit has passed; then ends all of its
+    /// processes that are left.
     pub fn wait(mut self) -> Outcome {
         let mut hung = None;
         while self.ended.is_none() {
@@ -301,7 +302,7 @@ impl Running {
         }
     }
 
-    /// What is still alive after this time.
+    /// The processes that are still alive after this time.
     pub fn settled(&self, patience: Duration) -> Vec<String> {
         let begun = Instant::now();
         loop {
@@ -313,13 +314,13 @@ impl Running {
         }
     }
 
-    /// Where every thread of the run stands.
+    /// The state of every thread of the run.
     pub fn evidence(&self) -> String {
         self.alive().into_iter().map(procs::describe).collect::<Vec<_>>().join("\n")
     }
 
     fn end(&mut self) {
-        // Gone already is what is wanted.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         for pid in self.alive() {
             procs::kill(pid, 9);
@@ -336,28 +337,28 @@ impl Drop for Running {
     }
 }
 
-/// How a program ended.
+/// The outcome of a program.
 pub struct Outcome {
     line: String,
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
-    /// What `--stats` wrote.
+    /// The content of the `--stats` file.
     pub stats: Option<Value>,
     pub elapsed: Duration,
-    /// Where every thread stood, if it did not end in time.
+    /// The state of every thread, if the program did not end in time.
     pub hung: Option<String>,
-    /// Processes that outlived it by five seconds.
+    /// Processes that were still alive five seconds after its end.
     pub left: Vec<String>,
 }
 
 impl Outcome {
-    /// The status as a shell tells it: 128+n for a signal.
+    /// The status as a shell shows it: 128+n for a signal.
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
     }
 
-    /// It must have ended in time, with this status, and left nothing behind.
+    /// Asserts that the program has ended in time, with this status, and left no process behind.
     #[track_caller]
     pub fn expect(&self, code: i32) -> &Self {
         if self.hung.is_some() || self.code() != code || !self.left.is_empty() {
@@ -366,7 +367,7 @@ impl Outcome {
         self
     }
 
-    /// Stderr must hold this text.
+    /// Asserts that the standard error contains this text.
     #[track_caller]
     pub fn complains(&self, text: &str) -> &Self {
         assert!(self.stderr.contains(text), "expected {text:?} on stderr, {}", self.account());
@@ -380,14 +381,14 @@ impl Outcome {
         stats[name].as_u64().unwrap_or_else(|| panic!("no figure {name} in {stats:#}"))
     }
 
-    /// Pages must really have been evicted: without that a test of paging proves nothing.
+    /// Asserts that pages were evicted: otherwise a test of paging proves nothing.
     #[track_caller]
     pub fn paged(&self) -> &Self {
         assert!(self.stat("pgsteal") > 0, "nothing was evicted: {}", self.account());
         self
     }
 
-    /// Everything that is known.
+    /// All information on the outcome.
     pub fn account(&self) -> String {
         let fate = if self.hung.is_some() { "HUNG" } else { "ended" };
         format!(
@@ -418,17 +419,17 @@ fn short_figures(stats: &Value) -> String {
     numbers.collect::<Vec<_>>().join(" · ")
 }
 
-/// Where the tests keep a file or folder of their own. Its path has a blank in it and the word
-/// `uswap`, as the path of a checkout may have: a test that takes a path apart at blanks, or that
-/// finds us wherever that word stands, fails everywhere.
+/// The path of a test's own file or folder. The path contains a space and the word `uswap`, as the
+/// path of a checkout may: so a test that splits a path at spaces, or that takes any place with
+/// that word for uswap's own, fails on every machine.
 pub fn place(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("of uswap");
     fs::create_dir_all(&folder).expect("a folder");
     folder.join(name)
 }
 
-/// A program about to be started directly. It heeds the signals that end programs, also where the
-/// tests ignore them because they run in the background of a shell, or under nohup.
+/// A program to be started directly. It does not ignore the signals that end programs, even where
+/// the tests ignore them because they run in the background of a shell, or under nohup.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     uswap_sys::process::interrupt::heed_in_children().expect("signals");
     Command::new(program)
@@ -457,7 +458,7 @@ impl Scratch {
         File::create(self.path(name)).expect("scratch file")
     }
 
-    /// What a file holds; nothing if there is none.
+    /// The content of a file; empty if there is none.
     pub fn text(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
@@ -469,19 +470,19 @@ impl Drop for Scratch {
     }
 }
 
-/// Only one holder at a time: for tests whose measurements would disturb each other.
+/// A lock for tests whose measurements would disturb each other.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says something in spite of the capturing of test output.
+/// Prints a text even though test output is captured.
 pub fn notice(text: &str) {
     let name = std::thread::current().name().unwrap_or("test").to_string();
     let _ = writeln!(io::stderr(), "note: {name}: {text}");
 }
 
-/// What can fail by chance may be tried a second time; that it was is told.
+/// Runs a test that can fail by chance, and a second time if it fails; reports the second attempt.
 pub fn once_in_two(run: impl Fn() -> Result<(), String>) {
     if let Err(first) = run() {
         notice(&format!("once more: {first}"));
@@ -491,19 +492,19 @@ pub fn once_in_two(run: impl Fn() -> Result<(), String>) {
     }
 }
 
-/// A test that this machine does not allow (no mounts, no cgroups) says so.
+/// Reports a test that this machine does not allow (no mounts, no cgroups).
 pub fn not_here(why: &str) {
     notice(&format!("NOT TESTED: {why}"));
 }
 
-/// A test that lacks what can be installed or granted says so. Where everything must run
-/// (`USWAP_TEST_STRICT=1`, as in CI) it fails.
+/// Reports a test that lacks something that could be installed or granted. Where every test must
+/// run (`USWAP_TEST_STRICT=1`, as in CI) it fails.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("USWAP_TEST_STRICT").is_none(), "must not be left out here: {why}");
     not_here(why);
 }
 
-/// Whether runs are possible here: userfaultfd with fork events.
+/// Whether runs are possible on this machine: userfaultfd with fork events.
 pub fn can_run() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -513,7 +514,7 @@ pub fn can_run() -> bool {
     })
 }
 
-/// Returns from the test, visibly, where userfaultfd is not permitted.
+/// Returns from the test, with a report, where userfaultfd is not permitted.
 #[macro_export]
 macro_rules! need_userfaultfd {
     () => {
@@ -529,7 +530,7 @@ pub fn installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether we are root.
+/// Whether the user is root.
 pub fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|text| text.contains("\nUid:\t0\t0"))
 }

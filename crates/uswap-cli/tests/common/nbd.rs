@@ -1,6 +1,6 @@
-//! NBD servers of the system, each in a process of its own, on a free port or a Unix socket in a
-//! scratch folder. What they serve is a sparse file that outlives them. They are ended by their
-//! process ids.
+//! The system's NBD servers, each in a process of its own, on a free port or a Unix socket in a
+//! scratch folder. They serve a sparse file that outlives them. They are ended by their process
+//! ids.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{Scratch, installed, procs};
 
-/// Whose server.
+/// The kind of server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Nbdkit,
@@ -21,10 +21,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All that the tests know.
+    /// All kinds that the tests know.
     pub const ALL: [Self; 3] = [Self::Nbdkit, Self::NbdServer, Self::Qemu];
 
-    /// Its program.
+    /// The program of the server.
     pub fn program(self) -> &'static str {
         match self {
             Self::Nbdkit => "nbdkit",
@@ -33,13 +33,13 @@ impl Kind {
         }
     }
 
-    /// Whether it is installed.
+    /// Whether the program is installed.
     pub fn is_here(self) -> bool {
         installed(self.program())
     }
 }
 
-/// Returns from the test, visibly, where a server is not installed.
+/// Returns from the test, with a report, where a server is not installed.
 #[macro_export]
 macro_rules! need_server {
     ($kind:expr) => {
@@ -52,7 +52,7 @@ macro_rules! need_server {
 /// A server, running or killed.
 pub struct Server {
     kind: Kind,
-    /// Options before what is served, and parameters after it.
+    /// Options before the file that is served, and parameters after it.
     options: Vec<String>,
     parameters: Vec<String>,
     port: Option<u16>,
@@ -62,17 +62,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves a new file of 1 GiB by TCP.
+    /// Serves a new file of 1 GiB over TCP.
     pub fn tcp(kind: Kind) -> Self {
         Self::new(kind, Some(free_port()), &[], &[])
     }
 
-    /// The same by a Unix socket.
+    /// The same over a Unix socket.
     pub fn unix(kind: Kind) -> Self {
         Self::new(kind, None, &[], &[])
     }
 
-    /// nbdkit with filters or other options, and parameters.
+    /// Starts nbdkit with filters or other options, and parameters.
     pub fn nbdkit(options: &[&str], parameters: &[&str]) -> Self {
         Self::new(Kind::Nbdkit, Some(free_port()), options, parameters)
     }
@@ -92,7 +92,7 @@ impl Server {
         self.scratch.path("disk")
     }
 
-    /// Its URI, with an export's name where the server wants one.
+    /// The URI of the server, with the name of an export where the server demands one.
     pub fn uri(&self) -> String {
         self.uri_of("nbd", "")
     }
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Its process id.
+    /// The process id of the server.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -116,7 +116,7 @@ impl Server {
         self.scratch.path("nbd.sock")
     }
 
-    /// Starts it, again if it was killed, and waits until it greets.
+    /// Starts the server, again if it was killed, and waits until it sends its greeting.
     pub fn start(&mut self) {
         let _ = fs::remove_file(self.socket());
         let mut command = self.command();
@@ -125,7 +125,7 @@ impl Server {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.kind.program()));
         self.pid = child.id();
         if self.kind == Kind::NbdServer {
-            // It goes to the background and leaves its number.
+            // The server goes to the background and writes its process id to a file.
             assert!(child.wait().expect("its start").success(), "{}", self.scratch.text("log"));
         } else {
             self.child = Some(child);
@@ -139,7 +139,7 @@ impl Server {
         }
     }
 
-    /// Whether its process id is known.
+    /// Whether the process id of the server is known.
     fn is_known(&mut self) -> bool {
         if self.kind == Kind::NbdServer {
             self.pid = self.scratch.text("pid").trim().parse().unwrap_or(0);
@@ -184,7 +184,7 @@ impl Server {
 
     fn greets(&self) -> bool {
         let mut magic = [0; 8];
-        // A busy machine takes its time to fork what greets.
+        // On a busy machine the server takes long to fork the process that sends the greeting.
         let patience = Some(Duration::from_secs(5));
         let read = match self.port {
             Some(port) => TcpStream::connect(("127.0.0.1", port)).and_then(|mut stream| {
@@ -199,7 +199,7 @@ impl Server {
         read.is_ok() && magic == *b"NBDMAGIC"
     }
 
-    /// Kills it and what it has forked.
+    /// Kills the server and the processes that it has forked.
     pub fn kill(&mut self) {
         if self.pid == 0 {
             return;
@@ -215,14 +215,14 @@ impl Server {
         self.pid = 0;
     }
 
-    /// Whether it still runs.
+    /// Whether the server is running.
     #[allow(dead_code, reason = "not every suite asks")]
     pub fn is_alive(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 
-    /// Sends a signal to it and what it has forked.
+    /// Sends a signal to the server and to the processes that it has forked.
     pub fn signal(&self, signal: i32) {
         let forked = procs::descendants(self.pid);
         procs::kill(self.pid, signal);
@@ -236,7 +236,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listens at now.
+/// A port at which no process listens now.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()

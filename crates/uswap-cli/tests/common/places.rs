@@ -1,24 +1,25 @@
-//! Places for busy programs, three for two processors: even they wait now and then. The harness
-//! runs more tests at a time than that (`RUST_TEST_THREADS`, see the Makefile), because many of
-//! them wait.
+//! Places for busy programs, three for two processors, since even busy programs wait now and then.
+//! The harness runs more tests than that at a time (`RUST_TEST_THREADS`, see the Makefile), because
+//! many of them wait.
 //!
 //! Invariant: no more tests have a busy program at a time than there are places. A test takes one
-//! place, however many programs it has, for as long as it has any that are busy. Programs that wait
-//! need none (`Launch::waits`, `Running::waits`): once given up a place is not asked for again,
-//! because getting one can take longer than a test has.
+//! place, however many programs it has, for as long as any of them is busy. Programs that wait need
+//! none (`Launch::waits`, `Running::waits`): a place that was given up is not requested again,
+//! because getting one can take longer than the time limit of a test.
 //!
-//! Whoever holds a place must not ask for `alone()`: its holder may be waiting for a place.
+//! A test that holds a place must not call `alone()`: the holder of that lock may be waiting for a
+//! place.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Places that are taken.
+/// Number of places that are taken.
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static GIVEN_UP: Condvar = Condvar::new();
 
 thread_local! {
-    /// Programs of this test that need its place: each test has a thread of its own.
+    /// Number of programs of this test that need its place: each test has a thread of its own.
     static PROGRAMS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -37,7 +38,7 @@ fn give_up_one() {
     GIVEN_UP.notify_one();
 }
 
-/// A share in the place of its test. It belongs to the test's thread.
+/// A share in the place of its test, bound to the test's thread.
 pub struct Place(PhantomData<*const ()>);
 
 impl Place {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Sends a signal. A process that is gone is no error.
+/// Sends a signal. A process that has ended is no error.
 pub fn kill(pid: u32, signal: i32) {
     let _ = uswap_sys::process::kill(pid, signal);
 }
@@ -12,7 +12,7 @@ fn all() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// State letter and parent.
+/// State letter and parent of a process.
 fn stat(pid: u32) -> Option<(char, u32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
@@ -24,7 +24,7 @@ pub fn name(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|text| text.trim_end().to_string())
 }
 
-/// The thread of a process that is its agent.
+/// The agent's thread in a process.
 pub fn agent_thread(pid: u32) -> Option<String> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
     let is_agent = |thread: &fs::DirEntry| {
@@ -33,15 +33,15 @@ pub fn agent_thread(pid: u32) -> Option<String> {
     threads.into_iter().find(is_agent)?.file_name().into_string().ok()
 }
 
-/// The process that is the agent of a program: it has the same memory.
+/// The process that is the agent of a program: it shares the program's memory.
 pub fn agent(pid: u32) -> Option<u32> {
     let speaks = |agent: &u32| matches!(uswap_sys::process::trace::share_memory(pid, *agent), Ok(true));
     all().filter(|agent| name(*agent).is_some_and(|name| name == "uswap-agent")).find(speaks)
 }
 
-/// Mappings of a process that are ours, by the names and lengths that they have and nothing else
-/// has: image and ring of the agent, and the two halves of its area. (The path of a program may
-/// hold the word *uswap* too.)
+/// Mappings of a process that belong to uswap, recognised by names and lengths that no other
+/// mapping has: image and ring of the agent, and the two halves of its area. (The path of a program
+/// may contain the word *uswap* too.)
 pub fn mappings_of_ours(pid: u32) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let is_memfd = |line: &str| line.split_once("/memfd:").is_some_and(|(_, name)| name.starts_with("uswap-"));
@@ -50,7 +50,7 @@ pub fn mappings_of_ours(pid: u32) -> Vec<String> {
     ours
 }
 
-/// A staging half of 128 MiB, or both, with the few pages that lie beside them.
+/// Whether a line is a staging half of 128 MiB, or both halves, with the few pages beside them.
 fn is_half_of_area(line: &str) -> bool {
     const HALF: u64 = 128 << 20;
     let mut words = line.split_whitespace();
@@ -61,12 +61,12 @@ fn is_half_of_area(line: &str) -> bool {
     is_nameless && [HALF, 2 * HALF].iter().any(|whole| (*whole..*whole + (1 << 20)).contains(&length))
 }
 
-/// Whether it runs (a zombie does not).
+/// Whether a process is alive (a zombie is not).
 pub fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z' && state != 'X')
 }
 
-/// The state letter: `T` is stopped.
+/// The state letter of a process; `T`: stopped.
 pub fn state(pid: u32) -> Option<char> {
     stat(pid).map(|(state, _)| state)
 }
@@ -76,7 +76,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     all().filter(|child| stat(*child).is_some_and(|(state, parent)| parent == pid && state != 'Z')).collect()
 }
 
-/// Living children, theirs, and so on.
+/// All living descendants.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let mut found = children(pid);
     let mut next = 0;
@@ -87,7 +87,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Living processes whose environment holds this entry.
+/// Living processes with this entry in their environment.
 pub fn with_environment(entry: &str) -> Vec<u32> {
     let holds = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -96,7 +96,7 @@ pub fn with_environment(entry: &str) -> Vec<u32> {
     all().filter(holds).filter(|pid| is_alive(*pid)).collect()
 }
 
-/// One line for each thread: state, where in the kernel, which system call.
+/// One line for each thread: its state, its place in the kernel, and its system call.
 pub fn describe(pid: u32) -> String {
     let mut text = format!("process {pid} {}", name(pid).unwrap_or_default());
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(40) {
@@ -115,7 +115,7 @@ pub fn describe(pid: u32) -> String {
     text
 }
 
-/// `[<0>] futex_wait+0x50/0x80` as `futex_wait`.
+/// Shortens `[<0>] futex_wait+0x50/0x80` to `futex_wait`.
 fn frame(line: &str) -> Option<String> {
     line.split_whitespace().nth(1)?.split('+').next().map(str::to_string)
 }

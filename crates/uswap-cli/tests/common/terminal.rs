@@ -1,4 +1,4 @@
-//! A program on a terminal of its own, played by Python's pty module: wait for some text, type some
+//! A program on its own terminal, driven by Python's pty module: it waits for some text, types some
 //! keys, and so on.
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ sys.stdout.write(whole)
 sys.exit(os.waitstatus_to_exitcode(status) & 255)
 "#;
 
-/// An interactive shell with the prompt `shell> ` and nobody's habits.
+/// An interactive shell with the prompt `shell> ` and without the user's configuration.
 pub fn shell() -> [String; 4] {
     let file = super::place("shell.rc");
     std::fs::write(&file, "PS1='shell> '\n").expect("rc file");
@@ -58,8 +58,8 @@ pub const CTRL_C: &str = "\x03";
 pub const CTRL_Z: &str = "\x1a";
 pub const CTRL_BACKSLASH: &str = "\x1c";
 
-/// Plays the steps (what must be shown, what is typed then) with a program; its status is the
-/// outcome's. 99 means that something was not shown.
+/// Runs a program and plays the steps (the text to wait for, the keys to type then); the outcome
+/// has the program's status. Status 99 means that an expected text was not shown.
 pub fn play<S: AsRef<str>>(program: &[S], steps: &[(&str, &str)]) -> Outcome {
     let steps: Vec<_> = steps.iter().map(|(shown, typed)| [shown, typed]).collect();
     let steps = serde_json::to_string(&steps).expect("steps");

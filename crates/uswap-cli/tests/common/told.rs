@@ -1,4 +1,4 @@
-//! Runs of `on_order`: processes that hold memory and do what they are told.
+//! Runs of `on_order`: processes that hold memory and execute the commands that they get.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::victims::victim;
 use super::{Outcome, Running, Scratch, under};
 
-/// Such a run.
+/// A run of `on_order`.
 pub struct Told {
     pub running: Running,
     pub folder: Scratch,
@@ -16,7 +16,8 @@ pub struct Told {
 }
 
 impl Told {
-    /// So many processes with so many MiB each, once all have filled them.
+    /// Starts this many processes with this much memory each (in MiB); returns once all have filled
+    /// it.
     pub fn start(test: &str, ram: &str, processes: u32, memory: &str, options: &[(&str, &str)]) -> Self {
         Self::start_with("audit", test, ram, processes, memory, options)
     }
@@ -46,7 +47,7 @@ impl Told {
         told
     }
 
-    /// The number that follows these words on stdout, once they are there.
+    /// The number that follows these words on the standard output, once they are there.
     pub fn number_after(&self, words: &str) -> u32 {
         self.running.until(words, || {
             let text = self.running.stdout();
@@ -55,7 +56,7 @@ impl Told {
         })
     }
 
-    /// Gives an order and waits until it is carried out.
+    /// Sends a command to a process and waits until it is executed.
     pub fn order(&self, process: usize, order: &str) {
         let done = format!("{process} {order} done");
         let before = self.running.stdout().matches(&done).count();
@@ -64,24 +65,24 @@ impl Told {
         self.running.until(&done, look);
     }
 
-    /// Gives an order.
+    /// Sends a command to a process.
     pub fn send(&self, process: usize, order: &str) {
         let pipe = self.folder.path("orders").join(process.to_string());
         let mut pipe = std::fs::OpenOptions::new().write(true).open(pipe).expect("the process's pipe");
         writeln!(pipe, "{order}").expect("room");
     }
 
-    /// What the run tells of itself.
+    /// The figures of the run.
     pub fn figures(&self) -> Value {
         super::figures(&self.name)
     }
 
-    /// Waits until it is so.
+    /// Waits until `is_so` returns `true`.
     pub fn until(&self, what: &str, is_so: impl Fn() -> bool) {
         self.running.until(what, || is_so().then_some(()));
     }
 
-    /// All processes check all of their memory, and end.
+    /// Makes all processes check all of their memory and end.
     pub fn end(self) -> Outcome {
         (1..=self.pids.len()).for_each(|process| self.send(process, "end"));
         let outcome = self.running.wait();

@@ -1,10 +1,10 @@
-//! The cases of the torture program: name, fault points, arguments. Run by programs that load the
-//! agent (torture.rs) and by static ones, to which it is brought (attach.rs).
+//! The cases of the torture program: name, fault points, arguments. They are run by programs that
+//! load the agent (torture.rs) and by static programs, to which uswap attaches (attach.rs).
 
-// Each test binary uses a part of what is common.
+// Each test binary uses only a part of the shared code.
 #![allow(unused_macros, unused_imports)]
 
-/// One test for each case, which `$run` is given.
+/// One test for each case; `$run` is the function that runs it.
 macro_rules! torture_tests {
     ($run:ident: $($test:ident: $faults:literal, $arguments:literal;)*) => {
         $(#[test]
@@ -23,7 +23,7 @@ macro_rules! torture_tests {
     };
 }
 
-/// The cases, run by a function of fault points and arguments.
+/// The cases; `$run` takes fault points and arguments.
 macro_rules! torture_cases {
     ($run:ident) => {
         $crate::common::torture_cases::torture_tests! {
@@ -42,15 +42,15 @@ macro_rules! torture_cases {
             slow_device_and_all_else: "no-alloc,delay-read=500,delay-write=500,delay-install=100,delay-gate=50,again=20",
                 "--seed 19 --seconds 2 --memory 36 --threads 3";
 
-            // Load control forced on: processes take turns of 200 ms, one at a time, whether memory
-            // is short or not.
+            // Load control is forced on: processes take turns of 200 ms, one at a time, whether
+            // memory is short or not.
             taking_turns: "crowd", "--seed 31 --seconds 2 --memory 48 --processes 4";
             taking_turns_all_slow: "crowd,delay-install=100,delay-gate=100,delay-store=500", "--seed 32 --seconds 2 --memory 39";
         }
     };
 }
 
-/// Those of which each part stands in one of the others: they are left to `make soak`.
+/// Cases whose parts all occur in other cases: they run only in `make soak`.
 macro_rules! more_torture_cases {
     ($run:ident) => {
         $crate::common::torture_cases::torture_tests! {

@@ -16,7 +16,7 @@ pub fn victim(name: &str) -> PathBuf {
     compile(&sources().join(name).with_extension("c"), name, &["-O1", "-g", "-pthread"])
 }
 
-/// Compiles a C program unless there is one younger than its source and all headers beside it.
+/// Compiles a C program, unless its binary is newer than its source and all headers beside it.
 pub fn compile(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +44,7 @@ pub fn compile_text(name: &str, text: &str) -> PathBuf {
     compile(&source, name, &["-O1", "-g", "-pthread"])
 }
 
-/// The same with `-fsanitize=WHICH`; `None`: the compiler here cannot.
+/// The same with `-fsanitize=WHICH`; `None`: the compiler on this machine does not support it.
 pub fn compile_sanitized(name: &str, text: &str, which: &str) -> Option<PathBuf> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! What holds for every kind of the registry. A new kind is checked by its line there.
+//! Checks that every kind of the registry must pass. A new kind is checked as soon as it has its
+//! line in the registry.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -10,7 +11,7 @@ use super::*;
 use crate::device::{Errno, ReadRequest};
 use crate::spec::{SwapPlace, SwapSpec, absolute};
 
-/// What places get that have no size of their own.
+/// Size in bytes for places without a size of their own.
 const USUAL: u64 = 4 << 20;
 
 /// A folder on a disk that is removed on drop.
@@ -155,7 +156,8 @@ fn each_kind_mirrors_each_other() {
     for first in KINDS {
         for second in KINDS.iter().filter(|second| !std::ptr::eq(first, *second)) {
             let (one, other) = (Folder::new(), Folder::new());
-            // Both have the same size: a write beyond the end of one alone would put that half out.
+            // Both halves have the same size: a write beyond the end of only one half would put
+            // that half out.
             let text = format!("{},size=2M,mirror={}", (first.for_tests)(&one.0), (second.for_tests)(&other.0));
             let device = open(&text);
             exercise(&*device, &text);
@@ -164,7 +166,8 @@ fn each_kind_mirrors_each_other() {
     }
 }
 
-/// Pages that are written are read back in every way there is, and nothing beyond the last slot is.
+/// Checks that written pages are read back by every read method, and that nothing lies beyond the
+/// last slot.
 fn exercise(device: &dyn Device, text: &str) {
     let mut out = AlignedBuf::zeroed(8 * PAGE_SIZE);
     out.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 509) as u8);

@@ -1,8 +1,8 @@
-//! What help and the man page say of swap places and their options, made from the registry.
+//! Texts about swap places and their options for the help and the man page, made from the registry.
 
 use super::{KindOption, RegisteredKind, ShortForm, kinds};
 
-/// An option that the grammar itself takes, whatever the kind.
+/// An option that the grammar itself accepts, for every kind.
 struct CommonOption {
     name: &'static str,
     value: &'static str,
@@ -30,7 +30,7 @@ impl KindOption {
     }
 }
 
-/// Words as a list, with another word before the last.
+/// Joins words to a list, with `last` in place of the comma before the last word.
 pub(super) fn listed<S: AsRef<str>>(words: &[S], last: &str) -> String {
     let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
     match words.split_last() {
@@ -44,12 +44,12 @@ fn short_forms(word: fn(&ShortForm) -> &'static str) -> String {
     listed(&forms.map(word).collect::<Vec<_>>(), ", or ")
 }
 
-/// The places as they are written, in a list.
+/// List of the places as users write them.
 pub fn written_places() -> String {
     short_forms(|form| form.written)
 }
 
-/// The places as things, in a list.
+/// List of the places in words.
 pub fn places_as_things() -> String {
     short_forms(|form| form.noun)
 }
@@ -65,7 +65,7 @@ pub fn options_in_one_line() -> String {
     common + &kinds().iter().filter(|kind| !kind.options.is_empty()).map(own).collect::<String>()
 }
 
-/// The options of kinds, each name once.
+/// The options of all kinds, each name once.
 fn options_of_kinds() -> Vec<&'static KindOption> {
     let mut options: Vec<&KindOption> = Vec::new();
     for option in kinds().iter().flat_map(|kind| kind.options) {
@@ -76,15 +76,15 @@ fn options_of_kinds() -> Vec<&'static KindOption> {
     options
 }
 
-/// All options, as the sentence lists them that refuses another.
+/// All options, as a list for the sentence that refuses an unknown one.
 pub(crate) fn known_options() -> String {
     let own = options_of_kinds().into_iter().map(KindOption::text);
     let all = [PRIORITY.text(), SIZE.text()].into_iter().chain(own).chain([MIRROR.text()]);
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// What the man page says: each form of a place and each option, with its sentences. `usual` is the
-/// size that the run gives to places without one, in words.
+/// The entries of the man page: each form of a place and each option, with its description. `usual`
+/// is the size that the run gives to places without one, in words.
 pub fn manual_entries(usual: &str) -> Vec<(String, String)> {
     let forms = kinds().iter().flat_map(|kind| kind.forms).map(|form| (form.syntax.into(), form.about.into()));
     let sizes: String = kinds().iter().filter_map(|kind| kind.without_size).map(|of| format!("; {of}")).collect();

@@ -1,11 +1,11 @@
-//! The kinds of places that swap can go to, and the registry of them.
+//! The kinds of places that swap can go to, and their registry.
 //!
 //! A kind is one file in this folder and one line in `device_kinds!`, at the end of this file. The
 //! grammar of a swap specification (`spec.rs`), the help, the man page and the checks that every
 //! kind passes (`checks.rs`) follow from the registry.
 //!
-//! The first kind of the registry takes each text that no other kind recognises. The later kinds
-//! must recognise different texts: [`of`] asks the last one first.
+//! The first kind of the registry takes each text that no other kind recognises. The texts that the
+//! other kinds recognise must not overlap: [`of`] asks the last kind first.
 
 #[cfg(test)]
 mod checks;
@@ -23,40 +23,40 @@ use crate::device::Device;
 
 /// A kind of place for swapped pages.
 pub trait DeviceKind: 'static {
-    /// What the text of a place is read into, once.
+    /// A place of this kind, parsed once from its text.
     type Place: fmt::Debug + PartialEq + Send + Sync;
 
     /// How users write a place of this kind.
     const FORMS: &'static [PlaceForm];
 
-    /// Options that this kind takes besides `prio=`, `size=` and `mirror=`. Kinds that share an
+    /// Options that this kind accepts besides `prio=`, `size=` and `mirror=`. Kinds that share an
     /// option share its constant.
     const OPTIONS: &'static [KindOption] = &[];
 
-    /// What the options are for, as in "timeout= is for NBD servers".
+    /// The purpose of the options, as in "timeout= is for NBD servers".
     const OPTIONS_ARE_FOR: &'static str = "";
 
-    /// What is used of a place without `size=`, for the man page, where it is not the size that the
-    /// run gives.
+    /// For the man page: how much of a place without `size=` is used, where this is not the size
+    /// that the run gives.
     const WITHOUT_SIZE: Option<&'static str> = None;
 
-    /// The pages lie in memory of this process. The device is called by the text of its place then:
-    /// the governor asks for what lies there by this name.
+    /// Whether the pages lie in memory of this process. The name of the device is then the text of
+    /// its place: by this name the governor asks how much memory the device uses.
     const IS_MEMORY: bool = false;
 
     /// A place of this kind, for the checks.
     const EXAMPLE: &'static str;
 
-    /// Whether a text means a place of this kind, a right one or a wrong one.
+    /// Whether a text is meant as a place of this kind, correctly written or not.
     fn recognises(text: &str) -> bool;
 
-    /// Reads a text that this kind recognises. It is not empty and has no comma.
+    /// Parses a text that this kind recognises. The text is not empty and has no comma.
     ///
     /// # Errors
-    /// For the user: what is wrong with it.
+    /// A message for the user: what is wrong with the text.
     fn read(text: &str) -> Result<Self::Place, String>;
 
-    /// The text of the same place for a process in another directory than `directory`.
+    /// The text that names the same place for a process in a directory other than `directory`.
     fn absolute(text: &str, directory: &Path) -> String {
         let _ = directory;
         text.into()
@@ -65,10 +65,10 @@ pub trait DeviceKind: 'static {
     /// Opens the place.
     ///
     /// # Errors
-    /// For the user: why it cannot be swapped to.
+    /// A message for the user: why the place cannot be used for swap.
     fn open(place: &Self::Place, request: &OpenRequest<'_>) -> Result<Box<dyn Device>, String>;
 
-    /// The text of a place that can be opened in a test with this directory for its files.
+    /// The text of a place that a test can open, with its files in this directory.
     #[cfg(test)]
     fn for_tests(directory: &Path) -> String {
         Self::absolute(Self::EXAMPLE, directory)
@@ -78,44 +78,44 @@ pub trait DeviceKind: 'static {
 /// How users write a place.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceForm {
-    /// As the man page shows it: `nbd://HOST[:PORT]/EXPORT`.
+    /// The syntax as the man page shows it: `nbd://HOST[:PORT]/EXPORT`.
     pub syntax: &'static str,
-    /// The man page's sentences.
+    /// The description in the man page.
     pub about: &'static str,
-    /// What lists of places in one line call it. Without it they leave it out.
+    /// The name of the form in one-line lists of places; such lists leave out a form without it.
     pub short: Option<ShortForm>,
 }
 
-/// What lists of places call a form.
+/// The name of a form in one-line lists of places.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortForm {
-    /// Among texts: `PATH`.
+    /// In lists of texts: `PATH`.
     pub written: &'static str,
-    /// Among things: `a file (made if missing)`.
+    /// In lists of words: `a file (made if missing)`.
     pub noun: &'static str,
 }
 
-/// An option that some kinds take, `NAME=NUMBER`. What is no number belongs into the text of the
-/// place, as the query of a URI does.
+/// An option that some kinds accept, `NAME=NUMBER`. A value that is not a number belongs into the
+/// text of the place, as the query of a URI does.
 #[derive(Debug)]
 pub struct KindOption {
-    /// Its name.
+    /// The name of the option.
     pub name: &'static str,
-    /// What help calls its value.
+    /// The placeholder for the value in the help.
     pub value: &'static str,
-    /// The values that it may have.
+    /// The permitted values.
     pub range: RangeInclusive<u64>,
-    /// What the value counts, after a blank, for the sentence that refuses another.
+    /// The unit of the value, after a space, for the sentence that refuses a value out of range.
     pub unit: &'static str,
-    /// The man page's sentences.
+    /// The description in the man page.
     pub about: &'static str,
 }
 
 impl KindOption {
-    /// Reads its value.
+    /// Parses the value of the option.
     ///
     /// # Errors
-    /// For the user: it is no number or out of its range.
+    /// A message for the user: the value is no number or out of the range.
     fn read(&self, text: &str) -> Result<u64, String> {
         let (name, unit, range) = (self.name, self.unit, &self.range);
         let value = text.parse().ok().filter(|number| range.contains(number));
@@ -128,13 +128,13 @@ impl KindOption {
 pub struct OptionValues(BTreeMap<&'static str, u64>);
 
 impl OptionValues {
-    /// The value of an option that was given.
+    /// The value of an option, if it was given.
     pub fn get(&self, option: &KindOption) -> Option<u64> {
         self.0.get(option.name).copied()
     }
 
-    /// Reads an option if some kind takes it; the last one of a name counts. `None`: no kind takes
-    /// an option of this name.
+    /// Parses an option if some kind accepts it; the last one of a name counts. `None`: no kind
+    /// accepts an option of this name.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Option<Result<(), String>> {
         let option = kinds().iter().flat_map(|kind| kind.options).find(|option| option.name == name)?;
         Some(option.read(value).map(|value| {
@@ -142,35 +142,35 @@ impl OptionValues {
         }))
     }
 
-    /// Whether each was given to one of these kinds at least.
+    /// Whether each option that was set is accepted by at least one of the kinds `given`.
     ///
     /// # Errors
-    /// For the user: which options are for other kinds, and for which.
+    /// A message for the user: which options are for other kinds, and for which.
     pub(crate) fn are_taken_by(&self, given: &[&RegisteredKind]) -> Result<(), String> {
         let Some(name) = self.0.keys().find(|name| !given.iter().any(|kind| kind.takes(name))) else { return Ok(()) };
         Err(kinds().iter().find(|kind| kind.takes(name)).map(RegisteredKind::whose_options).unwrap_or_default())
     }
 }
 
-/// What a place is opened with.
+/// The parameters of opening a place.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenRequest<'a> {
-    /// Most bytes to be used, if the user has said so.
+    /// Maximum number of bytes to use, if the user gave one.
     pub size: Option<u64>,
-    /// The size that the run gives to places without one.
+    /// The size in bytes that the run gives to places without one.
     pub usual: u64,
-    /// Options of kinds; some may be for the other half of a mirror.
+    /// Options that only some kinds accept; some may be for the other half of a mirror.
     pub options: &'a OptionValues,
 }
 
 impl OpenRequest<'_> {
-    /// The size for a place that has none of its own.
+    /// The size of the place: the user's, or that of the run.
     pub fn size_or_usual(&self) -> u64 {
         self.size.unwrap_or(self.usual)
     }
 }
 
-/// A place that was read.
+/// A place whose text was parsed.
 pub(crate) trait ReadPlace: Any + fmt::Debug + Send + Sync {
     /// As [`DeviceKind::open`].
     fn open(&self, request: &OpenRequest<'_>) -> Result<Box<dyn Device>, String>;
@@ -261,7 +261,7 @@ impl RegisteredKind {
         self.options.iter().any(|option| option.name == name)
     }
 
-    /// Why another kind is refused the options of this one.
+    /// The sentence for a place of another kind that was given options of this kind.
     fn whose_options(&self) -> String {
         let names: Vec<_> = self.options.iter().map(|option| format!("{}=", option.name)).collect();
         let verb = if names.len() == 1 { "is" } else { "are" };
@@ -269,18 +269,18 @@ impl RegisteredKind {
     }
 }
 
-/// The kind that a text of a place means.
+/// The kind that recognises a text.
 pub(crate) fn of(text: &str) -> &'static RegisteredKind {
     let (first, others) = KINDS.split_first().expect("a registry that is not empty");
     others.iter().rev().find(|kind| (kind.recognises)(text)).unwrap_or(first)
 }
 
-/// All kinds, in the order of help.
+/// All kinds, in the order of the help.
 pub fn kinds() -> &'static [RegisteredKind] {
     KINDS
 }
 
-/// Declares each kind's file as a module, and its type as a line of the registry.
+/// Declares the file of each kind as a module, and makes its type an entry of the registry.
 macro_rules! device_kinds {
     ($($(#[$when:meta])* $file:ident::$kind:ident,)*) => {
         $($(#[$when])* mod $file;)*

@@ -1,4 +1,4 @@
-//! An export of an NBD server by its URI.
+//! An export of an NBD server, named by its URI.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{DeviceKind, KindOption, OpenRequest, PlaceForm, ShortForm};
 use crate::device::Device;
 use crate::nbd::{MAX_CONNECTIONS, NbdDevice, NbdOptions, NbdUri};
 
-/// How long a server may take to answer before its pages count as lost.
+/// Time in which a server must answer before its pages count as lost.
 const TIMEOUT: KindOption = KindOption {
     name: "timeout",
     value: "SECONDS",
@@ -16,7 +16,7 @@ const TIMEOUT: KindOption = KindOption {
             answered for that long are lost to who touches them, until it answers again.",
 };
 
-/// Connections to a server.
+/// Number of connections to a server.
 const CONNECTIONS: KindOption = KindOption {
     name: "connections",
     value: "N",

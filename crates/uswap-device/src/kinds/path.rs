@@ -1,4 +1,5 @@
-//! A file or a block device by its path: what a place is that no other kind recognises.
+//! A file or a block device, named by its path: the kind of every place that no other kind
+//! recognises.
 
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ impl DeviceKind for PathKind {
     }
 }
 
-/// A size with its unit, and no file of that name is there.
+/// Whether the text is a size with its unit and no file of that name exists.
 fn is_meant_as_size(text: &str) -> bool {
     text.parse::<Size>().is_ok() && text.ends_with(|c: char| c.is_alphabetic() || c == '%') && !Path::new(text).exists()
 }

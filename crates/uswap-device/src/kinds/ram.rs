@@ -7,9 +7,9 @@ use super::{DeviceKind, OpenRequest, PlaceForm, ShortForm};
 use crate::device::Device;
 use crate::ram::RamDevice;
 
-/// The text of the place, and the name of the device.
+/// The text of the place, which is also the name of the device.
 const RAM: &str = "ram";
-/// The least that is taken, as of all other kinds: a cluster of slots.
+/// Minimum size in bytes, the same as for all other kinds: a cluster of slots.
 const MIN_BYTES: u64 = 2 << 20;
 
 /// Memory.

@@ -1,7 +1,8 @@
-//! A toy: `sparse:SIZE`, a device in memory whose slots are entries of a map. Only tests have it.
+//! Example of a kind: `sparse:SIZE`, a device in memory whose slots are entries of a map. It exists
+//! in tests only.
 //!
-//! It shows what a kind of device takes: this file and its line in the registry. That the line is
-//! there for tests only is the one thing that it does not share with a real kind.
+//! It shows all that a kind of device needs: this file and its line in the registry. Only that this
+//! line exists in tests alone differs from a real kind.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -65,7 +66,7 @@ struct SparseDevice {
 }
 
 impl SparseDevice {
-    /// The pages, if `length` bytes from slot `first` on are inside the device.
+    /// The pages, if `length` bytes from the start of slot `first` lie inside the device.
     fn pages(&self, first: u32, length: usize) -> Result<MutexGuard<'_, SparsePages>, Errno> {
         check_range(first, length, self.slots)?;
         Ok(self.pages.lock().expect("no panic under this lock"))

@@ -1,17 +1,18 @@
 //! One connection and the requests in flight on it.
 //!
-//! There is no thread of its own. Who has sent a request waits for its reply; one of those who wait
-//! is the *leader*: it reads the socket, puts what comes straight into the buffers that the others
-//! have lent, and wakes those whose replies are complete. When its own has come it leaves the lead
-//! to another. A single fault thus costs no change of threads, and where nobody waits nothing runs.
+//! A connection has no thread of its own. A thread that has sent a request waits for its reply; one
+//! of the waiting threads is the *leader*: it reads the socket, puts the bytes straight into the
+//! buffers that the others have lent, and wakes those whose replies are complete. When the leader's
+//! own reply has come, it passes the lead on to another thread. A single fault thus costs no thread
+//! switch, and nothing runs while no thread waits.
 //!
-//! Requests in flight have a place in a fixed table. A cookie is the place's number and how often
-//! it was used, so that a reply that comes twice, or to nothing, is known. A request is given up
-//! only with its whole connection: so no reply can ever come late, and no buffer is lent longer
-//! than its owner waits.
+//! Each request in flight has a place in a fixed table. A cookie consists of the number of the
+//! place and of how often the place was used, so that a reply that comes twice, or that belongs to
+//! no request, is recognised. A request is given up only together with its whole connection: so no
+//! reply can ever come late, and no buffer stays lent after its owner has stopped waiting.
 //!
-//! Locks, in the order in which they are taken: sender, receiver, a place, its desk. The receiver
-//! is only ever tried by who holds a place.
+//! Locks, in the order in which they are taken: sender, receiver, a place, its desk. A thread that
+//! holds the lock of a place only ever tries to lock the receiver.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -27,32 +28,32 @@ use super::stream::{NbdStream, is_later};
 use super::wire::{self, NbdCommand};
 use crate::device::Errno;
 
-/// Requests in flight on one connection.
+/// Maximum number of requests in flight on one connection.
 pub const DEPTH: usize = 64;
 const INDEX_BITS: u32 = DEPTH.trailing_zeros();
-/// Bytes read at once where they do not go straight to a buffer: a reply with one page fits.
+/// Bytes of one read that does not go straight to a lent buffer: a reply with one page fits.
 pub const INBOX: usize = 8192;
-/// How long a wait lasts before its time is looked at again.
+/// Longest wait before the deadline is checked again.
 const GLANCE: Duration = Duration::from_millis(50);
-/// A server that shuts down says so (ESHUTDOWN of the protocol).
+/// The error number of a server that shuts down (ESHUTDOWN of the protocol).
 const SHUTS_DOWN: u32 = 108;
 
-/// Why a connection is of no use any more.
+/// Why a connection cannot be used any more.
 #[derive(Clone, Debug)]
 pub enum Breakage {
-    /// The server ended it.
+    /// The server closed it.
     Closed,
-    /// The system says so.
+    /// A system call failed.
     Io(String),
-    /// A reply cannot be believed.
+    /// A reply was malformed.
     Malformed(Malformed),
-    /// A request's time was over, and nothing at all was heard in it.
+    /// A request timed out, and not a byte came from the server meanwhile.
     Silent(Duration),
-    /// A request's time was over.
+    /// A request timed out.
     TimedOut,
-    /// The server said that it shuts down.
+    /// The server answered that it is shutting down.
     ShutsDown,
-    /// We ended it.
+    /// The client closed it.
     Left,
 }
 
@@ -70,12 +71,12 @@ impl fmt::Display for Breakage {
     }
 }
 
-/// The connection broke while a request was in flight: whether the server has executed it is not
-/// known.
+/// The connection broke while a request was in flight: it is not known whether the server has
+/// executed the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken;
 
-/// What is to be done, without its bytes.
+/// A request without its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct NbdOrder {
     pub command: NbdCommand,
@@ -83,14 +84,14 @@ pub struct NbdOrder {
     pub length: u32,
 }
 
-/// The places taken for a batch.
+/// The places that a batch has taken.
 pub struct Tickets {
     indices: [u8; DEPTH],
     count: usize,
 }
 
 impl Tickets {
-    /// Their numbers.
+    /// The numbers of the places.
     pub fn indices(&self) -> &[u8] {
         &self.indices[..self.count]
     }
@@ -129,19 +130,19 @@ pub struct Connection {
     places: [BufferPlace; DEPTH],
     free: Mutex<FreePlaces>,
     room: Condvar,
-    /// Bit N: who waits at place N sleeps and can be given the lead.
+    /// Bit N: the thread that waits at place N is asleep and can be given the lead.
     sleepers: AtomicU64,
     in_flight: AtomicU32,
     broken: OnceLock<Breakage>,
     born: Instant,
-    /// Bytes came since the server was last told so.
+    /// Bytes came that were not acknowledged to the server yet.
     came: AtomicBool,
-    /// Milliseconds after `born` at which bytes came last.
+    /// When bytes came last, in milliseconds after `born`.
     heard: AtomicU64,
 }
 
 impl Connection {
-    /// For a stream whose handshake is done.
+    /// A connection on a stream whose handshake is done.
     pub fn new(stream: Box<dyn NbdStream>, structured: bool) -> Self {
         let receiver = Receiver { decoder: Decoder::new(structured), inbox: Box::new([0; INBOX]) };
         let stack = std::array::from_fn(|index| index as u8);
@@ -166,12 +167,12 @@ impl Connection {
         self.stream
     }
 
-    /// Why it is of no use any more, if so.
+    /// Why the connection cannot be used any more; `None` while it can.
     pub fn breakage(&self) -> Option<&Breakage> {
         self.broken.get()
     }
 
-    /// How long ago it was made.
+    /// Time since the connection was made.
     pub fn age(&self) -> Duration {
         self.born.elapsed()
     }
@@ -181,9 +182,9 @@ impl Connection {
         self.in_flight.load(Relaxed)
     }
 
-    /// Gives the connection up: everybody who waits learns of it.
+    /// Ends the connection and wakes all threads that wait on it.
     pub fn give_up(&self, why: Breakage) {
-        // The first reason is the one that counts.
+        // Only the first reason is kept.
         let _ = self.broken.set(why);
         self.stream.shut();
         for place in &self.places {
@@ -194,10 +195,11 @@ impl Connection {
         self.room.notify_all();
     }
 
-    /// Takes up to `most` places, at least one.
+    /// Takes at least one place and at most `most`.
     ///
     /// # Errors
-    /// The connection is broken, or no place became free until `deadline`, which breaks it.
+    /// The connection is broken, or no place became free before `deadline`; in that case the
+    /// connection is given up.
     pub fn take(&self, most: usize, deadline: Instant) -> Result<Tickets, Broken> {
         let begun = Instant::now();
         let mut free = lock(&self.free);
@@ -218,8 +220,8 @@ impl Connection {
         Ok(tickets)
     }
 
-    /// Gives places back. Those of a broken connection stay taken: a reply may still be on its way
-    /// to them.
+    /// Returns places to the table. Those of a broken connection stay taken: a reply may still be
+    /// on its way to them.
     pub fn give_back(&self, tickets: &Tickets) {
         self.in_flight.fetch_sub(tickets.count as u32, Relaxed);
         if self.broken.get().is_some() {
@@ -235,12 +237,12 @@ impl Connection {
         }
     }
 
-    /// The desk of a place, on which what is read will lie.
+    /// The desk of a place: the buffer for the bytes that are read is lent there.
     pub fn desk(&self, index: u8) -> &Desk {
         &self.places[index as usize].desk
     }
 
-    /// Sends a request from a place that was taken.
+    /// Sends a request under the number of a place that was taken.
     ///
     /// # Errors
     /// The connection broke.
@@ -258,7 +260,7 @@ impl Connection {
         self.transmit(&head, payload, deadline)
     }
 
-    /// Tells the server that we go; nothing is waited for.
+    /// Tells the server that the client disconnects; does not wait.
     pub fn say_goodbye(&self) {
         if let Ok(_turn) = self.sender.try_lock() {
             let head = wire::request(NbdCommand::Disconnect, 0, 0, 0);
@@ -292,8 +294,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the socket takes more. A server that waits for its replies to be read reads no
-    /// requests: so replies are read meanwhile, if nobody else does.
+    /// Waits until the socket accepts more bytes. A server that waits until its replies are read
+    /// does not read requests: so this thread reads replies meanwhile, if no other thread does.
     fn wait_for_room(&self, begun: Instant, deadline: Instant) -> Result<(), Broken> {
         self.check_time(begun, deadline)?;
         let Ok(mut receiver) = self.receiver.try_lock() else {
@@ -308,16 +310,16 @@ impl Connection {
         received
     }
 
-    /// Waits for the reply to what was sent from this place.
+    /// Waits for the reply to the request that was sent from this place.
     ///
     /// # Errors
-    /// The connection broke; when `deadline` passes, that breaks it.
+    /// The connection broke; the connection is also given up when `deadline` passes.
     pub fn wait(&self, index: u8, deadline: Instant) -> Result<Result<(), Errno>, Broken> {
         let begun = Instant::now();
         let mut slept = false;
         loop {
             if let Some(outcome) = self.outcome(index) {
-                // Who was woken to lead and need not must wake another.
+                // A thread that was woken to lead and no longer needs to must wake another.
                 if slept && self.receiver.try_lock().is_ok() {
                     self.pass_the_lead_on();
                 }
@@ -329,7 +331,8 @@ impl Connection {
                     let led = self.lead(receiver, index, begun, deadline);
                     self.pass_the_lead_on();
                     if led.is_err() {
-                        // What broke the connection may have come behind our reply.
+                        // The reply to this request may have come before the bytes that broke the
+                        // connection.
                         return self.outcome(index).ok_or(Broken);
                     }
                 }
@@ -369,7 +372,8 @@ impl Connection {
         let state = lock(&place.state);
         self.sleepers.fetch_or(1 << index, SeqCst);
         fence(SeqCst);
-        // Either we find the lead free now, or who leaves it finds our bit.
+        // Either this thread finds the lead free now, or the leader finds this thread's bit when it
+        // leaves.
         let lead_is_free = self.receiver.try_lock().is_ok();
         if state.outcome.is_none() && self.broken.get().is_none() && !lead_is_free {
             drop(place.bell.wait_timeout(state, GLANCE));
@@ -377,7 +381,8 @@ impl Connection {
         self.sleepers.fetch_and(!(1 << index), SeqCst);
     }
 
-    /// Wakes one who sleeps and still waits for a reply, to read the socket in our place.
+    /// Wakes one thread that sleeps and still waits for a reply, to read the socket in place of
+    /// this one.
     fn pass_the_lead_on(&self) {
         fence(SeqCst);
         let mut sleepers = self.sleepers.load(SeqCst);
@@ -391,7 +396,7 @@ impl Connection {
         }
     }
 
-    /// Reads the socket until our own reply is complete.
+    /// Reads the socket until this thread's own reply is complete.
     fn lead(
         &self,
         mut receiver: MutexGuard<'_, Receiver>,
@@ -416,7 +421,7 @@ impl Connection {
         }
     }
 
-    /// One read of the socket. Says whether there may be more to read at once.
+    /// Reads the socket once. Returns whether there may be more bytes to read at once.
     fn receive(&self, receiver: &mut Receiver) -> Result<bool, Broken> {
         let Receiver { decoder, inbox } = receiver;
         let direct = decoder.direct().filter(|direct| direct.left as usize >= INBOX / 2);
@@ -426,7 +431,7 @@ impl Connection {
                 let (from, to) = (direct.at as usize, (direct.at + direct.left) as usize);
                 let desk = &self.places[direct.index].desk;
                 let read = desk.fill(|buffer| self.stream.try_read(&mut buffer[from..to]));
-                // Nobody waits for these bytes only on a connection that was given up.
+                // Only on a connection that was given up does no thread wait for these bytes.
                 (read.ok_or(Broken)?, direct.left as usize)
             }
         };
@@ -461,7 +466,7 @@ impl Connection {
     }
 }
 
-/// The places of a line, for the decoder.
+/// The places of a connection, as the decoder's table of cookies.
 struct Board<'a>(&'a Connection);
 
 impl Board<'_> {
@@ -506,7 +511,7 @@ impl CookieTable for Board<'_> {
             return self.0.give_up(Breakage::ShutsDown);
         }
         state.outcome = Some(if error == 0 { Ok(()) } else { Err(errno(error)) });
-        // Who sleeps has set its bit under this lock.
+        // A sleeping thread has set its bit under this lock.
         let sleeps = self.0.sleepers.load(SeqCst) & 1 << index != 0;
         drop(state);
         if sleeps {
@@ -515,7 +520,7 @@ impl CookieTable for Board<'_> {
     }
 }
 
-/// An error number of the protocol as one of the system.
+/// Converts an error number of the protocol to one of the system.
 pub fn errno(error: u32) -> Errno {
     match error {
         1 => Errno(libc::EPERM),

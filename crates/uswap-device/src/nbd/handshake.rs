@@ -1,7 +1,7 @@
 //! The handshake: fixed newstyle, structured replies where the server has them, NBD_OPT_GO.
 //!
-//! What a server says is parsed by functions over bytes that believe nothing; the rest of the file
-//! sends and waits, everything until one deadline.
+//! The replies of a server are parsed by functions over bytes that trust nothing; the rest of the
+//! file sends and waits. The whole handshake has one deadline.
 
 use std::fmt;
 use std::io;
@@ -10,64 +10,65 @@ use std::time::Instant;
 use super::stream::{NbdStream, read_exact, write_all};
 use super::wire::{self, be16, be32, be64, flag, info, option, reply};
 
-/// Longest reply to an option that is read: the longest name or text of the protocol and some.
+/// Longest reply to an option that is read: somewhat more than the longest name or text of the
+/// protocol.
 const LONGEST_REPLY: u32 = 8192;
-/// Reads are cut no finer than this, whatever the server would allow.
+/// Smallest unit of a read in bytes, even if the server permits less.
 const SECTOR: u32 = 512;
-/// Replies to one option, at most.
+/// Maximum number of replies to one option.
 const MAX_REPLIES: u32 = 64;
 
-/// What an export is.
+/// The properties of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Export {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Transmission flags.
     pub flags: u16,
-    /// Smallest request and alignment in bytes.
+    /// Smallest request and its alignment, in bytes.
     pub smallest: u32,
-    /// What reads may begin and end at multiples of: what the server told, 512 bytes at least; a
-    /// page where it told nothing.
+    /// Size in bytes to whose multiples reads are aligned: the server's, at least 512; a page where
+    /// the server did not report any.
     pub sector: u32,
-    /// Most bytes of a request.
+    /// Largest request in bytes.
     pub largest: u32,
-    /// Structured replies were agreed upon.
+    /// Structured replies were negotiated.
     pub structured: bool,
 }
 
 impl Export {
-    /// Whether the server gives several connections the same view.
+    /// Whether all connections to the server see the same content.
     pub fn allows_several(&self) -> bool {
         self.flags & flag::CAN_MULTI_CONN != 0
     }
 }
 
-/// Why there is no connection.
+/// Why the handshake failed.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// The connection ended, or time was over.
+    /// The connection ended, or the deadline passed.
     Io(io::Error),
-    /// No NBD server: its first bytes.
+    /// The peer is no NBD server; its first bytes.
     NoServer(u64),
-    /// It speaks only a protocol of before 2011.
+    /// The server speaks only a protocol from before 2011.
     Old,
-    /// It does not know NBD_OPT_GO.
+    /// The server does not know NBD_OPT_GO.
     NoGo,
-    /// It wants TLS.
+    /// The server demands TLS.
     TlsRequired,
-    /// It has no TLS.
+    /// The server has no TLS.
     NoTls(String),
-    /// There is no such export; what the server says.
+    /// There is no such export; the server's text.
     NoExport(String),
-    /// It refuses; what it says.
+    /// The server refuses; its text.
     Refused(u32, String),
-    /// The export cannot be written.
+    /// The export is read-only.
     ReadOnly,
-    /// Its smallest block, which is more than a page.
+    /// The server's smallest block is larger than a page; its size.
     BlockTooLarge(u32),
-    /// Its largest request, which is less than a page.
+    /// The server's largest request is smaller than a page; its size.
     RequestTooSmall(u32),
-    /// A reply that cannot be believed.
+    /// A malformed reply.
     Malformed(&'static str),
 }
 
@@ -103,10 +104,10 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-/// The server's first 18 bytes: its handshake flags.
+/// Parses the server's first 18 bytes; returns its handshake flags.
 ///
 /// # Errors
-/// It is no server that we can talk to.
+/// The server does not speak a protocol that the client knows.
 pub fn parse_greeting(bytes: &[u8; 18]) -> Result<u16, HandshakeError> {
     match (be64(bytes), be64(&bytes[8..]), be16(&bytes[16..])) {
         (wire::GREETING, wire::OPTION, flags) if flags & wire::FIXED_NEWSTYLE != 0 => Ok(flags),
@@ -116,10 +117,10 @@ pub fn parse_greeting(bytes: &[u8; 18]) -> Result<u16, HandshakeError> {
     }
 }
 
-/// The head of a reply to `option`: its type and the length of what follows.
+/// Parses the header of a reply to `option`: its type and the length of its data.
 ///
 /// # Errors
-/// It belongs to another option, or is too long.
+/// The reply belongs to another option, or is too long.
 pub fn parse_option_reply(bytes: &[u8; 20], option: u32) -> Result<(u32, u32), HandshakeError> {
     if be64(bytes) != wire::OPTION_REPLY {
         return Err(HandshakeError::Malformed("an option reply's magic"));
@@ -134,7 +135,7 @@ pub fn parse_option_reply(bytes: &[u8; 20], option: u32) -> Result<(u32, u32), H
     Ok((kind, length))
 }
 
-/// What NBD_REP_INFO tells, gathered.
+/// The information of all NBD_REP_INFO replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExportTold {
     export: Option<(u64, u16)>,
@@ -142,11 +143,11 @@ pub struct ExportTold {
 }
 
 impl ExportTold {
-    /// Adds one reply's data. Kinds that were not asked for are passed over, as the protocol wants
-    /// it.
+    /// Adds the data of one reply. Kinds of information that were not asked for are ignored, as the
+    /// protocol demands.
     ///
     /// # Errors
-    /// Lengths or block sizes that cannot be.
+    /// Impossible lengths or block sizes.
     pub fn add(&mut self, data: &[u8]) -> Result<(), HandshakeError> {
         if data.len() < 2 {
             return Err(HandshakeError::Malformed("information without a kind"));
@@ -167,13 +168,13 @@ impl ExportTold {
         Ok(())
     }
 
-    /// The export, if it is one that pages can be swapped to.
+    /// The export, if it can be used for swap.
     ///
     /// # Errors
-    /// Read-only; block sizes that do not suit pages; nothing was told.
+    /// The export is read-only, its block sizes do not fit pages, or no information came.
     pub fn export(&self, structured: bool) -> Result<Export, HandshakeError> {
         let (size, flags) = self.export.ok_or(HandshakeError::Malformed("no size of the export"))?;
-        // Without a word the protocol's defaults hold.
+        // Without information, the protocol's defaults hold.
         let (smallest, largest) = self.blocks.unwrap_or((512, 32 << 20));
         if flags & flag::READ_ONLY != 0 {
             return Err(HandshakeError::ReadOnly);
@@ -184,14 +185,14 @@ impl ExportTold {
         if largest < 4096 {
             return Err(HandshakeError::RequestTooSmall(largest));
         }
-        // Servers that tell nothing may want more than the default: a page is what all of them
-        // serve.
+        // A server that reports nothing may need more than the default; a page is a size that all
+        // servers serve.
         let sector = self.blocks.map_or(4096, |_| smallest.max(SECTOR));
         Ok(Export { size, flags, smallest, sector, largest: largest.min(32 << 20) & !4095, structured })
     }
 }
 
-/// The reason in a server's error reply.
+/// Converts a server's error reply to the reason.
 pub fn refusal(kind: u32, text: &[u8]) -> HandshakeError {
     let text: String = String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()).take(200).collect();
     match kind {
@@ -201,13 +202,13 @@ pub fn refusal(kind: u32, text: &[u8]) -> HandshakeError {
     }
 }
 
-/// Reads the greeting and answers it.
+/// Reads the server's greeting and answers it.
 ///
 /// # Errors
 /// [`HandshakeError`].
 pub fn greet(stream: &dyn NbdStream, deadline: Instant) -> Result<(), HandshakeError> {
     let mut greeting = [0; 18];
-    // The first magic alone: who is no NBD server may say less than 18 bytes.
+    // The first magic number alone: a peer that is no NBD server may send less than 18 bytes.
     read_exact(stream, &mut greeting[..8], deadline)?;
     if be64(&greeting) != wire::GREETING {
         return Err(HandshakeError::NoServer(be64(&greeting)));
@@ -218,7 +219,7 @@ pub fn greet(stream: &dyn NbdStream, deadline: Instant) -> Result<(), HandshakeE
     Ok(write_all(stream, &ours.to_be_bytes(), deadline)?)
 }
 
-/// Asks for TLS; after that the stream carries it.
+/// Asks for TLS; from then on the stream carries it.
 ///
 /// # Errors
 /// [`HandshakeError::NoTls`] and others.
@@ -234,7 +235,7 @@ pub fn start_tls(stream: &dyn NbdStream, deadline: Instant) -> Result<(), Handsh
     }
 }
 
-/// From the options to the transmission phase.
+/// Negotiates the options and enters the transmission phase.
 ///
 /// # Errors
 /// [`HandshakeError`].

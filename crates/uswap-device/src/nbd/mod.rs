@@ -1,22 +1,25 @@
-//! Swap slots on an NBD server: another machine, or another process.
+//! Swap slots on an NBD server: on another machine, or in another process.
 //!
-//! Requests go over one or several connections (`connection.rs`), each of which is made anew when
-//! it breaks (`reconnect.rs`). A request whose connection broke is sent again on another one by its
-//! own caller, who still has its bytes; it ends with the server's answer, or with EIO when its time
-//! (`timeout=`) is over. A server that has not answered for that long is *lost*: from then on
-//! requests fail at once, but for one each second that tries whether it is back.
+//! Requests go over one or several connections (`connection.rs`), each of which is made again when
+//! it breaks (`reconnect.rs`). When the connection of a request breaks, its own caller, who still
+//! has its bytes, sends it again on another connection; the request ends with the server's answer,
+//! or with EIO when its time limit (`timeout=`) has passed. A server that has not answered for that
+//! long is *lost*: from then on requests fail at once, except one each second that tests whether
+//! the server is back.
 //!
-//! **Order.** Nobody writes a slot before the last write to it has returned, and nobody reads it
-//! before: the store sees to that. So requests in flight never overlap, and may be executed in any
-//! order, also twice. One case remains: a server that was given up while it held a write (or a
-//! TRIM) may execute it later, when the slot has been freed and written again. So a server that is
-//! merely slow is not given up before its time; one that is restarted has forgotten what it held.
-//! The protocol has no means against that. Then the slot holds old bytes; the store's checksum of
-//! the page finds it, and the page is lost by name. It is never read as if it were right.
+//! **Order.** The store writes a slot only after the last write to it has returned, and reads it
+//! only then. So requests in flight never overlap, and may be executed in any order, also twice.
+//! One case remains: a server that was given up while it held a write (or a TRIM) may execute it
+//! later, when the slot has been freed and written again. So a server that is merely slow is not
+//! given up before the time limit; a server that is restarted has forgotten the requests that it
+//! held. The protocol has no means against this case. Then the slot holds old bytes; the store's
+//! checksum of the page detects it, and the page is reported as lost. It is never read as if it
+//! were right.
 //!
-//! **What is there.** The first page of an export holds a signature, so that foreign data is not
-//! overwritten, and a number drawn for this run: after a reconnect it must be there, and size and
-//! flags must be the same. Another export in the place of ours is no server of ours.
+//! **Signature.** The first page of an export holds a signature, so that foreign data is not
+//! overwritten, and a random number of this run: after a reconnect this number must be there, and
+//! size and flags must be the same. A server that now has another export under the same name is
+//! refused.
 
 mod connection;
 mod handshake;
@@ -52,30 +55,30 @@ use wire::{NbdCommand, flag};
 /// Bytes before slot 0.
 const BASE: u64 = PAGE_SIZE as u64;
 const CLUSTER_BYTES: u64 = 512 * PAGE_SIZE as u64;
-/// Connections, where the server allows several.
+/// Default number of connections, where the server allows several.
 const CONNECTIONS: u32 = 4;
-/// Most that may be asked for.
+/// Maximum number of connections that a user can ask for.
 pub const MAX_CONNECTIONS: u32 = 16;
-/// How long a connection may take.
+/// Time limit of connecting.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The same while others do the work.
+/// Time limit of connecting while other connections are up.
 const CONNECT_ASIDE: Duration = Duration::from_millis(500);
-/// How often a lost server is tried.
+/// Interval at which a lost server is tried again.
 const PROBE: Duration = Duration::from_secs(1);
-/// Where the run's number lies in the first page.
+/// Offset of the run's number in the first page.
 const OWNER_AT: usize = 32;
 const OWNER: usize = 16;
-/// Bytes of one TRIM when everything goes.
+/// Length in bytes of one TRIM request when the whole device is discarded.
 const TRIM_BYTES: u32 = 1 << 30;
 
-/// How to use a server.
+/// How to use an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NbdOptions {
-    /// How long a request may take, all attempts together.
+    /// Time limit of a request, all attempts together.
     pub timeout: Duration,
-    /// Connections; `None`: what is good.
+    /// Number of connections; `None`: the default.
     pub connections: Option<u32>,
-    /// Most bytes used; `None`: the whole export.
+    /// Maximum number of bytes used; `None`: the whole export.
     pub size: Option<u64>,
 }
 
@@ -137,7 +140,7 @@ pub struct NbdDevice {
     export: Export,
     owner: [u8; OWNER],
     slots: u32,
-    /// Whether there may be connections besides the links.
+    /// Whether the device may open connections besides those of `links`.
     may_have_more: bool,
     timeout: Duration,
     latency: Duration,
@@ -146,22 +149,22 @@ pub struct NbdDevice {
     troubled: AtomicBool,
     trouble: Mutex<Trouble>,
     can_discard: AtomicBool,
-    /// The server refused a read of a part of a page, whatever it told.
+    /// The server refused a read of a part of a page, although it reported a smaller sector.
     whole_pages: AtomicBool,
     news: Mutex<Vec<News>>,
 }
 
-/// Since when nothing goes.
+/// Since when no request has succeeded.
 #[derive(Default)]
 struct Trouble {
     since: Option<Instant>,
     next_probe: Option<Instant>,
-    /// The server connects and does not answer: only an answer ends it.
+    /// The server accepts connections but does not answer; only an answer ends this state.
     silent: bool,
     told_lost: bool,
 }
 
-/// How long one request waits.
+/// The deadline of one request.
 #[derive(Clone, Copy)]
 struct Patience {
     deadline: Instant,
@@ -169,10 +172,10 @@ struct Patience {
 }
 
 impl NbdDevice {
-    /// Connects to the export and makes it ours.
+    /// Connects to the export and marks it as used by this run.
     ///
     /// # Errors
-    /// [`NbdError`] names the reason; nothing is changed there then.
+    /// [`NbdError`] names the reason; the export is unchanged then.
     pub fn open(uri: &NbdUri, options: NbdOptions) -> Result<Self, NbdError> {
         Self::try_open(uri, options).map_err(|why| NbdError { uri: uri.text.clone(), why })
     }
@@ -197,7 +200,7 @@ impl NbdDevice {
             return Err(NbdWhy::TooSmall(bytes));
         }
         let line = Connection::new(stream, export.structured);
-        // A server that is there may have a slow disk, or much to do.
+        // The server is there, but it may have a slow disk or much to do.
         let owner = claim(&line, Instant::now() + options.timeout)?;
         let round_trip = measure(&line, Instant::now() + options.timeout).map_err(|Broken| broken(&line))?;
         let device = Self {
@@ -225,7 +228,7 @@ impl NbdDevice {
         Ok(device)
     }
 
-    /// A new connection to the export that we know.
+    /// Makes a new connection to the same export.
     fn connect(&self, deadline: Instant) -> Result<(Connection, Duration), NbdWhy> {
         let (stream, export) = self.server.connect(deadline, patience_of_tcp(self.timeout)).map_err(NbdWhy::Connect)?;
         if export.size != self.export.size {
@@ -251,7 +254,7 @@ impl NbdDevice {
         Ok((line, round_trip))
     }
 
-    /// When a request that begins now must be over.
+    /// The deadline of a request that begins now.
     fn begin(&self) -> Result<Patience, Errno> {
         let now = Instant::now();
         if !self.troubled.load(Relaxed) || !self.is_lost() {
@@ -266,7 +269,7 @@ impl NbdDevice {
         Ok(Patience { deadline, probe: true })
     }
 
-    /// Whether nothing has gone for longer than a request may take.
+    /// Whether no request has succeeded for longer than the time limit of one.
     fn is_lost(&self) -> bool {
         let mut trouble = lock(&self.trouble);
         let lost = trouble.since.is_some_and(|since| since.elapsed() >= self.timeout);
@@ -293,8 +296,8 @@ impl NbdDevice {
         }
     }
 
-    /// A request's time was over on this line. A server that said nothing at all meanwhile is lost
-    /// at once: nobody else waits as long again.
+    /// A request timed out on this connection. A server that sent nothing at all meanwhile is lost
+    /// at once, so that no other request waits as long again.
     fn note_break(&self, line: &Connection) {
         let Some(why @ Breakage::Silent(_)) = line.breakage() else { return };
         during(Growth::Telling, || self.note_trouble(&why.to_string()));
@@ -303,7 +306,7 @@ impl NbdDevice {
         trouble.since = Instant::now().checked_sub(self.timeout).or(trouble.since);
     }
 
-    /// There is a connection again, or an answer.
+    /// A connection was made, or an answer came.
     fn note_success(&self, answered: bool) {
         let mut trouble = lock(&self.trouble);
         if trouble.silent && !answered {
@@ -328,8 +331,8 @@ impl NbdDevice {
         lock(&self.news).push(News { grave, text });
     }
 
-    /// A connection: the one with the fewest requests in flight. Whose turn falls on one that is
-    /// down makes it anew.
+    /// The connection with the fewest requests in flight. Each call also looks at the next
+    /// connection in turn, and makes it again if it is down.
     fn line(&self, patience: Patience) -> Result<Arc<Connection>, Errno> {
         loop {
             let turn = self.turn.fetch_add(1, Relaxed);
@@ -363,7 +366,7 @@ impl NbdDevice {
         }
     }
 
-    /// Makes a connection anew. Says whether there is one.
+    /// Makes a connection again. Returns whether it is up.
     fn repair(&self, link: &Reconnector, patience: Patience, aside: bool) -> bool {
         let most = if aside { CONNECT_ASIDE } else { CONNECT };
         match self.connect(patience.deadline.min(Instant::now() + most)) {
@@ -381,7 +384,7 @@ impl NbdDevice {
         }
     }
 
-    /// One request, as often as its connection breaks, until its time is over.
+    /// Sends one request, again each time its connection breaks, until its deadline.
     fn transfer(&self, order: NbdOrder, payload: &[u8], mut buffer: Option<&mut [u8]>) -> Result<(), Errno> {
         let patience = self.begin()?;
         loop {
@@ -409,7 +412,8 @@ impl NbdDevice {
         check_part(first, skip, length, self.export.sector as usize, self.slots)
     }
 
-    /// Whether a refusal may be about a part of a page. Then nobody asks for parts any more.
+    /// Whether the server may have refused a read because it is less than a page. From then on
+    /// parts of pages are not asked for.
     fn is_refused_part(&self, outcome: Result<(), Errno>, skip: usize, length: usize) -> bool {
         let part = skip != 0 || !length.is_multiple_of(PAGE_SIZE);
         let refused = part && outcome == Err(Errno::INVALID);
@@ -419,7 +423,7 @@ impl NbdDevice {
         refused
     }
 
-    /// Reads sectors by the whole pages in which they lie.
+    /// Reads the whole pages that contain the sectors.
     fn read_by_pages(&self, first: u32, skip: usize, bytes: &mut [u8]) -> Result<(), Errno> {
         let (mut slot, mut from, mut rest) = (first + (skip / PAGE_SIZE) as u32, skip % PAGE_SIZE, bytes);
         let mut page = [0; PAGE_SIZE];
@@ -432,7 +436,8 @@ impl NbdDevice {
         Ok(())
     }
 
-    /// Requests that one line has room for, at once. Those whose result stays open met a break.
+    /// Reads as many requests as one connection has places for, in parallel. A request without a
+    /// result was on a connection that broke.
     fn read_batch(&self, requests: &mut [ReadRequest<'_>]) -> usize {
         let line = self.begin().and_then(|patience| Ok((patience, self.line(patience)?)));
         let (patience, line) = match line {
@@ -465,7 +470,8 @@ impl NbdDevice {
             self.note_break(&line);
         }
         for (request, result) in batch.iter_mut().zip(results) {
-            // What met a break is sent again, one by one; so is what must be read otherwise.
+            // A request whose connection broke is sent again, alone; so is one whose part of a page
+            // was refused.
             let again = |request: &mut ReadRequest<'_>| self.read_part(request.slot, request.skip, request.buf);
             request.result = match result {
                 Some(result) if !self.is_refused_part(result, request.skip, request.buf.len()) => result,
@@ -508,7 +514,8 @@ fn once(
     outcome
 }
 
-/// Unacknowledged bytes end a connection after this: so there is time left for another one.
+/// Time after which unacknowledged bytes end a connection: short enough to leave time for another
+/// connection.
 fn patience_of_tcp(timeout: Duration) -> Duration {
     timeout / 3
 }
@@ -517,22 +524,22 @@ fn broken(line: &Connection) -> NbdWhy {
     NbdWhy::FirstPage(line.breakage().map_or_else(String::new, ToString::to_string))
 }
 
-/// Time of one page's read: the shortest of three.
+/// Time to read one page: the shortest of three reads.
 fn measure(line: &Connection, deadline: Instant) -> Result<Duration, Broken> {
     let mut page = [0; PAGE_SIZE];
     let order = NbdOrder { command: NbdCommand::Read, offset: 0, length: PAGE_SIZE as u32 };
     let mut shortest = Duration::MAX;
     for _ in 0..3 {
         let begun = Instant::now();
-        // An error takes its time as well.
+        // The server takes as long to answer with an error.
         let _ = once(line, order, &[], Some(&mut page), deadline)?;
         shortest = shortest.min(begun.elapsed());
     }
     Ok(shortest)
 }
 
-/// Writes our signature and a new number to the first page, unless it shows that somebody's data
-/// would be lost.
+/// Writes the signature and a new number to the first page, unless the page shows that somebody's
+/// data would be lost.
 fn claim(line: &Connection, deadline: Instant) -> Result<[u8; OWNER], NbdWhy> {
     let mut page = [0; PAGE_SIZE];
     let ask = |command, payload: &[u8], buffer: Option<&mut [u8]>| {
@@ -573,7 +580,7 @@ impl Device for NbdDevice {
     }
 
     fn class(&self) -> DeviceClass {
-        // Pages that pass in one round trip at about a gigabyte a second.
+        // Pages that are transferred in one round trip at about 1 GB/s.
         let best_batch = (self.latency.as_micros() / 4).clamp(32, 256) as u32;
         DeviceClass { latency: self.latency, best_batch }
     }
@@ -639,7 +646,7 @@ impl Device for NbdDevice {
         outcome
     }
 
-    /// On a connection besides the others, where their number is left to us.
+    /// Uses a connection besides the others, if the user did not set the number of connections.
     fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
         if !self.may_have_more || self.troubled.load(Relaxed) {
             return None;
@@ -668,7 +675,8 @@ impl Device for NbdDevice {
 }
 
 impl Drop for NbdDevice {
-    /// What programs had in memory does not stay behind, if the server still answers.
+    /// Discards the content, if the server still answers, so that the programs' memory content does
+    /// not stay there.
     fn drop(&mut self) {
         if self.export.flags & flag::SEND_TRIM != 0 {
             let Some(line) = self.links.iter().find_map(|link| match link.look(false) {

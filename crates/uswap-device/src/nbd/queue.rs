@@ -1,8 +1,8 @@
 //! Reads from an NBD server that their thread does not wait for, on a connection of their own.
 //!
-//! One thread sends and receives, so there is no lead to pass on and nobody to wake. The connection
-//! is not made anew when it breaks: what was under way ends with an error, its caller asks one of
-//! the device's lines, and makes another queue later.
+//! One thread sends and receives, so there is no lead to pass on and no other thread to wake. The
+//! connection is not made again when it breaks: the reads in flight end with an error, the caller
+//! repeats them on one of the device's connections, and makes another queue later.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -22,26 +22,26 @@ use crate::queue::{QUEUE_DEPTH, QueuedEnd, QueuedRead, ReadQueue};
 
 const _: () = assert!(DEPTH == QUEUE_DEPTH && DEPTH == 64, "one bit for each read");
 
-/// A read under way.
+/// A read in flight.
 struct Flight {
     memory: Reservation,
     at: usize,
     uses: u64,
     progress: ReplyProgress,
-    /// Set when its reply is complete.
+    /// The result, once the reply is complete.
     outcome: Option<Result<(), Errno>>,
 }
 
-/// The reads under way, by number.
+/// The reads in flight, by number.
 struct Flights {
     places: [Option<Flight>; DEPTH],
     uses: u64,
-    /// Bit n: number n is under way; its reply is complete.
+    /// Bit N: read N is in flight; its reply is complete.
     taken: u64,
     done: u64,
 }
 
-/// A connection and the reads under way on it.
+/// A connection and the reads in flight on it.
 pub struct NbdQueue {
     stream: Box<dyn NbdStream>,
     decoder: Decoder,
@@ -50,12 +50,12 @@ pub struct NbdQueue {
     slots: u32,
     sector: usize,
     broken: bool,
-    /// Bytes came since the server was last told so.
+    /// Bytes came that were not acknowledged to the server yet.
     came: bool,
 }
 
 impl NbdQueue {
-    /// On a connection whose handshake is done and on which nothing is under way.
+    /// A queue on a connection whose handshake is done and on which nothing is in flight.
     pub fn new(stream: Box<dyn NbdStream>, export: &Export, slots: u32) -> Self {
         let flights = Flights { places: std::array::from_fn(|_| None), uses: 0, taken: 0, done: 0 };
         Self {
@@ -73,13 +73,13 @@ impl NbdQueue {
     fn send(&mut self, number: usize, offset: u64, length: u32) -> bool {
         let cookie = self.flights.uses * DEPTH as u64 + number as u64;
         let head = wire::request(NbdCommand::Read, cookie, offset, length);
-        // The socket has room for far more than all requests that can be under way: a server that
-        // does not take them is left.
+        // The socket has room for far more than all requests that can be in flight: a server that
+        // does not take them is given up.
         let written = self.stream.try_write(&[IoSlice::new(&head)]).is_ok_and(|count| count == head.len());
         written && self.stream.try_flush().is_ok()
     }
 
-    /// Reads the socket as long as that brings something.
+    /// Reads the socket as long as it returns bytes.
     fn receive(&mut self) {
         while !self.broken && self.flights.taken != self.flights.done {
             match self.receive_once() {
@@ -90,8 +90,8 @@ impl NbdQueue {
         }
     }
 
-    /// One read of the socket. Says whether there may be more; `None`: the connection is of no use
-    /// any more.
+    /// Reads the socket once. Returns whether there may be more; `None`: the connection cannot be
+    /// used any more.
     fn receive_once(&mut self) -> Option<bool> {
         let direct = self.decoder.direct();
         let (read, room) = match direct {
@@ -106,8 +106,8 @@ impl NbdQueue {
             Ok(0) => return None,
             Ok(count) => count,
             Err(error) if is_later(&error) => {
-                // A server with Nagle's algorithm holds the rest of a reply back until it knows
-                // that the beginning has come.
+                // A server with Nagle's algorithm holds back the rest of a reply until the client
+                // has acknowledged the beginning.
                 if std::mem::take(&mut self.came) {
                     self.stream.acknowledge();
                 }
@@ -185,7 +185,7 @@ impl Drop for NbdQueue {
         if !self.broken && self.flights.taken == 0 {
             let head = wire::request(NbdCommand::Disconnect, 0, 0, 0);
             let goodbye = || self.stream.try_write(&[IoSlice::new(&head)]).and_then(|_| self.stream.try_flush());
-            // Who does not hear it learns of our going all the same.
+            // A server that does not get this message notices the closed connection.
             let _ = during(Growth::Devices, goodbye);
         }
     }

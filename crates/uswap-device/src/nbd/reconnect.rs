@@ -1,7 +1,7 @@
-//! A connection that is made anew when it breaks.
+//! A connection that is made again when it breaks.
 //!
-//! There is no thread for that either: who needs the connection makes it. Attempts are spaced by a
-//! growing back-off; one thread at a time tries, others wait for what comes of it.
+//! This needs no thread either: the thread that needs the connection makes it. Attempts are spaced
+//! by a growing back-off; one thread at a time tries, the others wait for its result.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -12,19 +12,20 @@ use crate::device::{ConnectionState, ConnectionStatus};
 
 /// The first pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest one.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a look at a link finds.
+/// The state of a connection, as [`Reconnector::look`] finds it.
 pub enum Look {
-    /// The connection.
+    /// It is up.
     Up(Arc<Connection>),
-    /// The connection that was there has just been found broken; look again.
+    /// It has just been found broken; the caller looks again.
     Broke(String),
-    /// Who looked is to connect, and must say what came of it: [`Reconnector::connected`] or
+    /// The caller is to connect, and must report the result: [`Reconnector::connected`] or
     /// [`Reconnector::failed`].
     Yours,
-    /// Somebody tries, or it is too early to try; at the latest then there is news.
+    /// Another thread is connecting, or it is too early to try; the caller looks again at this time
+    /// at the latest.
     Later(Instant),
 }
 
@@ -48,13 +49,13 @@ struct ReconnectState {
 }
 
 impl Reconnector {
-    /// The state now. With `may_connect` the caller can be the one who is to connect.
+    /// The state now. With `may_connect` the caller agrees to be the one that connects.
     pub fn look(&self, may_connect: bool) -> Look {
         let mut state = self.lock();
         if let Some(line) = &state.line {
             let Some(breakage) = line.breakage() else { return Look::Up(line.clone()) };
             let (why, age) = (during(Growth::Devices, || breakage.to_string()), line.age());
-            // One that broke at once counts as an attempt that failed.
+            // A connection that broke soon after it was made counts as a failed attempt.
             state.attempts = if age < LONGEST_PAUSE { state.attempts + 1 } else { 0 };
             state.next_try = (state.attempts > 0).then(|| Instant::now() + pause(state.attempts));
             state.line = None;
@@ -73,7 +74,7 @@ impl Reconnector {
         }
     }
 
-    /// Waits for news, at most until `until`.
+    /// Waits for a change, at most until `until`.
     pub fn wait(&self, until: Instant) {
         let state = self.lock();
         if state.line.is_none() {
@@ -82,7 +83,7 @@ impl Reconnector {
         }
     }
 
-    /// There is a connection again.
+    /// Reports that the connection was made.
     pub fn connected(&self, line: Arc<Connection>, round_trip: Duration) {
         let mut state = self.lock();
         state.reconnects += u64::from(state.was_up);
@@ -94,7 +95,7 @@ impl Reconnector {
         self.news.notify_all();
     }
 
-    /// The attempt came to nothing.
+    /// Reports that the attempt failed.
     pub fn failed(&self, why: String) {
         let mut state = self.lock();
         state.connecting = false;
@@ -105,7 +106,7 @@ impl Reconnector {
         self.news.notify_all();
     }
 
-    /// What went wrong last.
+    /// The last error.
     pub fn error(&self) -> Option<String> {
         self.lock().error.clone()
     }
@@ -115,7 +116,7 @@ impl Reconnector {
         self.lock().line.as_ref().filter(|line| line.breakage().is_none()).map(|line| line.in_flight())
     }
 
-    /// For people.
+    /// The state for status output.
     pub fn status(&self) -> ConnectionStatus {
         let state = self.lock();
         let up = state.line.as_ref().filter(|line| line.breakage().is_none());
@@ -128,7 +129,7 @@ impl Reconnector {
         }
     }
 
-    /// Says goodbye to the server.
+    /// Disconnects from the server.
     pub fn close(&self) {
         let line = self.lock().line.take();
         if let Some(line) = line.filter(|line| line.breakage().is_none()) {
@@ -141,7 +142,7 @@ impl Reconnector {
     }
 }
 
-/// The pause after so many attempts that failed in a row.
+/// The pause after this many failed attempts in a row.
 fn pause(attempts: u32) -> Duration {
     (FIRST_PAUSE * 2u32.pow(attempts.min(10))).min(LONGEST_PAUSE)
 }

@@ -1,9 +1,10 @@
-//! Replies, simple and structured, decoded as they arrive, however they are cut.
+//! Decodes replies, simple and structured, as their bytes arrive, in pieces of any size.
 //!
-//! The decoder does no I/O and knows no buffers: it asks a [`CookieTable`] what each cookie stands
-//! for and hands over bytes and outcomes. Nothing in a reply is believed: a length that does not
-//! fit what was asked for, a cookie that nobody waits for, a chunk of a kind that was not asked for
-//! end the connection by name. After a [`Malformed`] nothing that follows can be understood.
+//! The decoder does no I/O and knows no buffers: it asks a [`CookieTable`] which request each
+//! cookie stands for and hands over bytes and outcomes. The decoder trusts nothing in a reply: a
+//! length that does not fit the request, a cookie for which no thread waits, or a chunk of a kind
+//! that was not asked for ends the connection with a named error. After a [`Malformed`] reply the
+//! rest of the stream cannot be understood.
 
 use std::fmt;
 
@@ -23,32 +24,32 @@ const OFFSET_HOLE: u16 = 2;
 const ERROR: u16 = 1 << 15;
 const ERROR_OFFSET: u16 = ERROR + 2;
 
-/// Why a reply cannot be believed.
+/// Why a reply is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
-    /// It begins with a number that no reply begins with.
+    /// It begins with a number that begins no reply.
     Magic(u32),
-    /// Structured replies were not agreed upon.
+    /// A structured reply, although structured replies were not negotiated.
     NotAgreed,
-    /// A read was answered by a simple reply although structured ones were agreed upon.
+    /// A read was answered by a simple reply, although structured replies were negotiated.
     SimpleRead,
-    /// Nobody ever sent this cookie.
+    /// This cookie was never sent.
     UnknownCookie(u64),
-    /// This cookie was answered already.
+    /// This cookie was answered before.
     AnsweredTwice(u64),
-    /// More bytes than were asked for.
+    /// More bytes than the request asked for.
     TooLong(u32),
-    /// Bytes outside what was asked for.
+    /// Bytes outside the range of the request.
     Outside(u64),
-    /// The end of a reply before all bytes had come.
+    /// The reply ended before all bytes had come.
     TooShort(u32),
-    /// Bytes for a request that asked for none.
+    /// Bytes for a request that reads nothing.
     DataNotAsked,
     /// A chunk of a kind that was not asked for.
     Kind(u16),
     /// A chunk whose length does not fit its kind.
     ChunkLength(u16, u32),
-    /// An error chunk that tells of no error.
+    /// An error chunk with the error number 0.
     NoError,
 }
 
@@ -73,73 +74,73 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// What is waited for under a cookie, and how much of it has come.
+/// The expected reply of a cookie, and how much of it has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReplyProgress {
-    /// Where the bytes that were asked for begin in the export.
+    /// Offset in the export of the requested bytes.
     pub offset: u64,
-    /// How many were asked for; 0 for requests that read nothing.
+    /// Number of requested bytes; 0 for requests that read nothing.
     pub length: u32,
-    /// How many have come.
+    /// Number of bytes that have come.
     pub got: u32,
-    /// The first error that was told of; 0: none.
+    /// The first error in the reply; 0: none.
     pub error: u32,
 }
 
 /// The requests in flight, as the decoder sees them.
 pub trait CookieTable {
-    /// What this cookie stands for, and the number under which the other calls name it.
+    /// The request of this cookie, and the number by which the other calls name it.
     ///
     /// # Errors
     /// [`Malformed::UnknownCookie`], [`Malformed::AnsweredTwice`].
     fn find(&mut self, cookie: u64) -> Result<(usize, ReplyProgress), Malformed>;
-    /// How far the request of this number is.
+    /// The progress of the request of this number.
     fn progress(&self, index: usize) -> ReplyProgress;
-    /// Notes progress.
+    /// Stores the progress.
     fn note(&mut self, index: usize, progress: ReplyProgress);
-    /// Bytes, `at` after the start of what was asked for.
+    /// Hands over bytes that lie `at` bytes after the start of the requested range.
     fn put(&mut self, index: usize, at: u32, bytes: &[u8]);
-    /// Zero bytes there.
+    /// Hands over a hole there: zero bytes.
     fn zero(&mut self, index: usize, at: u32, length: u32);
-    /// The reply is complete: 0, or the error's number.
+    /// The reply is complete; `error` is 0 or the error number.
     fn finish(&mut self, index: usize, error: u32);
 }
 
-/// A structured chunk under way.
+/// A structured chunk that is being decoded.
 #[derive(Clone, Copy, Debug)]
 struct ReplyChunk {
     index: usize,
     progress: ReplyProgress,
     kind: u16,
     last: bool,
-    /// Bytes after the head.
+    /// Bytes after the header.
     length: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The next reply's head.
+    /// The next bytes are the header of a reply.
     Head,
-    /// What a chunk begins with: an offset, a hole, an error.
+    /// The next bytes are the first fields of a chunk: an offset, a hole or an error.
     Prefix(ReplyChunk),
-    /// Bytes that were asked for: `left` of them, from `at` on.
+    /// The next bytes are requested data: `left` bytes, the first of them at `at`.
     Data { index: usize, at: u32, left: u32, last: bool },
-    /// Text that nobody reads.
+    /// The next bytes are text that is ignored.
     Text { chunk: ReplyChunk, left: u32 },
 }
 
-/// Where bytes that come next belong, if they are bytes that were asked for.
+/// The destination of the next bytes, if they are requested data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Direct {
     /// The request's number.
     pub index: usize,
-    /// Its byte.
+    /// Offset of the next byte in the requested range.
     pub at: u32,
-    /// How many follow.
+    /// Number of bytes that follow.
     pub left: u32,
 }
 
-/// A connection's replies, decoded.
+/// The decoder for the replies of one connection.
 pub struct Decoder {
     structured: bool,
     stage: Stage,
@@ -148,13 +149,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For a new connection, on which structured replies were agreed upon or not.
+    /// A decoder for a new connection; `structured`: structured replies were negotiated.
     pub fn new(structured: bool) -> Self {
         Self { structured, stage: Stage::Head, piece: [0; STRUCTURED_HEAD], have: 0 }
     }
 
-    /// Where the next bytes go if they may be read straight to there; then tell of them by
-    /// [`advanced`](Self::advanced).
+    /// The destination of the next bytes, if the caller may read them straight to there; it then
+    /// reports their number by [`advanced`](Self::advanced).
     pub fn direct(&self) -> Option<Direct> {
         match self.stage {
             Stage::Data { index, at, left, .. } => Some(Direct { index, at, left }),
@@ -162,10 +163,11 @@ impl Decoder {
         }
     }
 
-    /// So many bytes, at most what was left, went where [`direct`](Self::direct) said.
+    /// Reports that `count` bytes, at most those that were left, were read to where
+    /// [`direct`](Self::direct) said.
     ///
     /// # Errors
-    /// The reply is complete and too short.
+    /// The reply is complete but too short.
     pub fn advanced(&mut self, count: u32, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let Stage::Data { index, at, left, last } = &mut self.stage else { return Ok(()) };
         (*at, *left) = (*at + count, *left - count);
@@ -177,10 +179,10 @@ impl Decoder {
         if last { finish(index, table) } else { Ok(()) }
     }
 
-    /// Takes all of `bytes`.
+    /// Decodes all of `bytes`.
     ///
     /// # Errors
-    /// [`Malformed`]: the connection is of no use any more.
+    /// [`Malformed`]: the connection cannot be used any more.
     pub fn feed(&mut self, mut bytes: &[u8], table: &mut impl CookieTable) -> Result<(), Malformed> {
         while !bytes.is_empty() {
             bytes = match self.stage {
@@ -204,11 +206,12 @@ impl Decoder {
         Ok(())
     }
 
-    /// Collects a head or prefix; acts on it when it is complete.
+    /// Collects the bytes of a header or of a chunk's first fields, and acts on them when they are
+    /// complete.
     fn gather<'a>(&mut self, bytes: &'a [u8], table: &mut impl CookieTable) -> Result<&'a [u8], Malformed> {
         let need = match self.stage {
             Stage::Prefix(chunk) => prefix_length(chunk.kind),
-            // The magic tells how long the rest is.
+            // The magic number tells how long the rest of the header is.
             _ if self.have < 4 => 4,
             _ if be32(&self.piece) == STRUCTURED => STRUCTURED_HEAD,
             _ => SIMPLE_HEAD,
@@ -303,7 +306,7 @@ impl Decoder {
     fn error(&mut self, chunk: ReplyChunk, table: &mut impl CookieTable) -> Result<(), Malformed> {
         let (error, text) = (be32(&self.piece), u32::from(be16(&self.piece[4..])));
         let after = if chunk.kind == ERROR_OFFSET { 8 } else { 0 };
-        // What follows the text in a kind that nobody knows yet is skipped with it.
+        // Bytes after the text of a chunk of an unknown kind are skipped together with the text.
         let known = chunk.kind <= ERROR_OFFSET;
         let fits = if known { chunk.length == 6 + text + after } else { chunk.length >= 6 + text };
         if !fits {
@@ -332,7 +335,7 @@ impl Decoder {
     }
 }
 
-/// Bytes before the data or text of a chunk.
+/// Number of bytes before the data or text of a chunk.
 fn prefix_length(kind: u16) -> usize {
     match kind {
         OFFSET_DATA => 8,
@@ -341,7 +344,7 @@ fn prefix_length(kind: u16) -> usize {
     }
 }
 
-/// Where `length` bytes at `offset` of the export lie in what was asked for.
+/// Offset in the requested range of `length` bytes that lie at `offset` of the export.
 fn place(progress: &ReplyProgress, offset: u64, length: u32) -> Result<u32, Malformed> {
     let at = offset.checked_sub(progress.offset).filter(|at| *at <= u64::from(progress.length));
     let at = at.ok_or(Malformed::Outside(offset))? as u32;
@@ -354,7 +357,7 @@ fn place(progress: &ReplyProgress, offset: u64, length: u32) -> Result<u32, Malf
     Ok(at)
 }
 
-/// The end of a reply: all must have come, unless an error was told of.
+/// Ends a reply: all bytes must have come, unless the reply reported an error.
 fn finish(index: usize, table: &mut impl CookieTable) -> Result<(), Malformed> {
     let progress = table.progress(index);
     if progress.error == 0 && progress.got < progress.length {

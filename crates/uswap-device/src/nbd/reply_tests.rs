@@ -1,4 +1,4 @@
-//! The decoder against replies made at random, cut at random, and bytes that are no replies.
+//! Tests the decoder with random replies, cut at random, and with bytes that are no replies.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Requests by cookie; what was put where; what came of each.
+/// Requests by cookie, the bytes that were handed over for each, and the outcome of each.
 #[derive(Default)]
 struct Requests {
     waiting: Vec<(u64, ReplyProgress, Vec<u8>)>,
@@ -163,7 +163,7 @@ fn content(cookie: u64, at: u32) -> u8 {
     (cookie as u32).wrapping_mul(31).wrapping_add(at / 7) as u8
 }
 
-/// Structured chunks that answer it, and which of its bytes are holes.
+/// Structured chunks that answer the read, and a mark for each byte that lies in a hole.
 fn chunks(cookie: u64, made: &Made) -> (Vec<Vec<u8>>, Vec<u8>) {
     let mut cuts: Vec<u32> = made.cuts.iter().copied().filter(|cut| *cut < made.length).collect();
     cuts.extend([0, made.length]);
@@ -184,8 +184,8 @@ fn chunks(cookie: u64, made: &Made) -> (Vec<Vec<u8>>, Vec<u8>) {
 }
 
 proptest! {
-    /// Replies of several requests, their chunks mixed, cut anywhere: each request gets its bytes
-    /// and its outcome.
+    /// The mixed chunks of several replies, cut anywhere, give each request its bytes and its
+    /// outcome.
     #[test]
     fn replies_are_the_same_however_they_are_cut(
         all in prop::collection::vec(made(), 1..6),
@@ -221,8 +221,8 @@ proptest! {
         }
     }
 
-    /// Any bytes are taken or refused; nothing is put outside of what was asked for (`put` would
-    /// panic).
+    /// The decoder accepts or refuses any bytes; it hands over nothing outside the requested range
+    /// (`put` would panic).
     #[test]
     fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), structured: bool, flags: u16, kind: u16) {
         let _ = feed(structured, &bytes);

@@ -1,4 +1,4 @@
-//! Finding a server: its addresses, the way to it, and a connection whose handshake is done.
+//! Connecting to a server: its addresses, the socket, and a connection whose handshake is done.
 
 use std::fmt;
 use std::io;
@@ -11,18 +11,18 @@ use super::stream::{NbdStream, connect_tcp, connect_unix};
 use super::tls::TlsClient;
 use super::uri::{NbdPlace, NbdUri};
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug)]
 pub enum ConnectError {
-    /// The name of the host has no address.
+    /// The host name has no address.
     Host(String, io::Error),
-    /// Nobody answers there.
+    /// No server answers at the address.
     Connect(String, io::Error),
-    /// Certificates cannot be used.
+    /// The certificates cannot be used.
     Certificates(String),
     /// TLS failed.
     Tls(io::Error),
-    /// The server and we do not come together.
+    /// The handshake with the server failed.
     Handshake(HandshakeError),
 }
 
@@ -57,8 +57,7 @@ enum Way {
     Unix(PathBuf),
 }
 
-/// A server that was found once. Its addresses are kept: making a connection anew asks no name
-/// service.
+/// A server whose addresses are known. They are kept, so that a reconnect needs no name service.
 pub struct NbdServer {
     uri: NbdUri,
     way: Way,
@@ -69,7 +68,7 @@ impl NbdServer {
     /// Looks the host up and reads the certificates.
     ///
     /// # Errors
-    /// It is not known; they cannot be used.
+    /// The host is unknown, or the certificates cannot be used.
     pub fn find(uri: &NbdUri) -> Result<Self, ConnectError> {
         let tls = if uri.tls { Some(TlsClient::new(uri).map_err(ConnectError::Certificates)?) } else { None };
         let way = match &uri.place {
@@ -83,8 +82,8 @@ impl NbdServer {
         Ok(Self { uri: uri.clone(), way, tls })
     }
 
-    /// Makes a connection and comes to terms about the export, all until `deadline`. Bytes that the
-    /// server does not acknowledge for `patience` will end it.
+    /// Connects and negotiates the export, all before `deadline`. The connection ends when the
+    /// server does not acknowledge bytes for `patience`.
     ///
     /// # Errors
     /// [`ConnectError`].

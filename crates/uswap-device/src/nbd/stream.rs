@@ -1,4 +1,5 @@
-//! Streams of bytes to a server. All calls return at once; who has to wait polls the socket.
+//! Streams of bytes to a server. All calls return at once; a caller that has to wait polls the
+//! socket.
 //!
 //! Reading and writing may be done by different threads at the same time.
 
@@ -11,45 +12,45 @@ use std::time::{Duration, Instant};
 
 use uswap_sys::io::net::{SocketReady, notice_dead_peers, set_buffers, wait_ready};
 
-/// Bytes of socket buffers asked for: several requests of 512 KiB.
+/// Requested size of the socket buffers: several requests of 512 KiB.
 const SOCKET_BUFFER: i32 = 2 << 20;
 
 /// A connection to a server.
 pub trait NbdStream: Send + Sync {
-    /// Reads what is there; 0: the end.
+    /// Reads the bytes that are there; 0: the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock`: nothing now. Others: the connection is broken.
+    /// `WouldBlock`: nothing to read now. Others: the connection is broken.
     fn try_read(&self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Takes what fits of `parts`, one after the other.
+    /// Writes as many bytes of `parts`, in order, as fit.
     ///
     /// # Errors
-    /// `WouldBlock`: nothing now. Others: the connection is broken.
+    /// `WouldBlock`: no room now. Others: the connection is broken.
     fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Passes on what was taken and still waits here.
+    /// Sends the bytes that `try_write` accepted and that still wait in the stream.
     ///
     /// # Errors
-    /// `WouldBlock`: not everything could be passed on. Others: the connection is broken.
+    /// `WouldBlock`: not everything could be sent. Others: the connection is broken.
     fn try_flush(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Whether a read gives bytes that no poll will tell of.
+    /// Whether the stream holds bytes already, so that a poll of the socket would not report them.
     fn has_buffered(&self) -> bool {
         false
     }
 
-    /// Lets the server know that its bytes have come. One that collects small pieces (Nagle's
-    /// algorithm; qemu-nbd does) holds the rest of a reply back until then, and the kernel would
-    /// wait up to 40 ms with it.
+    /// Acknowledges the received bytes to the server now. A server that collects small pieces
+    /// (Nagle's algorithm; qemu-nbd does) holds back the rest of a reply until then, and the kernel
+    /// would delay the acknowledgement by up to 40 ms.
     fn acknowledge(&self) {}
 
     /// The socket, for polling.
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// Ends the connection in both directions; whoever polls is woken.
+    /// Ends the connection in both directions and wakes every thread that polls it.
     fn shut(&self);
 }
 
@@ -61,14 +62,14 @@ impl NbdStream for TcpStream {
         (&mut &*self).write_vectored(parts)
     }
     fn acknowledge(&self) {
-        // Without it the server is slow, not wrong.
+        // Without the acknowledgement the server is only slower.
         let _ = uswap_sys::io::net::acknowledge(self);
     }
     fn socket(&self) -> BorrowedFd<'_> {
         self.as_fd()
     }
     fn shut(&self) {
-        // Gone already is what is wanted.
+        // An error means that the connection has ended already.
         let _ = self.shutdown(Shutdown::Both);
     }
 }
@@ -88,10 +89,10 @@ impl NbdStream for UnixStream {
     }
 }
 
-/// Connects to the first of the addresses that answers.
+/// Connects to the first address that answers.
 ///
 /// # Errors
-/// What the last one said.
+/// The error of the last address.
 pub fn connect_tcp(addresses: &[SocketAddr], deadline: Instant, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {
@@ -100,7 +101,7 @@ pub fn connect_tcp(addresses: &[SocketAddr], deadline: Instant, patience: Durati
                 stream.set_nodelay(true)?;
                 stream.set_nonblocking(true)?;
                 notice_dead_peers(&stream, patience)?;
-                // Less than asked for is slower, not wrong.
+                // Smaller buffers are only slower.
                 let _ = set_buffers(&stream, SOCKET_BUFFER);
                 return Ok(stream);
             }
@@ -121,10 +122,10 @@ pub fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The time left until `deadline`.
+/// The time that is left until `deadline`.
 ///
 /// # Errors
-/// `TimedOut`: none.
+/// `TimedOut`: the deadline has passed.
 pub fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -133,7 +134,7 @@ pub fn left(deadline: Instant) -> io::Result<Duration> {
 /// Fills `bytes`, waiting until `deadline`.
 ///
 /// # Errors
-/// `TimedOut`; `UnexpectedEof`; what the connection says.
+/// `TimedOut`, `UnexpectedEof`, or the error of the connection.
 pub fn read_exact(stream: &dyn NbdStream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -150,7 +151,7 @@ pub fn read_exact(stream: &dyn NbdStream, bytes: &mut [u8], deadline: Instant) -
 /// Writes all of `bytes`, waiting until `deadline`.
 ///
 /// # Errors
-/// `TimedOut`; what the connection says.
+/// `TimedOut`, or the error of the connection.
 pub fn write_all(stream: &dyn NbdStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     let room = SocketReady { read: false, write: true };
     while !bytes.is_empty() {
@@ -168,7 +169,7 @@ pub fn write_all(stream: &dyn NbdStream, mut bytes: &[u8], deadline: Instant) ->
     }
 }
 
-/// Whether a call has to be made again.
+/// Whether the error means that the call is to be repeated later.
 pub fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,8 +1,9 @@
-//! TLS around a stream: certificates checked, nothing older than TLS 1.2.
+//! TLS around a stream: the client checks the server's certificate and refuses versions below TLS
+//! 1.2.
 //!
-//! rustls allocates a buffer for each record that it makes (16 KiB at most) and for the plain bytes
-//! of those that came and were not read yet. Both are bounded by [`BUFFER`], because no more is
-//! taken before what is there was passed on.
+//! rustls allocates a buffer for each record that it makes (16 KiB at most) and for the decrypted
+//! bytes that were not read yet. Both are bounded by [`BUFFER`], because the stream takes no more
+//! bytes before the bytes that it holds were passed on.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::BorrowedFd;
@@ -20,13 +21,13 @@ use uswap_sys::io::net::{SocketReady, wait_ready};
 use super::stream::{NbdStream, is_later, left};
 use super::uri::{NbdPlace, NbdUri};
 
-/// Bytes that may wait inside for the socket.
+/// Maximum number of bytes that wait inside the stream for the socket.
 const BUFFER: usize = 128 << 10;
-/// Where systems keep the authorities that they trust.
+/// Where systems keep their trusted certificate authorities.
 const BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// Whom to believe, who we are, and whom we expect.
+/// The trusted authorities, the client's own certificate, and the expected name of the server.
 pub struct TlsClient {
     config: Arc<ClientConfig>,
     server: ServerName<'static>,
@@ -37,7 +38,7 @@ impl TlsClient {
     /// authorities.
     ///
     /// # Errors
-    /// For the user: what cannot be read, or is no certificate.
+    /// A message for the user: which file cannot be read, or is no certificate.
     pub fn new(uri: &NbdUri) -> Result<Self, String> {
         let host = match (&uri.tls_hostname, &uri.place) {
             (Some(name), _) => name.as_str(),
@@ -59,16 +60,16 @@ impl TlsClient {
         Ok(Self { config: Arc::new(config), server })
     }
 
-    /// Shakes hands over a stream, until `deadline`.
+    /// Performs the TLS handshake over a stream, before `deadline`.
     ///
     /// # Errors
-    /// A certificate that is not to be believed, and other reasons, as a sentence.
+    /// An untrusted certificate, or another reason, as a sentence.
     pub fn connect(&self, inner: Box<dyn NbdStream>, deadline: Instant) -> io::Result<TlsStream> {
         let session = ClientConnection::new(self.config.clone(), self.server.clone());
         let mut session = session.map_err(io::Error::other)?;
         session.set_buffer_limit(Some(BUFFER));
         let done = shake_hands(&mut session, &*inner, deadline);
-        // Also after a failure: the server learns why.
+        // Sent also after a failure, so that the server learns the reason.
         let _ = session.wants_write().then(|| session.write_tls(&mut Wire(&*inner)));
         done?;
         Ok(TlsStream { inner, session: Mutex::new(session), buffered: AtomicBool::new(false) })
@@ -104,14 +105,14 @@ fn authorities(folder: Option<&Path>) -> Result<RootCertStore, String> {
         )?,
     };
     let mut roots = RootCertStore::empty();
-    // A system's list may hold some that are not understood.
+    // The system's list may contain certificates that rustls does not understand.
     let (added, _) = roots.add_parsable_certificates(certificates(&path)?);
     if added == 0 { Err(format!("{} holds no certificate", path.display())) } else { Ok(roots) }
 }
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Who we are, if the folder says so.
+/// The client's certificate and key, if they are in the folder.
 fn identity(folder: Option<&Path>) -> Result<Option<Identity>, String> {
     let Some(folder) = folder.filter(|folder| folder.join("client-cert.pem").exists()) else { return Ok(None) };
     let key = folder.join("client-key.pem");
@@ -124,16 +125,16 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     CertificateDer::pem_file_iter(path).map_err(wrong)?.collect::<Result<_, _>>().map_err(wrong)
 }
 
-/// A stream inside TLS. Reader and writer take turns at the session, and nobody waits for the
-/// socket there.
+/// A stream inside TLS. Reader and writer take turns at the session, and no thread waits for the
+/// socket while it holds the session.
 pub struct TlsStream {
     inner: Box<dyn NbdStream>,
     session: Mutex<ClientConnection>,
-    /// Plain bytes that came and were not read yet.
+    /// Decrypted bytes wait to be read.
     buffered: AtomicBool,
 }
 
-/// The stream below, as rustls wants it.
+/// The stream below, with the interface that rustls needs.
 struct Wire<'a>(&'a dyn NbdStream);
 
 impl Read for Wire<'_> {
@@ -177,7 +178,8 @@ impl TlsStream {
                 return Ok(0);
             }
             let taken = session.process_new_packets();
-            // The other side may want an answer: a new key, or why we end it.
+            // TLS may have to answer the server: with a new key, or with the reason for which the
+            // session ends.
             self.pass_on_some(&mut session)?;
             taken.map_err(io::Error::other)?;
         }
@@ -198,7 +200,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// As [`pass_on`](Self::pass_on), but what does not fit now is left for later.
+    /// As [`pass_on`](Self::pass_on), but bytes that do not fit now are sent later.
     fn pass_on_some(&self, session: &mut ClientConnection) -> io::Result<()> {
         self.pass_on(session).or_else(|error| if is_later(&error) { Ok(()) } else { Err(error) })
     }

@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The port of NBD.
+/// The default port of NBD.
 const PORT: u16 = 10809;
-/// Longest name of an export (the protocol's limit for strings).
+/// Longest name of an export in bytes (the protocol's limit for strings).
 const LONGEST_EXPORT: usize = 4096;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdPlace {
     /// Host and port.
@@ -18,21 +18,21 @@ pub enum NbdPlace {
     Unix(PathBuf),
 }
 
-/// A server and one of its exports.
+/// An export of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUri {
-    /// As it was given.
+    /// The URI as the user wrote it.
     pub text: String,
-    /// Where.
+    /// The address.
     pub place: NbdPlace,
-    /// The export's name; empty: the default one.
+    /// The name of the export; empty: the default export.
     pub export: String,
-    /// Talk TLS only.
+    /// TLS is required.
     pub tls: bool,
-    /// A folder with `ca-cert.pem`, and `client-cert.pem` with `client-key.pem` if the server asks
-    /// who we are.
+    /// A folder with `ca-cert.pem`, and with `client-cert.pem` and `client-key.pem` if the server
+    /// asks for a client certificate.
     pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate must hold, if not the host's.
+    /// The name that the server's certificate must contain, if it differs from the host's.
     pub tls_hostname: Option<String>,
 }
 
@@ -135,7 +135,7 @@ fn host_and_port(authority: &str) -> Result<NbdPlace, String> {
     Ok(NbdPlace::Tcp(host.into(), port))
 }
 
-/// Text with %XX for bytes.
+/// Decodes text in which %XX stands for a byte.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -1,14 +1,14 @@
-//! The bytes of the protocol: constants and what the client sends.
+//! The bytes of the protocol: constants and the messages of the client.
 //!
 //! Names and numbers are those of the NBD project's `doc/proto.md`. All integers are big-endian.
 
-/// First eight bytes of a server: "NBDMAGIC".
+/// First eight bytes from a server: "NBDMAGIC".
 pub const GREETING: u64 = 0x4e42_444d_4147_4943;
-/// Next eight of a newstyle server, and the beginning of each option: "IHAVEOPT".
+/// Next eight bytes from a newstyle server, and the first eight bytes of each option: "IHAVEOPT".
 pub const OPTION: u64 = 0x4948_4156_454f_5054;
-/// Next eight of an oldstyle server.
+/// Next eight bytes from an oldstyle server.
 pub const OLD_STYLE: u64 = 0x0000_4202_8186_1253;
-/// The beginning of each reply to an option.
+/// The first eight bytes of each reply to an option.
 pub const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 
 /// Handshake flag, both ways: fixed newstyle.
@@ -48,26 +48,26 @@ pub mod flag {
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
 }
 
-/// What a request asks for.
+/// The types of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum NbdCommand {
-    /// Bytes from the export.
+    /// Read bytes from the export.
     Read = 0,
-    /// Bytes to the export.
+    /// Write bytes to the export.
     Write = 1,
-    /// The client goes; there is no reply.
+    /// The client disconnects; there is no reply.
     Disconnect = 2,
-    /// The bytes are not needed.
+    /// The bytes are no longer needed.
     Trim = 4,
-    /// The bytes shall be zero; the server may make a hole.
+    /// The bytes become zero; the server may make a hole.
     WriteZeroes = 6,
 }
 
-/// Bytes of a request before what it writes.
+/// Length in bytes of a request without its payload.
 pub const REQUEST: usize = 28;
 
-/// The head of a request.
+/// The header of a request.
 pub fn request(command: NbdCommand, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST] {
     let mut bytes = [0; REQUEST];
     bytes[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
@@ -87,7 +87,7 @@ pub fn option_request(option: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The data of NBD_OPT_GO: the export's name, and that block sizes are wanted.
+/// The data of NBD_OPT_GO: the name of the export, and the request for its block sizes.
 pub fn go(export: &str) -> Vec<u8> {
     let mut data = (export.len() as u32).to_be_bytes().to_vec();
     data.extend(export.as_bytes());

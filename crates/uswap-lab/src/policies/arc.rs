@@ -1,7 +1,8 @@
 //! ARC (Megiddo and Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure
-//! 4). T1 has the pages that were touched once, T2 those touched more often, both by their last
-//! touch; B1 and B2 remember the names of what left either. A return of a name moves `target`, the
-//! size that T1 is to have: up for B1, down for B2.
+//! 4). T1 holds the pages that were accessed once, T2 those that were accessed more often, both
+//! ordered by their last access; B1 and B2 remember the names of the pages that left T1 and T2.
+//! When a remembered page returns, `target`, the size that T1 should have, changes: it grows for B1
+//! and shrinks for B2.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};
@@ -12,7 +13,7 @@ const B1: usize = 2;
 const B2: usize = 3;
 const NOWHERE: u8 = 4;
 
-/// T1, T2 and the names of what left them.
+/// T1 and T2, and the names of the pages that left them.
 #[derive(Clone, Debug)]
 pub struct AdaptiveReplacement {
     /// Index of the list that each page is on.
@@ -26,7 +27,7 @@ pub struct AdaptiveReplacement {
 }
 
 impl AdaptiveReplacement {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
             places: vec![NOWHERE; distinct],
@@ -57,7 +58,7 @@ impl AdaptiveReplacement {
         }
     }
 
-    /// The paper's REPLACE: the first page of T1 or T2 leaves, its name stays.
+    /// The paper's REPLACE: the first page of T1 or T2 is evicted, and its name is remembered.
     fn replace(&mut self, returns_to_t2: bool) {
         let length = self.len(T1) as f64;
         let from_t1 = length >= 1.0 && (length > self.target || (returns_to_t2 && length == self.target));
@@ -67,7 +68,7 @@ impl AdaptiveReplacement {
         }
     }
 
-    /// Cases II and III: the page's name was remembered.
+    /// Cases II and III: the name of the page was remembered.
     fn bring_back(&mut self, page: u32, ghost: usize) {
         let (b1, b2) = (self.len(B1) as f64, self.len(B2) as f64);
         if ghost == B1 {
@@ -81,7 +82,7 @@ impl AdaptiveReplacement {
         self.activations += 1;
     }
 
-    /// Case IV: nothing is known of the page.
+    /// Case IV: the page is unknown.
     fn bring_in(&mut self, page: u32) {
         let first = self.len(T1) + self.len(B1);
         let all = first + self.len(T2) + self.len(B2);

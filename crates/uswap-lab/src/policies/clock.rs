@@ -1,8 +1,8 @@
 //! CLOCK (Corbató, A paging experiment with the Multics system, 1968): pages in a ring, evicted in
-//! the order in which they came. It passes over a page that was touched since the hand was there
-//! last, once.
+//! the order in which they arrived. The hand skips a page once if the page was accessed since the
+//! hand was last there.
 //!
-//! A page arrives with its bit clear: the touch that brings it in does not count.
+//! A page arrives with its bit clear: the access that brings it in does not count.
 
 use crate::policy::{AccessOutcome, Policy};
 
@@ -10,7 +10,7 @@ const OUT: u8 = 0;
 const HELD: u8 = 1;
 const TOUCHED: u8 = 2;
 
-/// A ring of pages; without `SECOND_CHANCE` a plain FIFO.
+/// A ring of pages; without `SECOND_CHANCE` it is a plain FIFO.
 #[derive(Clone, Debug)]
 pub struct ClockRing<const SECOND_CHANCE: bool> {
     states: Vec<u8>,
@@ -23,7 +23,7 @@ pub struct ClockRing<const SECOND_CHANCE: bool> {
 pub type Clock = ClockRing<true>;
 
 impl<const SECOND_CHANCE: bool> ClockRing<SECOND_CHANCE> {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         let ring = Vec::with_capacity(capacity.min(distinct));
         Self { states: vec![OUT; distinct], ring, hand: 0, capacity }
@@ -33,7 +33,7 @@ impl<const SECOND_CHANCE: bool> ClockRing<SECOND_CHANCE> {
         self.hand = if self.hand + 1 == self.capacity { 0 } else { self.hand + 1 };
     }
 
-    /// Puts `page` where the hand finds a page to evict.
+    /// Advances the hand to a page that can be evicted, and puts `page` in its place.
     fn replace(&mut self, page: u32) {
         loop {
             let victim = self.ring[self.hand] as usize;

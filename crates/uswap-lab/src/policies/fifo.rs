@@ -1,4 +1,4 @@
-//! First in, first out: a ring whose hand takes no notice of touches (see `clock.rs`).
+//! First in, first out: a ring whose hand ignores accesses (see `clock.rs`).
 
 use crate::policies::clock::ClockRing;
 

@@ -3,16 +3,16 @@
 //!
 //! A page arrives on the inactive list with its accessed bit set, since the fault maps it young.
 //! Reclaim looks at the tail of the inactive list (`folio_check_references`): a page with its
-//! accessed bit clear goes; one with the bit set is marked *referenced* and sent round once more,
-//! and if it carried the mark already it becomes active. When the inactive list is low, the tail of
-//! the active list is deactivated, touched or not; the mark stays, so that one touch suffices the
-//! next time.
+//! accessed bit clear is evicted; one with the bit set is marked *referenced* and goes round once
+//! more, and if it had the mark already, it becomes active. When the inactive list is low, the tail
+//! of the active list is deactivated, accessed or not; the mark stays, so that one access suffices
+//! the next time.
 //!
-//! An eviction leaves the reading of a clock that counts evictions and activations. A page that
-//! comes back after no more ticks than there are active pages becomes active at once: the anonymous
-//! half of the rule, there being no files here.
+//! An eviction stores the value of a clock that counts evictions and activations. A page that
+//! returns after at most as many ticks as there are active pages becomes active at once: this is
+//! the anonymous half of the rule, since there are no files here.
 //!
-//! Left out: batches of 32 pages, several processors' vectors of pages on their way to the lists,
+//! Left out: batches of 32 pages, the processors' batches of pages on their way to the lists, and
 //! priorities.
 
 use crate::links::{LinkedPages, PageLinks};
@@ -24,7 +24,7 @@ const GIB_SHIFT: u32 = 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KernelPlace {
     Never,
-    /// Evicted at this reading of the clock.
+    /// Evicted when the clock had this value.
     Shadow(u64),
     Inactive,
     Active,
@@ -39,7 +39,7 @@ struct KernelPage {
     referenced: bool,
 }
 
-/// Two lists; reclaim takes from the front, which the kernel calls the tail.
+/// The two lists; reclaim takes from the front, which the kernel calls the tail.
 #[derive(Clone, Debug)]
 pub struct KernelLists {
     pages: Vec<KernelPage>,
@@ -52,7 +52,7 @@ pub struct KernelLists {
 }
 
 impl KernelLists {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         let page = KernelPage { place: KernelPlace::Never, accessed: false, referenced: false };
         Self {
@@ -66,7 +66,8 @@ impl KernelLists {
         }
     }
 
-    /// `inactive_is_low`: the ratio is 1 below a GiB, and the root of ten times the GiB above.
+    /// `inactive_is_low`: the ratio is 1 below one GiB, and above it the square root of ten times
+    /// the size in GiB.
     fn inactive_is_low(&self) -> bool {
         let gib = self.held() >> (GIB_SHIFT - PAGE_SHIFT);
         let ratio = if gib == 0 { 1 } else { (10 * gib).isqrt() };
@@ -88,7 +89,7 @@ impl KernelLists {
         }
     }
 
-    /// Frees one page.
+    /// Evicts one page.
     fn reclaim(&mut self) {
         loop {
             while self.inactive_is_low() {

@@ -1,13 +1,14 @@
 //! LIRS (Jiang and Zhang, LIRS: an efficient low inter-reference recency set replacement policy,
-//! SIGMETRICS 2002). Pages are ranked by their *reuse distance*: the pages touched between their
-//! last two touches. Those with low ones (LIR) have ninety-nine hundredths of the memory, the
+//! SIGMETRICS 2002). Pages are ranked by their *reuse distance*: the number of pages accessed
+//! between their last two accesses. Those with low distances (LIR) have 99 % of the memory; the
 //! others (HIR) pass through the rest, a queue.
 //!
-//! The stack has pages by their last touch, down to the LIR page that was not touched for longest:
-//! a HIR page that is touched while it is on the stack, in memory or not, has a lower reuse
-//! distance than that LIR page's recency and takes its place. HIR pages below the last LIR page say
-//! nothing more and are taken off (*pruning*). The paper does not bound the HIR pages on the stack
-//! that are out of memory, and neither does this: there are no more than distinct pages.
+//! The stack holds pages by their last access, down to the LIR page with the oldest last access: a
+//! HIR page that is accessed while it is on the stack, in memory or not, has a lower reuse distance
+//! than that LIR page's recency and takes its place. HIR pages below the last LIR page carry no
+//! more information and are removed (*pruning*). The paper does not limit the number of HIR pages
+//! on the stack that are out of memory, and neither does this code: there are no more of them than
+//! distinct pages.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};
@@ -24,10 +25,10 @@ struct LirsPage {
 pub struct Lirs {
     pages: Vec<LirsPage>,
     stack_links: PageLinks,
-    /// Its front is the bottom.
+    /// The stack; its front is the bottom.
     stack: LinkedPages,
     queue_links: PageLinks,
-    /// Resident HIR pages; the front goes next.
+    /// Resident HIR pages; the front is evicted next.
     queue: LinkedPages,
     low: usize,
     most_low: usize,
@@ -36,7 +37,7 @@ pub struct Lirs {
 }
 
 impl Lirs {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         let most_high = (capacity / 100).max(1);
         Self {
@@ -76,7 +77,7 @@ impl Lirs {
         }
     }
 
-    /// Takes pages off the bottom until it is a LIR page.
+    /// Removes HIR pages from the bottom until the bottom is a LIR page.
     fn prune(&mut self) {
         while let Some(bottom) = self.stack.front()
             && !self.pages[bottom as usize].is_low
@@ -95,7 +96,8 @@ impl Lirs {
         }
     }
 
-    /// A HIR page was touched while it was on the stack: it becomes LIR in place of the bottom one.
+    /// A HIR page was accessed while it was on the stack: it becomes LIR in place of the bottom
+    /// page.
     fn promote(&mut self, page: u32) {
         self.put_on_stack(page);
         self.take_off_queue(page);
@@ -108,7 +110,7 @@ impl Lirs {
         self.prune();
     }
 
-    /// A HIR page was touched of which the stack knows nothing.
+    /// A HIR page was accessed that is not on the stack.
     fn keep_high(&mut self, page: u32) {
         self.put_on_stack(page);
         self.put_on_queue(page);
@@ -133,7 +135,7 @@ impl Policy for Lirs {
         if !on_queue && self.held() == self.capacity {
             self.evict();
         }
-        // Until there are LIR pages enough, each page becomes one.
+        // Until there are enough LIR pages, each page becomes one.
         if on_stack || (!on_queue && self.low < self.most_low) {
             self.promote(page)
         } else {

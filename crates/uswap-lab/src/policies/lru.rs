@@ -1,9 +1,9 @@
-//! LRU: the page that was not touched for longest goes.
+//! LRU: evicts the page with the oldest last access.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};
 
-/// Pages in the order of their last touch.
+/// Pages in the order of their last access.
 #[derive(Clone, Debug)]
 pub struct Lru {
     links: PageLinks,
@@ -13,7 +13,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self { links: PageLinks::new(distinct), list: LinkedPages::default(), held: vec![false; distinct], capacity }
     }

@@ -1,5 +1,5 @@
-//! The policies by name: a policy of the lab is a file of this folder and a line here. Those of the
-//! engine are here, too, by the registry of `uswap-core`.
+//! The policies by name: a policy of the lab is a file of this folder and a line in this file. The
+//! engine's policies are here too, from the registry of `uswap-core`.
 
 #[cfg(test)]
 #[path = "tests/properties.rs"]
@@ -16,27 +16,27 @@ use crate::policy::Policy;
 pub use opt::NEVER;
 pub use uswap::Uswap;
 
-/// What the engine's own policy is called in help texts.
+/// Description of the engine's own policy in help texts.
 const ENGINE: &str = "the engine's own code, which sees faults and soft faults only";
 
-/// `Name = file::Type SEES "name", "what it is";` for each policy, made into its module, its name,
-/// its help and its simulator. SEES is `accesses` for a [`Policy`], which has
-/// `new(distinct, capacity)`, and `faults` for a [`FaultPolicy`](crate::pager::FaultPolicy), which
-/// has `new(distinct)`; `future` is for what knows the trace beforehand.
+/// Takes `Name = file::Type SEES "name", "what it is";` for each policy, and makes its module, its
+/// name, its help and its simulator. SEES is `accesses` for a [`Policy`], which has
+/// `new(distinct, capacity)`, `faults` for a [`FaultPolicy`](crate::pager::FaultPolicy), which has
+/// `new(distinct)`, and `future` for a policy that knows the trace beforehand.
 macro_rules! policies {
     ($($(#[$only:meta])* $kind:ident = $file:ident::$policy:ident $sees:ident $name:literal, $about:literal;)+) => {
         $($(#[$only])* mod $file;)+
         $($(#[$only])* pub use $file::$policy;)+
 
-        /// A policy's name.
+        /// A policy, by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind {
             $($(#[$only])* #[doc = $about] $kind,)+
-            /// A policy of the engine, by the code that runs there.
+            /// A policy of the engine, run by the engine's own code.
             Engine(PolicyKind),
         }
 
-        /// Those that are the lab's own.
+        /// The policies that only the lab has.
         const OWN: &[Kind] = &[$($(#[$only])* Kind::$kind,)+];
 
         impl Kind {
@@ -49,7 +49,7 @@ macro_rules! policies {
                 }
             }
 
-            /// What it is, in a few words.
+            /// A short description.
             pub fn about(self) -> &'static str {
                 match self {
                     $($(#[$only])* Self::$kind => $about,)+
@@ -58,7 +58,7 @@ macro_rules! policies {
                 }
             }
 
-            /// A simulator of so many pages of memory.
+            /// A simulator with this many pages of memory.
             pub fn simulator(self, trace: &Knowledge, capacity: usize) -> Box<dyn Policy> {
                 match self {
                     $($(#[$only])* Self::$kind => policies!(@$sees $policy, trace, capacity),)+
@@ -95,22 +95,23 @@ policies! {
     #[cfg(test)] RandomVictim = random_victim::RandomVictim accesses "random", "any page goes";
 }
 
-/// What a policy may know of a trace before it runs.
+/// The properties of a trace that a policy may know before it runs.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
-    /// Pages are numbered from zero up to this.
+    /// Number of pages; they are numbered from zero.
     pub distinct: usize,
-    /// For each access the index of the next one of the same page, or [`NEVER`]; empty if `opt` was
-    /// not asked for.
+    /// For each access, the index of the next access to the same page, or [`NEVER`]; empty if `opt`
+    /// was not asked for.
     pub next_uses: Arc<Vec<u32>>,
 }
 
 impl Kind {
-    /// All of them, in the order in which they are reported.
+    /// All policies, in the order in which they are reported.
     pub const ALL: [Self; OWN.len() + PolicyKind::ALL.len()] = all();
 }
 
-/// The engine's own stands before its like with access bits, and the others at the end.
+/// The engine's default policy comes before its variant with access bits, its other policies at the
+/// end.
 const fn all() -> [Kind; OWN.len() + PolicyKind::ALL.len()] {
     let mut all = [Kind::Opt; OWN.len() + PolicyKind::ALL.len()];
     let (mut own, mut engine) = (0, 0);

@@ -1,9 +1,9 @@
-//! OPT: the page that is used again last goes (Belady, A study of replacement algorithms, 1966). No
-//! policy that brings in what it misses can miss less; it is the floor of every comparison and
-//! cannot be built.
+//! OPT: evicts the page whose next use is the latest (Belady, A study of replacement algorithms,
+//! 1966). No policy that loads every missing page can have fewer misses; OPT is the lower bound of
+//! every comparison and cannot be built.
 //!
-//! Held pages lie in a heap by their next use. A page that is touched gets a new entry; its old one
-//! names a moment that has passed and sinks to the bottom, where it is dropped when such entries
+//! Held pages are in a heap ordered by their next use. A page that is accessed gets a new entry;
+//! its old entry names a past moment and sinks to the bottom. Old entries are dropped when they
 //! make up half of the heap.
 
 use std::collections::BinaryHeap;
@@ -11,30 +11,32 @@ use std::sync::Arc;
 
 use crate::policy::{AccessOutcome, Policy};
 
-/// The next use of a page that is not used again.
+/// Next use of a page that is not used again.
 pub const NEVER: u32 = u32::MAX;
 
-/// Knows the future: for each access, the index of the next one of the same page.
+/// The policy that knows the future: for each access, the index of the next access to the same
+/// page.
 #[derive(Clone, Debug)]
 pub struct Opt {
     next_uses: Arc<Vec<u32>>,
     time: usize,
     heap: BinaryHeap<(u32, u32)>,
-    /// Of each held page, the entry that counts.
+    /// For each held page, its valid entry.
     uses: Vec<Option<u32>>,
     held: usize,
     capacity: usize,
 }
 
 impl Opt {
-    /// A memory of `capacity` pages for a trace of `distinct` ones. `next_uses[i]` is the index of
-    /// the next access of the page that access `i` touches, or [`NEVER`].
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
+    /// `next_uses[i]` is the index of the next access to the page that access `i` is to, or
+    /// [`NEVER`].
     pub fn new(distinct: usize, capacity: usize, next_uses: Arc<Vec<u32>>) -> Self {
         Self { next_uses, time: 0, heap: BinaryHeap::new(), uses: vec![None; distinct], held: 0, capacity }
     }
 
-    /// The first of the heap is the entry of a held page: all that do not count any more name
-    /// moments that have passed.
+    /// The first entry of the heap belongs to a held page: all entries that are no longer valid
+    /// name past moments.
     fn evict(&mut self) {
         if let Some((_, page)) = self.heap.pop() {
             self.uses[page as usize] = None;

@@ -1,5 +1,5 @@
-//! A policy that only tests know: any page goes. It shows what a new policy takes, and holds what
-//! must hold of all.
+//! A policy for tests only, which evicts a random page. It shows what a new policy needs, and
+//! passes the tests that hold for all policies.
 
 use crate::policy::{AccessOutcome, Policy};
 
@@ -13,7 +13,7 @@ pub struct RandomVictim {
 }
 
 impl RandomVictim {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self { held: Vec::new(), is_held: vec![false; distinct], capacity, random: 1 }
     }

@@ -1,13 +1,13 @@
 //! S3-FIFO (Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, algorithm 1).
-//! A page arrives on a small FIFO, a tenth of the memory. Touched twice there it goes on to the
-//! main FIFO, else it leaves and its name is remembered for as long as the main queue has pages; a
-//! page that returns meanwhile arrives on the main queue. There each touch, three at most, buys a
-//! round.
+//! A page arrives on a small FIFO, a tenth of the memory. If it is accessed twice there, it moves
+//! on to the main FIFO; otherwise it is evicted and its name is remembered, at most as many names
+//! as the main queue can hold pages. A page that returns while it is remembered arrives on the main
+//! queue. There each access, up to three, keeps the page for one more round.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};
 
-/// Most touches that count: two bits.
+/// Maximum number of accesses that count: two bits.
 const MAX_TOUCHES: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum S3Place {
 /// The small, the main and the ghost queue.
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
-    /// Where each page is, and touches since it came there.
+    /// The queue that each page is on, and its accesses since it came there.
     pages: Vec<(S3Place, u8)>,
     links: PageLinks,
     small: LinkedPages,
@@ -33,7 +33,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
             pages: vec![(S3Place::Out, 0); distinct],
@@ -53,7 +53,7 @@ impl S3Fifo {
         self.activations += 1;
     }
 
-    /// Goes through the small queue until a page leaves the memory or none is left.
+    /// Goes through the small queue until a page is evicted or the queue is empty.
     fn evict_from_small(&mut self) {
         while let Some(page) = self.small.pop_front(&mut self.links) {
             if self.pages[page as usize].1 > 1 {

@@ -1,20 +1,20 @@
 //! Two lists with staged pages: segmented FIFO as in VAX/VMS (Turner and Levy, Segmented FIFO page
 //! replacement, SIGMETRICS 1981), with the refault distance of `mm/workingset.c`.
 //!
-//! This is what the engine did before its working sets (0.1.0), kept to compare with: a page goes
-//! from the head of the inactive list to the staged ones, a thirty-second of the memory; touched
-//! there it becomes active; the oldest staged page is evicted when room is wanted; one that returns
-//! within a distance no larger than the resident set becomes active. The page words are those of
-//! `uswap-core`. Left out: trays of 64 pages, watermarks, readahead.
+//! This was the engine's policy before its working sets (0.1.0), kept for comparison: a page goes
+//! from the head of the inactive list to the staged pages, a thirty-second of the memory; if it is
+//! accessed there, it becomes active; the oldest staged page is evicted when room is needed; a page
+//! that returns within a distance no larger than the resident set becomes active. The page words
+//! are those of `uswap-core`. Left out: batches of 64 pages, watermarks, readahead.
 
 use uswap_core::page::word::{PageState, PageWord};
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::pager::{FaultPolicy, SimulatedPages};
 
-/// One staged page for so many pages of memory.
+/// One page in this many pages of memory is staged.
 const STAGED_SHARE: usize = 32;
-/// Active pages that age at a time when the inactive list is low.
+/// Number of active pages that are aged at a time when the inactive list is low.
 const AGED_AT_ONCE: usize = 128;
 
 /// Inactive, active and staged pages.
@@ -24,14 +24,14 @@ pub struct TwoList {
     links: PageLinks,
     inactive: LinkedPages,
     active: LinkedPages,
-    /// In the order in which they were staged.
+    /// Staged pages in the order in which they were staged.
     staged: LinkedPages,
     clock: u32,
     activations: u64,
 }
 
 impl TwoList {
-    /// For a trace of `distinct` pages.
+    /// The policy for a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         let words = vec![PageWord::UNTOUCHED; distinct];
         let (links, list) = (PageLinks::new(distinct), LinkedPages::default());
@@ -48,9 +48,9 @@ impl TwoList {
 
     /// Stages the head of the inactive list; `false` when there is no page.
     fn stage_one(&mut self, pages: &mut SimulatedPages) -> bool {
-        // Below a third of all, as with an `inactive_ratio` of 2.
+        // The inactive list has less than a third of all pages, as with an `inactive_ratio` of 2.
         if self.inactive.len() * 2 < self.active.len() || self.inactive.is_empty() {
-            // As many as the engine moves would be all that a small memory has.
+            // In a small memory, as many pages as the engine moves would be all pages.
             self.deactivate(AGED_AT_ONCE.min(pages.mapped() / STAGED_SHARE).max(1));
         }
         let Some(page) = self.inactive.pop_front(&mut self.links) else { return false };
@@ -60,7 +60,7 @@ impl TwoList {
         true
     }
 
-    /// Evicts the page that is staged for longest.
+    /// Evicts the page that has been staged for the longest time.
     fn evict_one(&mut self, pages: &mut SimulatedPages) {
         if let Some(page) = self.staged.pop_front(&mut self.links) {
             self.clock = self.clock.wrapping_add(1);

@@ -1,8 +1,8 @@
 //! 2Q, the full version (Johnson and Shasha, 2Q: a low overhead high performance buffer management
-//! replacement algorithm, VLDB 1994). A page arrives on A1in, a FIFO whose hits count for nothing;
-//! of what leaves it the name is remembered in A1out; a page that returns while it is remembered
-//! goes to Am, an LRU list. Sizes as the authors suggest: A1in a quarter of the memory, A1out as
-//! many names as half of the memory has pages.
+//! replacement algorithm, VLDB 1994). A page arrives on A1in, a FIFO whose hits do not count; A1out
+//! remembers the names of the pages that leave it; a page that returns while it is remembered moves
+//! to Am, an LRU list. Sizes as the authors suggest: A1in is a quarter of the memory, and A1out has
+//! as many names as half of the memory has pages.
 
 use crate::links::{LinkedPages, PageLinks};
 use crate::policy::{AccessOutcome, Policy};
@@ -28,7 +28,7 @@ pub struct TwoQueue {
 }
 
 impl TwoQueue {
-    /// A memory of `capacity` pages for a trace of `distinct` ones.
+    /// The policy with a memory of `capacity` pages, for a trace of `distinct` pages.
     pub fn new(distinct: usize, capacity: usize) -> Self {
         Self {
             places: vec![TwoQueuePlace::Out; distinct],

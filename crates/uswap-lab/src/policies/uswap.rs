@@ -1,7 +1,8 @@
-//! The engine's policies: those of `uswap-core`, the code that runs, driven by the same trait and
-//! as the engine drives them (`evict.rs`, `install.rs`). Left out: trays of 64 pages and the floor
-//! under the staged pages that follows from them, watermarks, readahead. With [`AccessBits`]
-//! instead of soft faults it is what the engine's own would be on a kernel that notes accesses.
+//! The engine's policies: the code of `uswap-core` itself, driven by the same trait and in the same
+//! way as in the engine (`evict.rs`, `install.rs`). Left out: batches of 64 pages and the minimum
+//! number of staged pages that follows from them, watermarks, readahead. With [`AccessBits`]
+//! instead of soft faults, this is what the engine's own policy would be on a kernel that records
+//! accesses.
 
 use uswap_core::PAGE;
 use uswap_core::page::table::PageTable;
@@ -19,16 +20,16 @@ pub struct Uswap<P> {
     table: PageTable,
     policy: P,
     links: PageLinks,
-    /// In the order in which they were staged.
+    /// Staged pages in the order in which they were staged.
     staged: LinkedPages,
     activations: u64,
 }
 
-/// With access bits: pages under test stay mapped.
+/// The variant with access bits: pages under test stay mapped.
 pub type UswapBits = Uswap<WorkingSet<AccessBits>>;
 
 impl<P: ReclaimPolicy> Uswap<P> {
-    /// This policy, for a trace of `distinct` pages.
+    /// The simulator of this policy, for a trace of `distinct` pages.
     pub fn of(policy: P, distinct: usize) -> Self {
         Self {
             table: PageTable::default(),
@@ -39,7 +40,7 @@ impl<P: ReclaimPolicy> Uswap<P> {
         }
     }
 
-    /// Stages the next victim; `false` when there is none.
+    /// Stages the next page that the policy chooses; `false` when there is none.
     fn stage_one(&mut self, pages: &mut SimulatedPages) -> bool {
         let Some(address) = self.policy.next_victim(&mut self.table) else { return false };
         let page = (address / PAGE) as u32;
@@ -49,7 +50,7 @@ impl<P: ReclaimPolicy> Uswap<P> {
         true
     }
 
-    /// Evicts the page that is staged for longest.
+    /// Evicts the page that has been staged for the longest time.
     fn evict_one(&mut self, pages: &mut SimulatedPages) {
         let Some(page) = self.staged.pop_front(&mut self.links) else { return };
         let address = u64::from(page) * PAGE;
@@ -69,7 +70,7 @@ impl<P: ReclaimPolicy> Uswap<P> {
 }
 
 impl UswapBits {
-    /// For a trace of `distinct` pages.
+    /// The simulator of the variant with access bits, for a trace of `distinct` pages.
     pub fn new(distinct: usize) -> Self {
         Self::of(WorkingSet::default(), distinct)
     }

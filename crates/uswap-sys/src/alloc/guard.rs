@@ -1,11 +1,12 @@
-//! The system's allocator, asked through the rules of [`uswap_core::util::growth`].
+//! The system's allocator, with a check by the rules of [`uswap_core::util::growth`] before each
+//! allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 
 use uswap_core::util::growth;
 
-/// The allocator of the binary. To be made its global one.
+/// The allocator of a binary, which declares it as its global allocator.
 pub struct GuardedAllocator;
 
 // SAFETY: every call goes to the system's allocator as it came; the question before it touches no
@@ -41,7 +42,7 @@ fn ask(bytes: usize) {
     }
 }
 
-/// A thread that serves pages allocates, and nobody has named what for.
+/// Reports that a thread that serves pages allocates outside any permitted purpose.
 #[cold]
 fn refuse(bytes: usize) {
     growth::permit();

@@ -1,7 +1,7 @@
-//! What the C library's allocator has given out.
+//! Memory that the C library's allocator has handed out.
 
-/// Bytes given out at this moment, with what the allocator adds to each piece; `None` where it does
-/// not tell.
+/// Bytes that are allocated now, including the allocator's overhead per block; `None` where the
+/// allocator does not report them.
 #[cfg(target_env = "gnu")]
 pub fn in_use() -> Option<u64> {
     // SAFETY: it takes no pointer, and reads what the allocator keeps under its own locks.
@@ -9,8 +9,8 @@ pub fn in_use() -> Option<u64> {
     Some((told.uordblks + told.hblkhd) as u64)
 }
 
-/// Bytes given out at this moment, with what the allocator adds to each piece; `None` where it does
-/// not tell.
+/// Bytes that are allocated now, including the allocator's overhead per block; `None` where the
+/// allocator does not report them.
 #[cfg(not(target_env = "gnu"))]
 pub fn in_use() -> Option<u64> {
     None

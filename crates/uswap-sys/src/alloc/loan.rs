@@ -1,10 +1,10 @@
-//! Buffers that a waiting thread lends to whoever brings the bytes.
+//! Buffers that a waiting thread lends to the thread that receives their bytes.
 
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A desk at which one buffer at a time can lie. Its owner waits meanwhile; another thread may fill
-/// it.
+/// A place at which one buffer at a time can be lent. The lender waits meanwhile; another thread
+/// may fill the buffer.
 #[derive(Default)]
 pub struct Desk(Mutex<Option<Lent>>);
 
@@ -17,7 +17,7 @@ struct Lent {
 // desk's lock only.
 unsafe impl Send for Lent {}
 
-/// Takes the buffer back, also when the lender panics.
+/// Takes the buffer back, even if the lender panics.
 struct TakeBack<'a>(&'a Desk);
 
 impl Drop for TakeBack<'_> {
@@ -27,15 +27,15 @@ impl Drop for TakeBack<'_> {
 }
 
 impl Desk {
-    /// A desk on which nothing lies.
+    /// A desk without a buffer.
     pub const fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// Lends `buffer` while `work` runs. When this returns nobody else touches it any more.
+    /// Lends `buffer` while `work` runs. After the return no other thread touches the buffer.
     ///
     /// # Panics
-    /// When another buffer lies there.
+    /// When another buffer is lent at this desk.
     pub fn lend<R>(&self, buffer: &mut [u8], work: impl FnOnce() -> R) -> R {
         let lent = Lent { start: NonNull::from(&mut *buffer).cast(), length: buffer.len() };
         let before = self.lock().replace(lent);
@@ -44,8 +44,8 @@ impl Desk {
         work()
     }
 
-    /// Works on the buffer that lies there; `None` when none does. The lender cannot take it back
-    /// meanwhile.
+    /// Runs `work` on the lent buffer; `None` when no buffer is lent. The lender cannot take the
+    /// buffer back meanwhile.
     pub fn fill<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let mut guard = self.lock();
         let lent = guard.as_mut()?;
@@ -55,7 +55,8 @@ impl Desk {
         Some(work(bytes))
     }
 
-    /// A panic of who filled it leaves bytes undefined, not the desk.
+    /// Locks the desk. A panic of the thread that filled the buffer leaves its bytes undefined, not
+    /// the desk.
     fn lock(&self) -> MutexGuard<'_, Option<Lent>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! A reserved range of anonymous memory: costs address space until touched, and can be given back
-//! piece by piece.
+//! A reserved range of anonymous memory: it costs only address space until it is touched, and its
+//! pages can be released in parts.
 
 use std::io;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 /// MADV_DONTNEED that drops locked pages too (Linux 5.18).
 const MADV_DONTNEED_LOCKED: libc::c_int = 24;
 
-/// Private anonymous memory of fixed place and size. What was never written, or was released, reads
-/// as zero.
+/// Private anonymous memory of fixed address and size. Pages that were never written, or that were
+/// released, read as zero.
 ///
-/// Huge pages are turned off for it, so that what is touched is what is paid for.
+/// Huge pages are turned off for it, so that only touched pages cost memory.
 pub struct Reservation {
     start: NonNull<u8>,
     length: usize,
@@ -26,7 +26,7 @@ impl Reservation {
     /// Reserves `length` bytes, rounded up to whole pages (at least one).
     ///
     /// # Errors
-    /// What mmap(2) says: ENOMEM when the address space or RLIMIT_AS does not allow it.
+    /// The error of mmap(2): ENOMEM when the address space or RLIMIT_AS does not allow it.
     pub fn new(length: usize) -> io::Result<Self> {
         let length = length.max(1).next_multiple_of(4096);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -44,8 +44,8 @@ impl Reservation {
         Ok(Self { start, length })
     }
 
-    /// Reserves `length` bytes in pieces of `piece` bytes (whole pages; the last one may be
-    /// shorter), in one call. They are cut off as they are taken.
+    /// Reserves `length` bytes in one call, to be taken in pieces of `piece` bytes (whole pages;
+    /// the last piece may be shorter).
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -57,7 +57,8 @@ impl Reservation {
         Ok(Pieces { rest: Self::new(length)?, piece })
     }
 
-    /// Cuts off the first `length` bytes (whole pages), or what there is; `None` when nothing is.
+    /// Cuts off the first `length` bytes (whole pages), or all if there are fewer; `None` when
+    /// nothing is left.
     fn cut(&mut self, length: usize) -> Option<Self> {
         let length = length.min(self.length);
         let first = Self { start: self.start, length };
@@ -68,28 +69,28 @@ impl Reservation {
         (length > 0).then_some(first)
     }
 
-    /// No memory at all: what stands where a reservation was taken away for a time.
+    /// An empty reservation, as a placeholder for one that is moved elsewhere for a time.
     pub fn none() -> Self {
         Self { start: NonNull::dangling(), length: 0 }
     }
 
-    /// The whole range.
+    /// All bytes of the range.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `length` readable bytes are mapped at `start` for the life of self, or none are;
         // untouched ones read as zero.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
-    /// The whole range, to write.
+    /// All bytes of the range, writable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`; the exclusive borrow of self makes the slice exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
-    /// Gives the memory of `range` back to the system; it reads as zero from now on.
+    /// Releases the memory of `range` to the system; it reads as zero from then on.
     ///
     /// # Panics
-    /// When the range is not whole pages inside the reservation.
+    /// When the range does not consist of whole pages inside the reservation.
     pub fn release(&mut self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.length, "{range:?} is outside");
         assert!(range.start.is_multiple_of(4096) && range.end.is_multiple_of(4096), "{range:?} is not whole pages");
@@ -104,7 +105,7 @@ impl Reservation {
     }
 }
 
-/// A reservation that is cut into pieces ([`Reservation::in_pieces`]).
+/// The pieces of a reservation ([`Reservation::in_pieces`]), cut off one by one.
 #[derive(Debug)]
 pub struct Pieces {
     rest: Reservation,
@@ -153,8 +154,8 @@ mod tests {
         assert_eq!((memory.bytes()[4096], memory.bytes()[2 * 4096]), (0, 9));
     }
 
-    /// The engine locks all its memory: what is released must go all the same, and what is not
-    /// touched must not come.
+    /// The engine locks all its memory: released pages must go all the same, and untouched pages
+    /// must not be loaded.
     #[test]
     fn locked_memory_is_released_too() {
         let pages = 64;

@@ -27,10 +27,10 @@ pub fn memfd_with(name: &std::ffi::CStr, content: &[u8]) -> io::Result<OwnedFd> 
     Ok(file.into())
 }
 
-/// A value made of atomics that lies in memory shared with another process.
+/// A value made of atomics, in memory shared with another process.
 ///
-/// `T` must be valid for every bit pattern and change only through atomics, which
-/// [`SharedValue::new`] has its callers promise by [`SharedLayout`].
+/// `T` must be valid for every bit pattern and change only through atomics; [`SharedLayout`] is the
+/// promise of that.
 #[derive(Debug)]
 pub struct SharedValue<T: SharedLayout> {
     value: &'static T,
@@ -46,7 +46,7 @@ pub unsafe trait SharedLayout: Sync + 'static {}
 unsafe impl SharedLayout for uswap_abi::ring::Ring {}
 
 impl<T: SharedLayout> SharedValue<T> {
-    /// Makes a memfd of the right size and maps it; all zero.
+    /// Makes and maps a memfd of the size of `T`; all bytes are zero.
     ///
     /// # Errors
     /// ENOMEM, EMFILE.
@@ -63,12 +63,12 @@ impl<T: SharedLayout> SharedValue<T> {
         Ok(Self { value: unsafe { &*address.cast::<T>() }, length, file: Some(file) })
     }
 
-    /// The file, to be handed to the other process; `None` once it is closed.
+    /// The file, for handing it to the other process; `None` once it is closed.
     pub fn file(&self) -> Option<&File> {
         self.file.as_ref()
     }
 
-    /// The other process has it: its descriptor is needed no more.
+    /// Closes the file, once the other process has it.
     pub fn close_file(&mut self) {
         self.file = None;
     }
@@ -88,22 +88,22 @@ impl<T: SharedLayout> Drop for SharedValue<T> {
     }
 }
 
-/// What keeper and engine tell each other: a page of memory that both have.
+/// A page of memory that keeper and engine share for messages to each other.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ControlPage {
-    /// Process id of the command, once it runs.
+    /// Process id of the command, once it is running.
     pub command: std::sync::atomic::AtomicU32,
-    /// 1 once the run has ended in good order.
+    /// 1 once the run has ended normally.
     pub finished: std::sync::atomic::AtomicU32,
     /// Exit status for the user, once finished.
     pub status: std::sync::atomic::AtomicU32,
     /// 1 while the command is stopped.
     pub stopped: std::sync::atomic::AtomicU32,
-    /// Signal by which the user asked the run to end after its command had ended already, or to let
-    /// go of the program that was attached to.
+    /// Signal by which the user asked the run to end after its command had already ended, or to
+    /// release the program that it was attached to.
     pub end_requested: std::sync::atomic::AtomicU32,
-    /// 1 while a program that was attached to may have memory with the engine.
+    /// 1 while memory of an attached program may be in the engine.
     pub holds: std::sync::atomic::AtomicU32,
 }
 

@@ -1,4 +1,4 @@
-//! Large tables that read as zero and cost no memory where they were never written.
+//! Large tables that read as zero and cost memory only where they were written.
 
 use std::sync::atomic::AtomicU32;
 

@@ -1,4 +1,4 @@
-//! Page-aligned buffers, as direct I/O wants them.
+//! Page-aligned buffers for direct I/O.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,10 +12,10 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// `length` zero bytes.
+    /// A buffer of `length` zero bytes.
     ///
     /// # Panics
-    /// When the system has no address space for them.
+    /// When the address space is not large enough.
     pub fn zeroed(length: usize) -> Self {
         let memory = Reservation::new(length).expect("address space for a buffer");
         Self { memory, length }

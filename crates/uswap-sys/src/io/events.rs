@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::check_int;
 
-/// A counter that makes a poller wake.
+/// An eventfd: a counter that wakes a poller.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// Non-blocking, close-on-exec, zero.
+    /// A counter that is non-blocking, close-on-exec and zero.
     ///
     /// # Errors
     /// EMFILE.
@@ -21,7 +21,7 @@ impl EventFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Wakes the poller. A counter that is full has woken it already.
+    /// Wakes the poller. An error means that the counter is full, so the poller is already woken.
     pub fn ring(&self) {
         let one = 1u64;
         // SAFETY: eight bytes.
@@ -42,16 +42,16 @@ impl AsFd for EventFd {
     }
 }
 
-/// An epoll instance; each fd is known by a number of the caller's.
+/// An epoll instance; the caller gives each fd a number.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
-/// One thing that happened.
+/// An fd that is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// The caller's number.
+    /// The number of the fd.
     pub token: u64,
-    /// The other end is gone.
+    /// The other end is closed.
     pub hung_up: bool,
 }
 
@@ -76,8 +76,8 @@ impl Poller {
         check_int(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
     }
 
-    /// Watches no more. Needed before closing: with a shared fd table another process may keep the
-    /// file open.
+    /// Stops watching `fd`. Needed before closing it: with a shared fd table another process may
+    /// keep the file open.
     pub fn remove(&self, fd: impl AsFd) {
         let none = std::ptr::null_mut();
         // SAFETY: both fds live.
@@ -87,7 +87,7 @@ impl Poller {
     /// Waits at most `milliseconds` (-1: for ever) and appends to `ready`.
     ///
     /// # Errors
-    /// Nothing that a valid instance answers; an interrupted wait counts as a timeout.
+    /// None for a valid instance; an interrupted wait counts as a timeout.
     pub fn wait(&self, milliseconds: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the vector is 64 long.
@@ -102,7 +102,7 @@ impl Poller {
     }
 }
 
-/// Waits until one of `fds` has input, at most `milliseconds`. Returns which have.
+/// Waits until one of `fds` has input, at most `milliseconds`. Returns for each whether it has.
 ///
 /// # Errors
 /// As poll(2); an interrupted wait counts as a timeout.

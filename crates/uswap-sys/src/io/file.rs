@@ -4,11 +4,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Gives the room of `length` bytes from `offset` back; they read as zero, the file keeps its size.
-/// On a block device this is a discard.
+/// Releases the space of `length` bytes from `offset` on; they read as zero, and the file keeps its
+/// size. On a block device this is a discard.
 ///
 /// # Errors
-/// What fallocate(2) says: EOPNOTSUPP where the file system or the device cannot.
+/// The error of fallocate(2): EOPNOTSUPP where the file system or the device cannot do it.
 pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: the call takes numbers and a descriptor that is open for the whole call.
@@ -16,7 +16,7 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether programs may map `file` as code: not on a file system that is mounted with `noexec`.
+/// Whether programs may map `file` as code; they may not on a file system mounted with `noexec`.
 pub fn can_be_executed(file: &std::fs::File) -> bool {
     const LENGTH: usize = 4096;
     let (access, descriptor) = (libc::PROT_READ | libc::PROT_EXEC, file.as_raw_fd());
@@ -31,7 +31,7 @@ pub fn can_be_executed(file: &std::fs::File) -> bool {
 /// Whether `file` lies on a file system that keeps its content in memory (tmpfs or ramfs).
 ///
 /// # Errors
-/// What fstatfs(2) says.
+/// The error of fstatfs(2).
 pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     let mut answer = MaybeUninit::<libc::statfs>::zeroed();
@@ -44,11 +44,11 @@ pub fn is_memory_file_system(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC)
 }
 
-/// What buffers, offsets and lengths of direct transfers of `file` must be multiples of, in bytes;
-/// `None` when the kernel (before 6.1) or the file system does not tell.
+/// Size in bytes to whose multiples the buffers, offsets and lengths of direct transfers of `file`
+/// must be aligned; `None` when the kernel (before 6.1) or the file system does not report it.
 ///
 /// # Errors
-/// What statx(2) says.
+/// The error of statx(2).
 pub fn direct_alignment(file: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut answer = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is an empty C string, `answer` has room for the structure that the call
@@ -65,10 +65,10 @@ pub fn direct_alignment(file: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok(told.then_some(answer.stx_dio_offset_align.max(answer.stx_dio_mem_align)))
 }
 
-/// Bytes that an ordinary user can still write on the file system of `file`.
+/// Bytes that an ordinary user can still write to the file system of `file`.
 ///
 /// # Errors
-/// What fstatvfs(2) says.
+/// The error of fstatvfs(2).
 pub fn free_bytes(file: BorrowedFd<'_>) -> io::Result<u64> {
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: as in `is_memory_file_system`.

@@ -1,5 +1,5 @@
-//! What the standard library does not say about sockets: waiting for either direction, and options
-//! of TCP.
+//! Socket functions that the standard library does not have: waiting for reading and writing at
+//! once, and TCP options.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use crate::check_int;
 
-/// What a socket is ready for. An error or the end of the connection counts as both: the next call
-/// tells it.
+/// Directions in which a socket is ready. An error or the end of the connection counts as both: the
+/// next call returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketReady {
-    /// A read does not wait.
+    /// A read does not block.
     pub read: bool,
-    /// A write does not wait.
+    /// A write does not block.
     pub write: bool,
 }
 
-/// Waits until the socket is ready for what is asked, at most `patience` (rounded up to
-/// milliseconds); nothing is ready then. A signal ends the wait early.
+/// Waits until the socket is ready for one of the directions in `ask`, at most `patience` (rounded
+/// up to milliseconds); after that nothing is ready. A signal ends the wait early.
 ///
 /// # Errors
-/// Those of poll(2).
+/// The errors of poll(2).
 pub fn wait_ready(socket: impl AsFd, ask: SocketReady, patience: Duration) -> io::Result<SocketReady> {
     let events = if ask.read { libc::POLLIN } else { 0 } | if ask.write { libc::POLLOUT } else { 0 };
     let mut entry = libc::pollfd { fd: socket.as_fd().as_raw_fd(), events, revents: 0 };
@@ -38,8 +38,9 @@ pub fn wait_ready(socket: impl AsFd, ask: SocketReady, patience: Duration) -> io
     })
 }
 
-/// Asks the kernel to notice a dead peer of a TCP connection: after ten idle seconds it is asked
-/// every five (tcp(7)), and bytes that are not acknowledged for `patience` end the connection.
+/// Makes the kernel detect a dead peer of a TCP connection: after ten idle seconds it probes the
+/// peer every five seconds (tcp(7)), and bytes that are not acknowledged for `patience` end the
+/// connection.
 ///
 /// # Errors
 /// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
@@ -52,8 +53,8 @@ pub fn notice_dead_peers(socket: impl AsFd, patience: Duration) -> io::Result<()
     set(&socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, milliseconds)
 }
 
-/// Acknowledges what came on a TCP connection now, not up to 40 ms later (TCP_QUICKACK, tcp(7); it
-/// does not last).
+/// Acknowledges the bytes received on a TCP connection now, not up to 40 ms later (TCP_QUICKACK,
+/// tcp(7)). The effect is not lasting.
 ///
 /// # Errors
 /// ENOTSOCK, ENOPROTOOPT: it is no TCP socket.
@@ -61,7 +62,7 @@ pub fn acknowledge(socket: impl AsFd) -> io::Result<()> {
     set(&socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1)
 }
 
-/// Asks for buffers of this many bytes in each direction; the system's limits may give less.
+/// Asks for socket buffers of this many bytes in each direction; the system's limits may give less.
 ///
 /// # Errors
 /// ENOTSOCK.
@@ -96,8 +97,7 @@ mod tests {
         assert!(asked(&theirs, reading).read);
     }
 
-    /// What a socket is ready for that is ready for something, also when signals for other tests
-    /// come here.
+    /// Waits for a socket that is ready for something, also when signals for other tests arrive.
     fn asked(socket: &UnixStream, ask: SocketReady) -> SocketReady {
         let waits = || wait_ready(socket, ask, Duration::from_secs(1)).expect("poll");
         (0..1000).map(|_| waits()).find(|ready| *ready != SocketReady::default()).expect("it is ready")

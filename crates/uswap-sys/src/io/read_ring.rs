@@ -1,9 +1,9 @@
-//! Reads through io_uring that are under way while their thread does other things, with a safe
-//! face.
+//! Reads through io_uring that are in flight while their thread does other work, with a safe
+//! interface.
 //!
-//! A read takes its memory along: [`ReadRing::begin`] takes a [`Reservation`] and
-//! [`ReadRing::finished`] gives it back, so that nobody can look at memory into which the kernel
-//! still writes. What is under way when a ring is dropped is never given back.
+//! A read takes its memory with it: [`ReadRing::begin`] takes a [`Reservation`] and
+//! [`ReadRing::finished`] gives it back, so that no code can look at memory into which the kernel
+//! still writes. The memory of reads that are in flight when a ring is dropped is never freed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -12,32 +12,32 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::Reservation;
 
-/// A read that is over.
+/// A completed read.
 #[derive(Debug)]
 pub struct FinishedRead {
-    /// What [`ReadRing::begin`] returned.
+    /// The number that [`ReadRing::begin`] returned.
     pub number: u32,
-    /// The memory that it took.
+    /// The memory that the read took.
     pub memory: Reservation,
     /// Bytes read, or the negative errno.
     pub result: i32,
 }
 
-/// An io_uring instance for reads of one thread. It can be polled: it becomes readable when a read
-/// is over.
+/// An io_uring instance for reads of one thread. It can be polled: its descriptor becomes readable
+/// when a read is complete.
 pub struct ReadRing {
     ring: IoUring,
-    /// The memory of the reads under way, by their numbers.
+    /// The memory of the reads in flight, by their numbers.
     places: Box<[Option<Reservation>]>,
-    /// Reads that are queued and that the kernel has not taken yet.
+    /// Whether reads are queued that the kernel has not taken yet.
     waiting: bool,
 }
 
 impl ReadRing {
-    /// A ring that has up to `depth` reads under way (rounded up to a power of two).
+    /// A ring that has up to `depth` reads in flight (rounded up to a power of two).
     ///
     /// # Errors
-    /// What io_uring_setup(2) says: ENOSYS or EPERM where it is not there or forbidden.
+    /// The error of io_uring_setup(2): ENOSYS or EPERM where it does not exist or is forbidden.
     pub fn new(depth: u32) -> io::Result<Self> {
         let ring = IoUring::new(depth.max(1))?;
         let places = (0..ring.params().sq_entries()).map(|_| None).collect();
@@ -45,10 +45,10 @@ impl ReadRing {
     }
 
     /// Begins to read `length` bytes of `file` from `offset` on into `memory`, from its byte `at`
-    /// on. Returns a number for the read.
+    /// on. Returns the number of the read.
     ///
     /// # Errors
-    /// The memory, when as many reads are under way as there is room for.
+    /// The memory, when the maximum number of reads is in flight.
     ///
     /// # Panics
     /// When the bytes do not lie inside the memory.
@@ -77,13 +77,13 @@ impl ReadRing {
         Ok(number as u32)
     }
 
-    /// Hands over what is queued. What the kernel does not take now is tried again by the next
-    /// call.
+    /// Submits the queued reads. Reads that the kernel does not take now are submitted again by the
+    /// next call.
     fn submit(&mut self) {
         self.waiting = self.ring.submit().is_err();
     }
 
-    /// A read that is over. To be asked until there is none.
+    /// A completed read. Callers repeat the call until it returns none.
     pub fn finished(&mut self) -> Option<FinishedRead> {
         if self.waiting {
             self.submit();
@@ -104,7 +104,7 @@ impl AsFd for ReadRing {
 
 impl Drop for ReadRing {
     fn drop(&mut self) {
-        // The kernel may still write there.
+        // The kernel may still write to this memory.
         self.places.iter_mut().filter_map(Option::take).for_each(std::mem::forget);
     }
 }

@@ -1,8 +1,8 @@
-//! Batched file I/O through io_uring, with a safe face.
+//! Batched file I/O through io_uring, with a safe interface.
 //!
 //! [`IoRing::run`] borrows all buffers of a batch, submits, and returns only when every completion
 //! has come: the kernel never holds a buffer whose borrow has ended. If waiting itself fails for a
-//! reason that cannot pass, the process is aborted, because returning would break that promise.
+//! permanent reason, the process is aborted, because returning would break that promise.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -52,7 +52,7 @@ impl<'a> RingOp<'a> {
     }
 }
 
-/// An io_uring instance. One thread at a time uses it.
+/// An io_uring instance, used by one thread at a time.
 pub struct IoRing {
     ring: IoUring,
 }
@@ -61,12 +61,12 @@ impl IoRing {
     /// A ring that has up to `depth` transfers in flight (rounded up to a power of two).
     ///
     /// # Errors
-    /// What io_uring_setup(2) says: ENOSYS or EPERM where it is not there or forbidden.
+    /// The error of io_uring_setup(2): ENOSYS or EPERM where it does not exist or is forbidden.
     pub fn new(depth: u32) -> io::Result<Self> {
         Ok(Self { ring: IoUring::new(depth.max(1))? })
     }
 
-    /// Performs all transfers on `fd` and waits for all of them. Each one's outcome is in its
+    /// Performs all transfers on `fd` and waits for all of them. The outcome of each is in its
     /// `result`; a short transfer is not continued here.
     pub fn run(&mut self, fd: BorrowedFd<'_>, ops: &mut [RingOp<'_>]) {
         let depth = self.ring.params().sq_entries() as usize;
@@ -95,7 +95,8 @@ impl IoRing {
         }
     }
 
-    /// Submits what is queued and waits for one completion at least, or for a reason to look again.
+    /// Submits the queued entries and waits for at least one completion. It may return earlier; the
+    /// caller checks again.
     fn wait(&self) {
         let Err(error) = self.ring.submit_and_wait(1) else { return };
         match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! Unix sockets of whole messages that carry descriptors.
+//! Unix sockets of type SOCK_SEQPACKET: they carry whole messages and descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -12,8 +12,8 @@ const MAX_FDS: usize = 4;
 #[derive(Debug)]
 pub struct MessageSocket(OwnedFd);
 
-/// A listening SOCK_SEQPACKET socket without a name: it is reached through `/proc/PID/fd/N` of its
-/// inode.
+/// A listening SOCK_SEQPACKET socket without a name: other processes reach it through the
+/// `/proc/PID/fd/N` of its inode.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -22,10 +22,10 @@ pub struct Listener {
 
 impl Listener {
     /// Binds to a name in `directory`, keeps the inode and removes the name at once. Unlike an
-    /// abstract name the inode is reached from other network namespaces too.
+    /// abstract name, the inode can also be reached from other network namespaces.
     ///
     /// # Errors
-    /// Those of bind(2): a directory that cannot be written to, a path that is too long.
+    /// The errors of bind(2): the directory cannot be written to, or the path is too long.
     pub fn new(directory: &Path) -> io::Result<Self> {
         let socket = new_socket()?;
         let path = directory.join(format!(".uswap-{}", std::process::id()));
@@ -49,15 +49,15 @@ impl Listener {
         Ok(Self { socket, inode })
     }
 
-    /// The descriptor number by which others find the socket under /proc/PID/fd.
+    /// The descriptor number by which other processes find the socket under /proc/PID/fd.
     pub fn inode_fd(&self) -> RawFd {
         self.inode.as_raw_fd()
     }
 
-    /// The next connection with the peer's process id; `None` when there is none now.
+    /// The next connection, with the process id of the peer; `None` when there is none now.
     ///
     /// # Errors
-    /// EMFILE and what accept4(2) names.
+    /// EMFILE and other errors of accept4(2).
     pub fn accept(&self) -> io::Result<Option<(MessageSocket, u32)>> {
         let none = std::ptr::null_mut();
         // SAFETY: no address is asked for.
@@ -82,10 +82,11 @@ impl AsFd for Listener {
 }
 
 impl MessageSocket {
-    /// One end of a connection that another process made; with its process id.
+    /// Takes over one end of a connection that another process made; returns the process id of the
+    /// peer too.
     ///
     /// # Errors
-    /// It is no Unix socket of whole messages.
+    /// The descriptor is no Unix socket of type SOCK_SEQPACKET.
     pub fn adopt(fd: OwnedFd) -> io::Result<(Self, u32)> {
         let peer = peer_credentials(&fd)?.pid;
         let mut kind: libc::c_int = 0;
@@ -99,7 +100,8 @@ impl MessageSocket {
         Ok((Self(fd), peer))
     }
 
-    /// Nothing more is sent: the other side reads the end, and can be heard until it closes.
+    /// Ends sending: the peer reads the end of the stream, and its messages can be read until it
+    /// closes.
     pub fn end_sending(&self) {
         // SAFETY: no pointers; a side that is gone already needs no telling.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_WR) };
@@ -108,7 +110,7 @@ impl MessageSocket {
     /// Sends one message with up to four descriptors; does not wait.
     ///
     /// # Errors
-    /// EPIPE: the peer is gone; EAGAIN: it does not read.
+    /// EPIPE: the peer is gone; EAGAIN: the peer does not read.
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut control = [0u64; 8];
         let mut header = message_header(message.as_ptr().cast_mut(), message.len());
@@ -128,7 +130,7 @@ impl MessageSocket {
     /// Receives one message and its descriptors; does not wait. `Ok((0, _))`: the peer is gone.
     ///
     /// # Errors
-    /// EAGAIN: nothing there.
+    /// EAGAIN: there is no message.
     pub fn receive(&self, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let mut control = [0u64; 8];
         let mut header = message_header(message.as_mut_ptr(), message.len());
@@ -155,10 +157,10 @@ impl AsFd for MessageSocket {
     }
 }
 
-/// Who is at the other end of a Unix socket: the process that connected, or the one that listens.
+/// The process at the other end of a Unix socket: the one that connected, or the one that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process id, in our pid namespace (0: not visible there).
+    /// Its process id in this process's pid namespace (0: not visible there).
     pub pid: u32,
     /// Its effective user id at that time.
     pub user: u32,

@@ -1,4 +1,4 @@
-//! Descriptors held in reserve: what cannot be done without one gets one when there are no others.
+//! Descriptors held in reserve, for calls that must not fail when no other descriptor is free.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use crate::check_int;
 
-/// The reserve. Who gives one up has it for a moment: another thread may be faster.
+/// The reserve. A descriptor that a thread gives up is free for a moment only: another thread may
+/// take it first.
 #[derive(Debug)]
 pub struct Spares {
     held: Mutex<Vec<OwnedFd>>,
@@ -17,10 +18,10 @@ pub struct Spares {
 }
 
 impl Spares {
-    /// Holds so many.
+    /// Holds `wanted` descriptors.
     ///
     /// # Errors
-    /// EMFILE, ENFILE: there are not so many.
+    /// EMFILE, ENFILE: fewer descriptors are free.
     pub fn hold(wanted: usize) -> io::Result<Self> {
         let mut held = Vec::with_capacity(wanted);
         for _ in 0..wanted {
@@ -30,31 +31,31 @@ impl Spares {
         Ok(Self { held: Mutex::new(held), wanted, short, given_up })
     }
 
-    /// Whether there are fewer than there should be, as far as anybody knows.
+    /// Whether the reserve may hold fewer descriptors than it should.
     pub fn are_short(&self) -> bool {
         self.short.load(SeqCst)
     }
 
-    /// Whether all were given up for good: nobody else is to take a descriptor.
+    /// Whether all descriptors were given up for good: from then on other users should take none.
     pub fn are_given_up(&self) -> bool {
         self.given_up.load(SeqCst)
     }
 
-    /// Lets one go; `false`: there is none.
+    /// Closes one descriptor; `false`: the reserve is empty.
     pub fn give_up_one(&self) -> bool {
         self.short.store(true, SeqCst);
         self.held().pop().is_some()
     }
 
-    /// Lets all go, for good.
+    /// Closes all descriptors, for good.
     pub fn give_up_all(&self) {
         self.short.store(true, SeqCst);
         self.given_up.store(true, SeqCst);
         self.held().clear();
     }
 
-    /// Takes back what is missing, if as many as `headroom` are left for others then; whether that
-    /// is so.
+    /// Refills the reserve, if at least `headroom` descriptors stay free for others then. Returns
+    /// whether they do.
     pub fn fill(&self, headroom: usize) -> bool {
         if self.are_given_up() {
             return false;
@@ -82,7 +83,7 @@ impl Spares {
     }
 }
 
-/// A descriptor that is good for nothing.
+/// A descriptor that only takes up its place.
 fn another() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = check_int(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
@@ -90,8 +91,8 @@ fn another() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether a call failed for want of descriptors or of memory for them, so that its failure says
-/// nothing else.
+/// Whether a call failed because descriptors, or memory for them, were short, so that its failure
+/// says nothing else.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }

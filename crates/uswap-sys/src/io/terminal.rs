@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::check_int;
 
-/// Standard input without line editing and echo; Ctrl-C arrives as a key. What was in force comes
-/// back on drop.
+/// Standard input without line editing and echo; Ctrl-C arrives as a key. The previous mode is
+/// restored on drop.
 pub struct Keys {
-    /// Standard input without the library's buffer, which would hide keys from poll.
+    /// Standard input without the standard library's buffer, which would hide keys from poll.
     input: File,
     before: libc::termios,
 }
@@ -48,13 +48,14 @@ impl Keys {
         check_int(unsafe { libc::tcsetattr(self.input.as_raw_fd(), libc::TCSANOW, mode) }).map(drop)
     }
 
-    /// The next key, waiting at most so long.
+    /// The next key, or `None` after `patience`.
     pub fn next(&mut self, patience: Duration) -> Option<u8> {
         let ready = crate::io::events::poll(&[self.input.as_fd()], patience.as_millis() as i32).ok()?;
         let mut key = [0];
         match ready[0].then(|| self.input.read(&mut key))? {
             Ok(1) => Some(key[0]),
-            // The terminal is gone, or we are in the background: it would go on being ready.
+            // The terminal is gone, or this process is in the background: the descriptor would stay
+            // ready.
             _ => {
                 std::thread::sleep(patience);
                 None
@@ -65,7 +66,7 @@ impl Keys {
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing back.
+        // A terminal that is gone needs no mode.
         let _ = self.set(&self.before);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::check_int;
 
-/// Processors that can be told apart.
+/// Maximum number of processors in a set.
 const MAX: usize = 1024;
 
 /// A set of processors.
@@ -12,17 +12,17 @@ const MAX: usize = 1024;
 pub struct Processors([u64; MAX / 64]);
 
 impl Processors {
-    /// Every number there can be: confines to nothing but what cpusets allow.
+    /// Every processor number: permits all processors that cpusets allow.
     pub const ALL: Self = Self([u64::MAX; MAX / 64]);
 
-    /// Only this one; `None` for a number beyond 1023.
+    /// The set of this processor alone; `None` for a number above 1023.
     pub fn only(number: u32) -> Option<Self> {
         let mut set = [0; MAX / 64];
         *set.get_mut(number as usize / 64)? |= 1 << (number % 64);
         Some(Self(set))
     }
 
-    /// Those that thread `tid` may use (0: the calling thread).
+    /// The processors that thread `tid` may use (0: the calling thread).
     ///
     /// # Errors
     /// ESRCH.
@@ -33,17 +33,18 @@ impl Processors {
         Ok(Self(set))
     }
 
-    /// From now on thread `tid` (0: the calling thread) uses only these.
+    /// Restricts thread `tid` (0: the calling thread) to these processors.
     ///
     /// # Errors
-    /// ESRCH; EPERM for a thread of another user; EINVAL when none of them is allowed (cpuset).
+    /// ESRCH; EPERM for a thread of another user; EINVAL when the thread's cpuset allows none of
+    /// them.
     pub fn confine(&self, tid: u32) -> io::Result<()> {
         // SAFETY: the set is as long as said and only read.
         check_int(unsafe { libc::sched_setaffinity(tid as i32, size_of_val(&self.0), self.0.as_ptr().cast()) })
             .map(drop)
     }
 
-    /// How many there are.
+    /// The number of processors in the set.
     pub fn count(&self) -> u32 {
         self.0.iter().map(|word| word.count_ones()).sum()
     }

@@ -1,20 +1,21 @@
-//! Signals that ask a program to end, remembered in a flag: for a program that has things to put
-//! back first.
+//! Signals that ask a program to end, remembered in a flag, for a program that has to restore
+//! something first.
 //!
-//! The signal mask is left alone, so children start with the mask this program was started with.
+//! The signal mask stays as it is, so children start with the mask that this program was started
+//! with.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
-/// The last such signal, 0 when none came.
+/// The last such signal; 0 when none has arrived.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn remember(signal: libc::c_int) {
     ARRIVED.store(signal, SeqCst);
 }
 
-/// From now on SIGHUP, SIGINT, SIGQUIT and SIGTERM end nothing here and are told by [`arrived`]. A
-/// signal that was ignored when the program was started stays ignored.
+/// From now on SIGHUP, SIGINT, SIGQUIT and SIGTERM do not end this process; [`arrived`] returns
+/// them. A signal that was ignored when the program was started stays ignored.
 ///
 /// # Errors
 /// None on Linux.
@@ -37,7 +38,7 @@ pub fn remember_requests_to_end() -> io::Result<()> {
     Ok(())
 }
 
-/// The signal that asked this program to end, if one did.
+/// The signal that asked this program to end, if one has arrived.
 pub fn arrived() -> Option<i32> {
     match ARRIVED.load(SeqCst) {
         0 => None,
@@ -45,10 +46,10 @@ pub fn arrived() -> Option<i32> {
     }
 }
 
-/// What this process ignores of SIGHUP, SIGINT and SIGQUIT (as shells have background jobs do, and
-/// nohup) the programs that it starts from now on do not: a signal that is ignored stays so in a
-/// new program, and one with a handler is given its default back. This process goes on as if it
-/// ignored them.
+/// Of SIGHUP, SIGINT and SIGQUIT, this process may ignore some (shells make background jobs ignore
+/// them, and so does nohup). The programs that it starts from now on do not ignore them: an ignored
+/// signal stays ignored in a new program, but one with a handler gets its default action back. This
+/// process goes on as if it ignored the signals.
 ///
 /// # Errors
 /// None on Linux.
@@ -74,7 +75,8 @@ pub fn heed_in_children() -> io::Result<()> {
 mod tests {
     use std::process::Command;
 
-    /// In a process of its own: what a signal does belongs to all threads of this one.
+    /// Runs in a process of its own, since signal actions belong to all threads of this test
+    /// process.
     #[test]
     fn who_is_started_by_one_that_ignores_interrupts_heeds_them() {
         const INSIDE: &str = "USWAP_TEST_IGNORES_INTERRUPTS";

@@ -1,26 +1,26 @@
-//! Leashes: a process ends when nobody holds the other end any more, whatever its threads are
-//! waiting for.
+//! Ends a process when the other end of its pipe is closed, whatever the threads of that process
+//! are waiting for.
 //!
-//! The other end is a pipe's, into which nobody ever writes; each leash is a reading end with an
-//! owner and a signal of its own (F_SETOWN_EX, F_SETSIG). While it is *fastened* (O_ASYNC) the
-//! kernel sends SIGKILL to its process once the last writing end is closed (`pipe_release` in
-//! fs/pipe.c). The reading end must be open somewhere for that: in the process itself, in a table
-//! that its exec closes. What it is set to belongs to the open file, so whoever has a copy can
-//! fasten and loosen it.
+//! The other end ([`Post`]) is that of a pipe into which no process ever writes; each
+//! [`KillOnClose`] is a reading end with an owner and a signal of its own (F_SETOWN_EX, F_SETSIG).
+//! While it is *fastened* (O_ASYNC), the kernel sends SIGKILL to its owner once the last writing
+//! end is closed (`pipe_release` in fs/pipe.c). The reading end must be open somewhere for that: in
+//! the process itself, in a table that its exec closes. Owner and flags belong to the open file, so
+//! every process that has a copy can fasten and loosen it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::check_int;
 
-/// What leashes end at. To be shared by all whose common end is to be told.
+/// The writing end, shared by all processes that are to end together.
 #[derive(Debug)]
 pub struct Post {
     reader: OwnedFd,
     _writer: OwnedFd,
 }
 
-/// One process's leash.
+/// The reading end of one process, which ends with the writing end.
 #[derive(Debug)]
 pub struct KillOnClose(OwnedFd);
 
@@ -28,7 +28,7 @@ const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_PID: libc::c_int = 1;
 
-/// struct f_owner_ex.
+/// `struct f_owner_ex`.
 #[repr(C)]
 struct LeashOwner {
     kind: libc::c_int,
@@ -36,7 +36,7 @@ struct LeashOwner {
 }
 
 impl Post {
-    /// Nobody hangs on it yet.
+    /// A new pipe to which no process is bound yet.
     ///
     /// # Errors
     /// EMFILE, ENFILE.
@@ -49,7 +49,7 @@ impl Post {
         Ok(Self { reader, _writer: writer })
     }
 
-    /// A leash for a process, loose.
+    /// A reading end for a process, loosened.
     ///
     /// # Errors
     /// EMFILE; ESRCH: the process is gone.
@@ -65,17 +65,17 @@ impl Post {
 }
 
 impl KillOnClose {
-    /// From now on the process ends with the post.
+    /// From now on the process ends when the writing end is closed.
     pub fn fasten(&self) {
         self.set(libc::O_NONBLOCK | libc::O_ASYNC);
     }
 
-    /// From now on it does not.
+    /// From now on the process does not end with the writing end.
     pub fn loosen(&self) {
         self.set(libc::O_NONBLOCK);
     }
 
-    /// Whom it ends from now on.
+    /// Sets the process that ends.
     ///
     /// # Errors
     /// ESRCH: the process is gone.
@@ -107,15 +107,15 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::{Mutex, MutexGuard};
 
-    /// A process that another test forks at the wrong moment would hold the post as long as it
-    /// lives.
+    /// Held during each test: a process that another test forks at the wrong moment would keep the
+    /// writing end open as long as it lives.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {
         ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// It inherits its leash.
+    /// Starts a process that inherits its own reading end.
     fn sleeper(post: &Post, seconds: &str) -> (Child, KillOnClose) {
         let leash = post.leash(std::process::id()).expect("a leash");
         let fd = leash.0.as_raw_fd();

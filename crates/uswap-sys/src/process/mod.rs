@@ -13,21 +13,21 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::{check, check_int};
 
-/// Whether an answer of /proc means that the process has ended.
+/// Whether an error from /proc means that the process has ended.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT))
 }
 
-/// The two sides of a fork.
+/// The side of a fork on which the caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fork {
-    /// We are the child.
+    /// This is the child.
     Child,
-    /// We are the parent of this process.
+    /// This is the parent of the child with this process id.
     Parent(u32),
 }
 
-/// How a child changed.
+/// How the state of a child has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildChange {
     /// It ended with this status.
@@ -36,7 +36,7 @@ pub enum ChildChange {
     Killed(i32),
     /// A signal stopped it.
     Stopped(i32),
-    /// It goes on.
+    /// It was continued.
     Continued,
 }
 
@@ -47,7 +47,7 @@ pub enum ChildChange {
 /// EAGAIN, ENOMEM.
 ///
 /// # Panics
-/// When the process has more than one thread: the child would have locks that nobody unlocks.
+/// When the process has more than one thread: the child would have locks that no thread unlocks.
 pub fn fork_sharing_fds() -> io::Result<Fork> {
     assert_single_threaded();
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
@@ -57,8 +57,8 @@ pub fn fork_sharing_fds() -> io::Result<Fork> {
     Ok(if pid == 0 { Fork::Child } else { Fork::Parent(pid as u32) })
 }
 
-/// Gives this process a table of descriptors of its own, with what is open now (tests of what
-/// sharing one is for).
+/// Gives this process its own table of descriptors with those that are open now (for tests of the
+/// shared table).
 ///
 /// # Errors
 /// ENOMEM, EMFILE.
@@ -86,14 +86,14 @@ fn assert_single_threaded() {
     assert!(threads == 1, "fork with {threads} threads");
 }
 
-/// Leaves the terminal: a session of its own.
+/// Leaves the terminal by starting a new session.
 pub fn leave_session() {
     // SAFETY: no pointers. It fails for the leader of a process group, which a fork child is not.
     unsafe { libc::setsid() };
 }
 
-/// Tells whoever waits at the other end that all is well, then speaks to nobody any more: the
-/// standard streams lead nowhere.
+/// Writes a byte that tells the process at the other end of `ready` that all is well, then
+/// redirects the standard streams to /dev/null.
 pub fn report_and_fall_silent(ready: &OwnedFd) {
     let Ok(nowhere) = std::fs::File::options().read(true).write(true).open("/dev/null") else { return };
     // SAFETY: one byte of ours; descriptors that are ours.
@@ -122,7 +122,8 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Takes the news of one child (`None`: of any) without waiting. `Ok(None)`: no news.
+/// Takes a state change of one child (`None`: of any child) without waiting. `Ok(None)`: nothing
+/// has changed.
 ///
 /// # Errors
 /// ECHILD: there are no children.
@@ -147,7 +148,7 @@ pub fn wait_news(pid: Option<u32>) -> io::Result<Option<(u32, ChildChange)>> {
     Ok(Some((pid as u32, change)))
 }
 
-/// Whether there are children, or orphans that became ours, whatever the state they are in.
+/// Whether this process has children in any state, orphans that became its children included.
 pub fn has_children() -> bool {
     let flags = libc::WNOHANG | libc::WNOWAIT | libc::WEXITED | libc::__WALL;
     // SAFETY: no siginfo_t is asked for.
@@ -155,7 +156,7 @@ pub fn has_children() -> bool {
     !result.is_err_and(|error| error.raw_os_error() == Some(libc::ECHILD))
 }
 
-/// Processors that this process may use, as it was when it was first asked for: to find out reads
+/// Number of processors that this process may use, as found by the first call: finding out reads
 /// files of the cgroup.
 pub fn processors() -> usize {
     static PROCESSORS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
@@ -171,7 +172,7 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
     check_int(unsafe { libc::kill(pid as libc::pid_t, signal) }).map(drop)
 }
 
-/// Orphans below us become our children (PR_SET_CHILD_SUBREAPER).
+/// Makes orphaned descendants children of this process (PR_SET_CHILD_SUBREAPER).
 ///
 /// # Errors
 /// None on Linux since 3.4.
@@ -180,7 +181,7 @@ pub fn become_subreaper() -> io::Result<()> {
     check_int(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// Names this process as ps and top show it.
+/// Sets the name of this process that ps and top show.
 pub fn set_name(name: &std::ffi::CStr) {
     // SAFETY: a C string; the kernel takes 15 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
@@ -198,7 +199,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// A descriptor that has input once the process has ended.
+/// A descriptor that becomes readable when the process has ended.
 ///
 /// # Errors
 /// ESRCH.
@@ -219,7 +220,8 @@ pub fn send_signal(pidfd: &OwnedFd, signal: i32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0) }).map(drop)
 }
 
-/// A copy of a descriptor of another thread (which may have a table of its own), as ptrace permits.
+/// A copy of a descriptor of another thread (which may have its own table), with the permission
+/// rules of ptrace.
 ///
 /// # Errors
 /// EPERM, ESRCH, EBADF; EINVAL before Linux 6.9.
@@ -235,7 +237,7 @@ pub fn descriptor_of_thread(tid: u32, fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
 }
 
-/// Processor time that all threads of a process have used, those that have ended too. Source:
+/// Processor time that all threads of a process have used, including those that have ended. Source:
 /// `CPUCLOCK_SCHED` of a process, as clock_getcpuclockid(3) makes it.
 ///
 /// # Errors
@@ -244,7 +246,7 @@ pub fn processor_time(pid: u32) -> io::Result<std::time::Duration> {
     clock(!(pid as libc::clockid_t) << 3 | 2)
 }
 
-/// The same of one thread.
+/// Processor time of one thread.
 ///
 /// # Errors
 /// EINVAL: no such thread.
@@ -259,7 +261,8 @@ fn clock(clock: libc::clockid_t) -> io::Result<std::time::Duration> {
     Ok(std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Raises the soft limit of open files to the hard one: each process of a tree costs three.
+/// Raises the soft limit of open files to the hard limit: each process of a tree needs three
+/// descriptors. Returns the previous limits.
 pub fn raise_open_files() -> Option<ResourceLimit> {
     let before = limit(libc::RLIMIT_NOFILE)?;
     let raised = libc::rlimit { rlim_cur: before.hard, rlim_max: before.hard };
@@ -269,9 +272,9 @@ pub fn raise_open_files() -> Option<ResourceLimit> {
 }
 
 /// Makes the table of descriptors large enough for `count` of them, or for as many as the limit
-/// allows. It is to be called before the table is shared: to grow a shared one the kernel waits
-/// until no processor can read the old one any more (`expand_files` in fs/file.c, 8 to 17 ms seen),
-/// and whoever opens anything meanwhile waits along.
+/// allows. To be called before the table is shared: to grow a shared table, the kernel waits until
+/// no processor can read the old one any more (`expand_files` in fs/file.c, 8 to 17 ms seen), and
+/// every thread that opens a file meanwhile waits too.
 pub fn reserve_descriptors(count: u64) {
     let most = limit(libc::RLIMIT_NOFILE).map_or(0, |limit| limit.soft.min(count)) as libc::c_int;
     // SAFETY: no pointers. Standard error is only copied; if there is none nothing happens.
@@ -285,9 +288,9 @@ pub fn reserve_descriptors(count: u64) {
 /// A resource limit.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourceLimit {
-    /// What is in force.
+    /// The limit in force.
     pub soft: u64,
-    /// How far it may be raised.
+    /// The value to which the soft limit may be raised.
     pub hard: u64,
 }
 
@@ -313,42 +316,43 @@ fn limit(which: libc::__rlimit_resource_t) -> Option<ResourceLimit> {
     (result == 0).then_some(ResourceLimit { soft: limit.rlim_cur, hard: limit.rlim_max })
 }
 
-/// Puts the limit of open files back (in the child that becomes the user's command).
+/// Restores the limit of open files (in the child that becomes the user's command).
 pub fn restore_open_files(before: ResourceLimit) {
     let limit = libc::rlimit { rlim_cur: before.soft, rlim_max: before.hard };
     // SAFETY: a valid structure.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// Gives a thread (0: this one) that niceness; `false` where that is not allowed, or it is gone.
+/// Sets the niceness of a thread (0: this one); `false` where that is not permitted, or the thread
+/// is gone.
 pub fn set_niceness_of(thread: u32, niceness: i32) -> bool {
     // SAFETY: no pointers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, niceness) == 0 }
 }
 
-/// Whether this process may give its threads that niceness (CAP_SYS_NICE, or RLIMIT_NICE). Tried on
-/// this thread, which has its own again afterwards.
+/// Whether this process may give its threads this niceness (CAP_SYS_NICE, or RLIMIT_NICE). The
+/// function tries it on this thread and then restores the thread's own niceness.
 pub fn may_take_niceness(niceness: i32) -> bool {
     let Some(before) = niceness_of(0) else { return false };
     set_niceness_of(0, niceness) && set_niceness_of(0, before)
 }
 
-/// Asks for short turns on the processor (nanoseconds, 100 µs at least), for this thread and those
-/// it starts: one that wakes up with a shorter turn than the one that runs is let in at once. Needs
-/// no privilege; kernels before 6.12 do not know it and say nothing. Source: sched_setattr(2),
-/// `sched_runtime` of an ordinary thread.
+/// Asks for short time slices on the processor (in nanoseconds, at least 100 µs), for this thread
+/// and those that it starts: a thread that wakes up with a shorter time slice than the running
+/// thread preempts it at once. This needs no privilege; kernels before 6.12 ignore it without an
+/// error. Source: sched_setattr(2), `sched_runtime` of an ordinary thread.
 pub fn set_turn(nanoseconds: u64) -> bool {
     scheduling_of(0).is_some_and(|now| set_scheduling(0, &SchedulingAttributes { runtime: nanoseconds, ..now }))
 }
 
-/// From now on this thread runs only where nobody else wants to (SCHED_IDLE).
+/// From now on this thread runs only on processors that no other thread wants (SCHED_IDLE).
 pub fn run_last() -> bool {
     let idle = libc::SCHED_IDLE as u32;
     set_scheduling(0, &SchedulingAttributes { policy: idle, ..SchedulingAttributes::default() })
 }
 
-/// Makes `thread` (0: this one) an ordinary one of that niceness, with turns of `turn` nanoseconds;
-/// `false` where that is not allowed.
+/// Gives `thread` (0: this one) the ordinary policy with this niceness and time slices of `turn`
+/// nanoseconds; `false` where that is not permitted.
 pub fn run_ordinarily(thread: u32, niceness: i32, turn: u64) -> bool {
     let ordinary = libc::SCHED_OTHER as u32;
     let attributes =
@@ -356,7 +360,7 @@ pub fn run_ordinarily(thread: u32, niceness: i32, turn: u64) -> bool {
     set_scheduling(thread, &attributes)
 }
 
-/// The scheduling policy of a thread (0: this one), as the kernel numbers them.
+/// The scheduling policy of a thread (0: this one), as the kernel's number.
 pub fn policy_of(thread: u32) -> Option<u32> {
     scheduling_of(thread).map(|attributes| attributes.policy)
 }
@@ -380,7 +384,7 @@ fn set_scheduling(thread: u32, attributes: &SchedulingAttributes) -> bool {
     unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const whole, 0) == 0 }
 }
 
-/// The number of the calling thread.
+/// The id of the calling thread.
 pub fn this_thread() -> u32 {
     // SAFETY: no arguments.
     unsafe { libc::gettid() as u32 }
@@ -400,21 +404,21 @@ struct SchedulingAttributes {
     period: u64,
 }
 
-/// Lets this thread run before all ordinary ones (SCHED_RR, lowest rank, not inherited by
-/// children); `false` where that is not allowed. For threads that work for microseconds at a time
-/// only.
+/// Lets this thread run before all ordinary threads (SCHED_RR, lowest rank, not inherited by
+/// children); `false` where that is not permitted. Only for threads that run for microseconds at a
+/// time.
 pub fn run_first() -> bool {
     let parameter = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure lives for the call; 0 is this thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR | libc::SCHED_RESET_ON_FORK, &raw const parameter) == 0 }
 }
 
-/// How a thread was scheduled before it was hurried.
+/// The scheduling of a thread before its priority boost.
 #[derive(Clone, Copy)]
 pub struct Scheduling(SchedulingAttributes);
 
-/// Lets another thread run before all ordinary ones, until it is put back; `None` where it is no
-/// ordinary thread or that is not allowed. Threads that it makes meanwhile are ordinary.
+/// Lets another thread run before all ordinary threads, until [`put_back`]; `None` where it is no
+/// ordinary thread or that is not permitted. Threads that it makes meanwhile are ordinary.
 pub fn hurry_thread(thread: u32) -> Option<Scheduling> {
     const RESET_ON_FORK: u64 = 1;
     let before = scheduling_of(thread).filter(|now| now.policy == libc::SCHED_OTHER as u32)?;
@@ -423,18 +427,18 @@ pub fn hurry_thread(thread: u32) -> Option<Scheduling> {
     set_scheduling(thread, &first).then_some(Scheduling(before))
 }
 
-/// Schedules a thread as before.
+/// Restores the scheduling of a thread.
 pub fn put_back(thread: u32, before: &Scheduling) {
-    // A thread that has ended needs nothing.
+    // For a thread that has ended there is nothing to do.
     set_scheduling(thread, &before.0);
 }
 
-/// Keeps the pages of this process in RAM, those that come as well, each from its first touch on
+/// Keeps the pages of this process in RAM, also those mapped later, each from its first touch on
 /// (MCL_ONFAULT). Memory that is only reserved stays untouched.
 ///
 /// # Errors
-/// EPERM: RLIMIT_MEMLOCK is not unlimited and CAP_IPC_LOCK is missing. It is not tried then: a
-/// limit that is reached later would make mmap fail.
+/// EPERM: RLIMIT_MEMLOCK is not unlimited and CAP_IPC_LOCK is missing. The memory is not locked
+/// then: reaching the limit later would make mmap fail.
 pub fn lock_memory() -> io::Result<()> {
     const CAP_IPC_LOCK: u32 = 14;
     if !has_capability(CAP_IPC_LOCK) && !raise_locked_memory() {
@@ -450,7 +454,7 @@ pub fn unlock_memory() {
     unsafe { libc::munlockall() };
 }
 
-/// Removes the soft limit of locked memory if there is no hard one.
+/// Removes the soft limit of locked memory if the hard limit is unlimited.
 fn raise_locked_memory() -> bool {
     let unlimited = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let hard = locked_memory_limit().map_or(0, |limit| limit.hard);
@@ -458,7 +462,7 @@ fn raise_locked_memory() -> bool {
     hard == libc::RLIM_INFINITY && unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) } == 0
 }
 
-/// Whether the capability of this number is in the effective set.
+/// Whether the effective set contains the capability of this number.
 fn has_capability(number: u32) -> bool {
     let version_3 = [0x2008_0522u32, 0];
     let mut sets = [0u32; 6];
@@ -467,15 +471,15 @@ fn has_capability(number: u32) -> bool {
     result == 0 && sets[0] >> number & 1 == 1
 }
 
-/// Where the OOM killer looks at this process.
+/// The value that the kernel's OOM killer reads for this process.
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
-/// Makes this process a later choice of the kernel's OOM killer than it was (-1000: never, 1000:
-/// first); returns what was in force. Children inherit it.
+/// Makes the kernel's OOM killer choose this process later than before (-1000: never, 1000: first);
+/// returns the previous value. Children inherit the value.
 ///
 /// # Errors
-/// EACCES: CAP_SYS_RESOURCE is missing, without which it can fall to what it was set to with that
-/// capability, mostly 0.
+/// EACCES: CAP_SYS_RESOURCE is missing, without which the value can only fall to the one last set
+/// with that capability, mostly 0.
 pub fn lower_oom_score_adj(to: i32) -> io::Result<i32> {
     let text = std::fs::read_to_string(OOM_SCORE_ADJ)?;
     let before = text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
@@ -486,15 +490,16 @@ pub fn lower_oom_score_adj(to: i32) -> io::Result<i32> {
     Ok(before)
 }
 
-/// Puts it back.
+/// Restores the previous value.
 ///
 /// # Errors
-/// None where it is higher than what is in force.
+/// None if that value is higher than the current one.
 pub fn restore_oom_score_adj(before: i32) -> io::Result<()> {
     std::fs::write(OOM_SCORE_ADJ, before.to_string())
 }
 
-/// Makes the C allocator return large blocks to the system at once, whatever was freed before.
+/// Makes the C allocator always return large blocks to the system at once: the allocator no longer
+/// adjusts the threshold to the blocks that were freed.
 pub fn fix_mmap_threshold(bytes: i32) {
     // SAFETY: no pointers.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) };
@@ -511,7 +516,7 @@ pub fn random_word() -> io::Result<u64> {
     Ok(word)
 }
 
-/// $TMPDIR; one that is empty is not set.
+/// $TMPDIR; an empty value counts as not set.
 pub fn temporary_folder() -> Option<std::path::PathBuf> {
     std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into)
 }

@@ -1,5 +1,5 @@
-//! Signals: blocked in the keeper and the engine and taken one by one; the command gets them as
-//! they were.
+//! Signals: keeper and engine block them and take them one by one; the command gets the original
+//! mask.
 
 use std::io;
 use std::time::Duration;
@@ -17,16 +17,16 @@ impl std::fmt::Debug for Mask {
 /// A signal that was taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// Its number.
+    /// The number of the signal.
     pub signal: i32,
-    /// It came from the kernel (the terminal, a timer) and not from kill(2).
+    /// The signal came from the kernel (the terminal, a timer) and not from kill(2).
     pub from_kernel: bool,
-    /// Who sent it.
+    /// The process id of the sender.
     pub sender: u32,
 }
 
-/// Blocks every signal that can be blocked in this thread (and those it starts); returns what was
-/// in force.
+/// Blocks every signal that can be blocked in this thread (and in those that it starts); returns
+/// the previous mask.
 pub fn block_all() -> Mask {
     let mut everything = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -38,13 +38,13 @@ pub fn block_all() -> Mask {
     }
 }
 
-/// Puts a mask into force.
+/// Sets the mask of this thread.
 pub fn restore(mask: &Mask) {
     // SAFETY: a valid set.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
 }
 
-/// The command begins with this mask, and not with that of the thread that starts it.
+/// Makes the command start with this mask, not with that of the thread that starts it.
 pub fn begins_with(command: &mut std::process::Command, mask: Mask) {
     // SAFETY: all that is done between fork and exec is one system call.
     unsafe {
@@ -55,10 +55,10 @@ pub fn begins_with(command: &mut std::process::Command, mask: Mask) {
     }
 }
 
-/// Takes one pending signal, waiting at most so long.
+/// Takes one pending signal, waiting at most `timeout`.
 ///
 /// # Errors
-/// EAGAIN: none came.
+/// EAGAIN: no signal came.
 pub fn take(timeout: Duration) -> io::Result<Taken> {
     let mut everything = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -73,14 +73,14 @@ pub fn take(timeout: Duration) -> io::Result<Taken> {
     }
 }
 
-/// Stops this process as if the terminal had: for the shell that waits for us.
+/// Stops this process as the terminal would, so that the shell that waits for it notices.
 pub fn stop_self() {
     // SAFETY: no pointers.
     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }
 
-/// Signals ignored by default are not our concern; SIGPIPE, which Rust's start ignores, is given
-/// its default back.
+/// Restores the default action of SIGPIPE, which the start-up code of Rust ignores. Other ignored
+/// signals stay ignored.
 pub fn default_sigpipe() {
     // SAFETY: SIG_DFL is always valid.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

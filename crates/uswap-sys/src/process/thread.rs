@@ -1,9 +1,10 @@
 //! Threads of the engine.
 
-/// Bytes of the stack that a thread gets.
+/// Stack size of a thread in bytes.
 const STACK: usize = 256 << 10;
 
-/// Starts a thread. It holds nothing that outlives the process: nobody waits for its end.
+/// Starts a thread. No other thread waits for its end, so it must hold nothing that outlives the
+/// process.
 ///
 /// # Errors
 /// EAGAIN: no memory, or no more threads are permitted.

@@ -1,8 +1,9 @@
-//! ptrace(2) of one thread of another process: seize, stop, look, set registers, let go.
+//! ptrace(2) of one thread of another process: seize, stop, inspect, set registers, detach.
 //!
-//! A thread that is traced belongs to the thread that seized it: only that one may ask anything of
-//! it here. If it ends meanwhile the traced process is killed (PTRACE_O_EXITKILL), from
-//! [`Tracee::follow_clones`] on: it must not go on with registers that are not its own.
+//! A traced thread belongs to the thread that seized it: only that thread may call the functions
+//! here. If the tracer ends meanwhile, the kernel kills the traced process (PTRACE_O_EXITKILL),
+//! from [`Tracee::follow_clones`] on: that process must not run on with registers that are not its
+//! own.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,10 +20,10 @@ const GET_DISPATCH: libc::c_uint = 0x4210;
 const GET_SIGMASK: libc::c_uint = 0x420a;
 const SET_SIGMASK: libc::c_uint = 0x420b;
 
-/// Why a traced thread does not run now, or that it never will again.
+/// Why a traced thread is stopped, or that it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was asked to stop, or has just been born.
+    /// It was asked to stop, or is a new thread.
     Asked,
     /// Its process is stopped by this signal (SIGSTOP, SIGTSTP and so on).
     Group(i32),
@@ -34,11 +35,12 @@ pub enum Stop {
     Cloned,
     /// Something else happened to it.
     Other,
-    /// It has ended, or runs another program under another number.
+    /// It has ended, or executes another program under another thread id.
     Gone,
 }
 
-/// A thread that we trace. Dropping it does not let it go: [`Tracee::detach`] does.
+/// A thread that this thread traces. Dropping the value does not detach it: [`Tracee::detach`]
+/// does.
 #[derive(Debug)]
 pub struct Tracee {
     tid: u32,
@@ -46,35 +48,34 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    /// Begins to trace a thread; it goes on running. `leader`: it is the first thread of its
-    /// process.
+    /// Begins to trace a thread, which runs on. `leader`: it is the first thread of its process.
     ///
     /// # Errors
-    /// EPERM: not permitted, or somebody else traces it; ESRCH: there is none.
+    /// EPERM: not permitted, or another process traces it; ESRCH: there is no such thread.
     pub fn seize(tid: u32, leader: bool) -> io::Result<Self> {
         request(libc::PTRACE_SEIZE, tid, 0, 0)?;
         Ok(Self { tid, leader })
     }
 
-    /// A thread that was born traced, because its maker was ([`Stop::Cloned`]).
+    /// A thread that is traced from its start, because its maker was traced ([`Stop::Cloned`]).
     pub fn born(tid: u32) -> Self {
         Self { tid, leader: false }
     }
 
-    /// Its number.
+    /// The thread id.
     pub fn tid(&self) -> u32 {
         self.tid
     }
 
-    /// Asks it to stop.
+    /// Asks the thread to stop.
     ///
     /// # Errors
-    /// ESRCH: it has ended.
+    /// ESRCH: the thread has ended.
     pub fn interrupt(&self) -> io::Result<()> {
         request(libc::PTRACE_INTERRUPT, self.tid, 0, 0)
     }
 
-    /// Waits for a stop that may be long in coming; `None`: it has not come.
+    /// Waits for a stop that may take long; `None`: the thread has not stopped within `patience`.
     pub fn wait_for_arrival(&self, patience: Duration) -> Option<Stop> {
         let begun = Instant::now();
         loop {
@@ -87,9 +88,9 @@ impl Tracee {
         }
     }
 
-    /// Waits for its next stop, or its end. The end of a first thread is not told as long as others
-    /// that we trace have not been taken away: so it is looked for, and not waited for in the
-    /// kernel.
+    /// Waits for the next stop of the thread, or for its end. The kernel does not report the end of
+    /// a first thread before the other traced threads of its process were waited for: so this
+    /// function polls for the end instead of waiting in the kernel.
     pub fn wait(&self) -> Stop {
         const PROMPT: Duration = Duration::from_millis(1);
         let begun = Instant::now();
@@ -109,8 +110,9 @@ impl Tracee {
         text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
     }
 
-    /// The end of a process is left to whoever is to learn its status; other threads that have
-    /// ended are taken away, or the process could not execute another program.
+    /// Takes the state change of the thread, if there is one. The end of a process is left to the
+    /// process that is to learn its status; other threads that have ended are waited for, since
+    /// otherwise the process could not execute another program.
     fn look(&self) -> io::Result<Option<Stop>> {
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOHANG | libc::__WALL;
         let info = wait_id(self.tid, flags | libc::WNOWAIT)?;
@@ -136,7 +138,7 @@ impl Tracee {
         }))
     }
 
-    /// Lets it run on to its next stop; `signal` is delivered to it (0: none).
+    /// Lets the thread run on to its next stop; `signal` is delivered to it (0: none).
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -144,7 +146,7 @@ impl Tracee {
         request(libc::PTRACE_CONT, self.tid, 0, signal as usize)
     }
 
-    /// The same, to the beginning or end of a system call at the latest.
+    /// The same, but the thread stops at the latest when it enters or leaves a system call.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -152,8 +154,8 @@ impl Tracee {
         request(libc::PTRACE_SYSCALL, self.tid, 0, 0)
     }
 
-    /// From now on stops at system calls are told from SIGTRAP, and threads that it makes are
-    /// traced too.
+    /// From now on stops at system calls can be told from SIGTRAP, and the threads that this thread
+    /// makes are traced too.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -162,7 +164,7 @@ impl Tracee {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, options as usize)
     }
 
-    /// From now on stops at system calls are told from SIGTRAP.
+    /// From now on stops at system calls can be told from SIGTRAP.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -170,7 +172,7 @@ impl Tracee {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize)
     }
 
-    /// At [`Stop::Cloned`]: the number of the new thread.
+    /// The id of the new thread; only at [`Stop::Cloned`].
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -180,7 +182,7 @@ impl Tracee {
         Ok(number as u32)
     }
 
-    /// Its registers.
+    /// The registers of the thread.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -191,13 +193,12 @@ impl Tracee {
         Ok(registers)
     }
 
-    /// A set of registers as a core file's notes hold it, by the type of its note
-    /// (PTRACE_GETREGSET).
+    /// A set of registers in the format of a core file's note of type `kind` (PTRACE_GETREGSET).
     ///
     /// # Errors
-    /// ESRCH: it is not stopped; EINVAL, ENODEV: the processor has no such registers.
+    /// ESRCH: the thread is not stopped; EINVAL, ENODEV: the processor has no such registers.
     pub fn register_set(&self, kind: u32) -> io::Result<Vec<u8>> {
-        // Larger than all that x86-64 has: AMX tiles are 8 KiB.
+        // Larger than every register set of x86-64: AMX tiles take 8 KiB.
         let mut bytes = vec![0u8; 32 << 10];
         let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         request(libc::PTRACE_GETREGSET, self.tid, kind as usize, &raw mut vector as usize)?;
@@ -205,7 +206,7 @@ impl Tracee {
         Ok(bytes)
     }
 
-    /// Sets them.
+    /// Sets the registers.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -213,7 +214,7 @@ impl Tracee {
         request(libc::PTRACE_SETREGS, self.tid, 0, std::ptr::from_ref(registers) as usize)
     }
 
-    /// The signals that it blocks, one bit each.
+    /// The signals that the thread blocks, one bit each.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -223,7 +224,7 @@ impl Tracee {
         Ok(mask)
     }
 
-    /// Sets them.
+    /// Sets the signals that the thread blocks.
     ///
     /// # Errors
     /// ESRCH: it is not stopped.
@@ -231,7 +232,7 @@ impl Tracee {
         request(SET_SIGMASK, self.tid, 8, &raw const mask as usize)
     }
 
-    /// Address of its `struct rseq`; `None`: it has registered none.
+    /// Address of the thread's `struct rseq`; `None`: it has registered none.
     pub fn restartable_sequences(&self) -> Option<u64> {
         // struct ptrace_rseq_configuration: pointer, size, signature, flags, padding.
         let mut configuration = [0u64; 3];
@@ -240,7 +241,8 @@ impl Tracee {
         (asked.is_ok() && configuration[0] != 0).then_some(configuration[0])
     }
 
-    /// Whether its system calls are turned into signals (PR_SET_SYSCALL_USER_DISPATCH).
+    /// Whether the kernel turns the thread's system calls into signals
+    /// (PR_SET_SYSCALL_USER_DISPATCH).
     pub fn dispatches_syscalls(&self) -> bool {
         let mut configuration = [0u64; 4];
         let size = size_of_val(&configuration);
@@ -248,7 +250,7 @@ impl Tracee {
         asked.is_ok() && configuration[0] != 0
     }
 
-    /// Lets it go; it runs on. One that ended is gone anyway.
+    /// Ends tracing; the thread runs on. A thread that has ended is no longer traced anyway.
     ///
     /// # Errors
     /// ESRCH: it is not stopped, or has ended.
@@ -256,7 +258,7 @@ impl Tracee {
         self.detach_with(0)
     }
 
-    /// The same from a stop at a signal, which is delivered to it.
+    /// The same from a stop at a signal, which is delivered to the thread.
     ///
     /// # Errors
     /// ESRCH: it is not stopped, or has ended.
@@ -265,10 +267,11 @@ impl Tracee {
     }
 }
 
-/// Writes into another process's memory, as its own instructions could. Returns the bytes written.
+/// Writes into another process's memory with the access rights of that process. Returns the number
+/// of bytes written.
 ///
 /// # Errors
-/// ESRCH, EPERM; EFAULT: nothing could be written.
+/// ESRCH, EPERM; EFAULT: not even the first byte could be written.
 pub fn write_memory(pid: u32, address: u64, bytes: &[u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
@@ -277,7 +280,7 @@ pub fn write_memory(pid: u32, address: u64, bytes: &[u8]) -> io::Result<usize> {
     check(n as libc::c_long).map(|n| n as usize)
 }
 
-/// Whether two processes have the same memory (kcmp(2), KCMP_VM).
+/// Whether two processes share one address space (kcmp(2), KCMP_VM).
 ///
 /// # Errors
 /// ENOSYS: the kernel was built without it; EPERM; ESRCH.
@@ -321,7 +324,7 @@ mod tests {
     use super::*;
     use crate::process;
 
-    /// A child that computes is stopped, looked at, changed in nothing, and goes on to its end.
+    /// A busy child is stopped, inspected, left unchanged, and runs on to its end.
     #[test]
     fn a_stopped_thread_goes_on_as_if_nothing_had_been() {
         let count = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";

@@ -1,5 +1,5 @@
-//! PROCMAP_QUERY (linux 6.11, include/uapi/linux/fs.h): one mapping at a time, without parsing
-//! text.
+//! PROCMAP_QUERY (linux 6.11, include/uapi/linux/fs.h): queries one mapping at a time, without
+//! parsing text.
 
 use std::fs::File;
 use std::io;
@@ -15,15 +15,15 @@ const COVERING_OR_NEXT: u64 = 0x10;
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// Address behind the last byte.
     pub end: u64,
     /// Readable, writable, private, not executable, without a file.
     pub plain_anonymous: bool,
-    /// No access at all (a guard or a reservation).
+    /// No access at all (a guard page or a reservation).
     pub no_access: bool,
-    /// The kernel's name: `[stack]`, `[heap]`, `[vdso]`, a path; mostly empty.
+    /// The kernel's name: `[stack]`, `[heap]`, `[vdso]`, or a path; mostly empty.
     pub name: String,
 }
 
@@ -47,7 +47,7 @@ struct Query {
     build_id: u64,
 }
 
-/// The open maps file of one process image.
+/// The open maps file of a process, for the program that it executed when the file was opened.
 #[derive(Debug)]
 pub struct Maps(File);
 
@@ -55,12 +55,12 @@ impl Maps {
     /// Opens the maps of `pid`.
     ///
     /// # Errors
-    /// ENOENT: gone; EACCES: not ours.
+    /// ENOENT: the process is gone; EACCES: no permission.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/maps")).map(Self)
     }
 
-    /// The mapping that covers `address`, or the next one above.
+    /// The mapping that contains `address`, or the next one above.
     ///
     /// # Errors
     /// ESRCH: the address space is gone.
@@ -68,7 +68,7 @@ impl Maps {
         self.query(address, COVERING_OR_NEXT)
     }
 
-    /// The readable and writable mapping that covers `address`, or the next such above.
+    /// The readable and writable mapping that contains `address`, or the next such one above.
     ///
     /// # Errors
     /// ESRCH: the address space is gone.
@@ -76,8 +76,8 @@ impl Maps {
         self.query(address, COVERING_OR_NEXT | READABLE | WRITABLE)
     }
 
-    /// Where the mapping lies that covers `address` or is the next one above: first byte, and byte
-    /// behind the last. Nothing is allocated for that.
+    /// Start and end of the mapping that contains `address` or is the next one above. This
+    /// allocates no memory.
     ///
     /// # Errors
     /// ESRCH: the address space is gone.
@@ -105,7 +105,7 @@ impl Maps {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {
                 Some(libc::ENOENT) => Ok(None),
-                // A name longer than the buffer: certainly a file.
+                // The name is longer than the buffer: certainly that of a file.
                 Some(libc::ENAMETOOLONG) => {
                     self.ask_without_name(address, flags).map(|found| Some(found.mapping("(long name)".into())))
                 }
@@ -124,7 +124,7 @@ impl Maps {
 }
 
 impl Query {
-    /// The kernel writes back the size of the name with its closing NUL.
+    /// Size of the name, with its closing NUL, as the kernel has written it back.
     fn name_length(&self) -> usize {
         (self.name_size as usize).saturating_sub(1).min(256)
     }

@@ -1,28 +1,28 @@
-//! /proc/PID/mem: the memory that a process had when the file was opened, whatever it executes
-//! later.
+//! /proc/PID/mem: the memory that a process had when the file was opened, even after the process
+//! executes another program.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The open file. It holds on to the address space, not to the process.
+/// The open file. It keeps the address space, not the process.
 #[derive(Debug)]
 pub struct Memory(File);
 
 impl Memory {
-    /// Opens the memory of `pid` (or of a thread of it).
+    /// Opens the memory of `pid`, which may also be the id of a thread.
     ///
     /// # Errors
-    /// ENOENT: gone; EACCES: not ours to read.
+    /// ENOENT: the process is gone; EACCES: no permission to read.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/mem")).map(Self)
     }
 
-    /// Fills `bytes` from `address` on. Never waits for a page: one that is missing in a registered
+    /// Fills `bytes` from `address` on. Never waits for a page: a missing page in a registered
     /// range is an error.
     ///
     /// # Errors
-    /// EIO: nothing is mapped or present there; the address space is gone.
+    /// EIO: nothing is mapped or present there, or the address space is gone.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(bytes, address)
     }
@@ -42,8 +42,8 @@ mod tests {
         assert!(memory.read(4096, &mut bytes).is_err());
     }
 
-    /// A page that is missing in a registered range: nobody serves it, and the read must not wait
-    /// for that.
+    /// A page is missing in a registered range: no thread serves it, and the read must not wait for
+    /// one.
     #[test]
     fn a_missing_page_is_an_error_at_once() {
         let Ok(events) = crate::userfaultfd::Userfaultfd::for_this_process() else { return };

@@ -1,4 +1,4 @@
-//! What /proc tells of processes: memory, names, children.
+//! Information from /proc about processes: memory, names, children.
 
 pub mod maps;
 pub mod memory;
@@ -12,7 +12,8 @@ use std::os::unix::fs::FileExt;
 use crate::io::spares::is_shortage;
 use uswap_abi::message::{AGENT_NAME, CALL_NAME};
 
-/// Anonymous memory of a process, read again and again (1.2 µs with the file kept open).
+/// Anonymous memory of a process, read again and again (1.2 µs per read, since the file stays
+/// open).
 #[derive(Debug)]
 pub struct Statm(File);
 
@@ -26,18 +27,18 @@ pub struct MemoryFigures {
 }
 
 impl Statm {
-    /// Opens the statm of `pid`; it stays with that process whatever it executes.
+    /// Opens the statm of `pid`; the file stays with that process, whichever program it executes.
     ///
     /// # Errors
-    /// ENOENT: gone.
+    /// ENOENT: the process is gone.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/statm")).map(Self)
     }
 
-    /// Reads it: size, resident, shared (file and shmem pages).
+    /// Reads the figures (size, resident and shared pages; shared are file and shmem pages).
     ///
     /// # Errors
-    /// ESRCH: gone.
+    /// ESRCH: the process is gone.
     pub fn read(&self) -> io::Result<MemoryFigures> {
         let mut text = [0u8; 128];
         let n = self.0.read_at(&mut text, 0)?;
@@ -49,18 +50,18 @@ impl Statm {
     }
 }
 
-/// Bytes of shared memory that a process has mapped and that are resident (RssShmem).
+/// Bytes of resident shared memory in a process's mappings (RssShmem).
 pub fn shared_memory(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("RssShmem:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// Anonymous pages less their proportional share: what is counted in relatives as well. A page of
-/// two counts half in each.
+/// Anonymous pages that are also counted in related processes: all anonymous pages less the
+/// proportional share. A page that two processes share counts half in each.
 ///
 /// # Errors
-/// The process is gone, or there is no descriptor to look with.
+/// The process is gone, or no descriptor is free.
 pub fn shared_pages(pid: u32) -> io::Result<i64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     Ok(shared_of(&text).unwrap_or(0))
@@ -74,7 +75,7 @@ fn shared_of(text: &str) -> Option<i64> {
     Some((kib("Anonymous:")? - kib("Pss_Anon:")?).max(0) / 4)
 }
 
-/// For each of these flags the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them
+/// For each of these flags, the mappings that have it (VmFlags in proc_pid_smaps(5)). Reading them
 /// walks all page tables.
 pub fn ranges_with_flags<const N: usize>(pid: u32, flags: [&str; N]) -> Option<[Vec<(u64, u64)>; N]> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).ok().filter(|text| !text.is_empty())?;
@@ -91,7 +92,7 @@ pub fn ranges_with_flags<const N: usize>(pid: u32, flags: [&str; N]) -> Option<[
     Some(found)
 }
 
-/// The range at the start of a line of maps or smaps.
+/// The address range at the start of a line of maps or smaps.
 fn range_of(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
@@ -102,20 +103,19 @@ pub fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_string())
 }
 
-/// What tells the file of the program that a process executes from all others: its device and
-/// inode.
+/// Device and inode of the program file that a process executes, which identify the file.
 pub fn executable(pid: u32) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// The same as one number; 0 if it cannot be seen.
+/// The same as one number; 0 if the file cannot be seen.
 pub fn program(pid: u32) -> u64 {
     executable(pid).map_or(0, |(device, inode)| inode.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ device)
 }
 
-/// The agent's thread of a process: the one it named, or, when it counts in a pid namespace of its
-/// own, the one with its name.
+/// The agent's thread of a process: the thread `named`, or, if the process has its own pid
+/// namespace with other numbers, the thread with the agent's name.
 pub fn agent_thread(pid: u32, named: u32) -> u32 {
     let is_agent = |tid: u32| name_of_thread(pid, tid).is_some_and(|name| name.as_bytes() == AGENT_NAME.to_bytes());
     if is_agent(named) {
@@ -124,20 +124,19 @@ pub fn agent_thread(pid: u32, named: u32) -> u32 {
     threads(pid).into_iter().find(|tid| is_agent(*tid)).unwrap_or(pid)
 }
 
-/// Where a thread is.
+/// Whether a thread is in a system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// In no system call: what it waits for it met in user mode, and it holds no lock of the
-    /// kernel's.
+    /// In no system call: it began to wait in user mode, and it holds no lock of the kernel.
     User,
-    /// In a system call, or a thread of the kernel's that works for one.
+    /// In a system call, or a kernel thread that works for one.
     Call,
-    /// It has not gone to sleep yet.
+    /// Still running: it has not gone to sleep yet.
     Running,
 }
 
 /// Whether thread `tid` of process `pid` is in a system call; `None`: it is not one of its threads,
-/// or may not be looked at. Waits until a thread that is about to sleep has gone to sleep. Source:
+/// or may not be inspected. Waits until a thread that is about to sleep has gone to sleep. Source:
 /// `proc_pid_syscall` in fs/proc/base.c: -1, stack and instruction for a thread that is in no call;
 /// the latter two are 0 for workers of io_uring.
 pub fn mode(pid: u32, tid: u32) -> Option<Mode> {
@@ -159,8 +158,8 @@ pub fn is_runnable(pid: u32, agent: u32) -> bool {
     threads(pid).iter().filter(|tid| **tid != agent).any(runs)
 }
 
-/// How long all processors together were idle since the machine began (proc_stat(5), in hundredths
-/// of a second).
+/// Idle time of all processors together since the machine started (proc_stat(5), in hundredths of a
+/// second).
 pub fn idle_time() -> Option<std::time::Duration> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let fields = text.lines().next()?.split_whitespace().skip(4).take(2);
@@ -173,7 +172,7 @@ pub fn parent(pid: u32) -> Option<u32> {
     text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether a thread of the process is an agent, or one that waits to be fetched.
+/// Whether the thread is an agent, or one that waits for an engine to fetch it.
 pub fn is_agent(pid: u32, tid: u32) -> bool {
     name_of_thread(pid, tid).is_some_and(|name| is_name_of_agent(&name))
 }
@@ -187,40 +186,39 @@ fn is_name_of_agent(name: &str) -> bool {
     name.as_bytes() == AGENT_NAME.to_bytes() || name.starts_with(CALL_NAME)
 }
 
-/// The process behind a pidfd; `None`: it has ended.
+/// The id of the process behind a pidfd; `None`: it has ended.
 pub fn process_of(pidfd: &impl std::os::fd::AsRawFd) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok().filter(|pid| *pid != 0)
 }
 
-/// What tells the program that a process executes from one that it executes later: where code and
-/// stack begin (fields 26 to 28 of proc_pid_stat(5)).
+/// Start of code and stack (fields 26 to 28 of proc_pid_stat(5)), which distinguish the program
+/// that a process executes from one that it executes later.
 pub fn image_signature(pid: u32) -> Option<[u64; 3]> {
     stat_words(pid, 26).filter(|words| words[2] != 0)
 }
 
-/// Where the program's static data begins, and where its heap does (fields 45 to 47 of
-/// proc_pid_stat(5)).
+/// Start of the program's static data, and start of its heap (fields 45 to 47 of proc_pid_stat(5)).
 pub fn static_data(pid: u32) -> Option<(u64, u64)> {
     stat_words(pid, 45).map(|[start, _, heap]| (start, heap)).filter(|(start, heap)| *start != 0 && start <= heap)
 }
 
-/// When a process began, in clock ticks since the machine did (field 22 of proc_pid_stat(5)): a
-/// process id that comes again comes with another one. `None`: it has ended, also if nobody has
-/// asked for its status yet.
+/// Start time of a process, in clock ticks since the machine started (field 22 of
+/// proc_pid_stat(5)): a process id that is used again has another start time. `None`: the process
+/// has ended, even if its status was not collected yet.
 pub fn start_time(pid: u32) -> Option<u64> {
     born(pid).ok().flatten()
 }
 
-/// The same, where "cannot be seen" must not pass for "has ended".
+/// The same, for callers that must not take "cannot be seen" for "has ended".
 ///
 /// # Errors
-/// No descriptor or no memory to look with.
+/// No descriptor or no memory is free.
 pub fn born(pid: u32) -> io::Result<Option<u64>> {
     let text = seen(fs::read_to_string(format!("/proc/{pid}/stat")))?;
     let Some((_, after_name)) = text.rsplit_once(") ") else { return Ok(None) };
     let mut fields = after_name.split_whitespace();
-    // The others can outlive the first thread.
+    // The other threads can outlive the first one.
     let ended = match fields.next() {
         Some("Z" | "X") => seen(threads_of(pid))?.len() < 2,
         state => state.is_none(),
@@ -228,18 +226,19 @@ pub fn born(pid: u32) -> io::Result<Option<u64>> {
     Ok(fields.nth(18).filter(|_| !ended).and_then(|field| field.parse().ok()))
 }
 
-/// What is not there is empty; what could not be looked at is an error.
+/// Turns an error into an empty result, except a shortage of descriptors or memory, which says
+/// nothing about the process.
 fn seen<T: Default>(looked: io::Result<T>) -> io::Result<T> {
     looked.or_else(|error| if is_shortage(&error) { Err(error) } else { Ok(T::default()) })
 }
 
-/// All processes that can be seen.
+/// The ids of all processes that can be seen.
 pub fn everybody() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Three fields of /proc/PID/stat from `first` on, which is above 2.
+/// Three fields of /proc/PID/stat from number `first` on, which is above 2.
 fn stat_words(pid: u32, first: usize) -> Option<[u64; 3]> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
@@ -253,8 +252,8 @@ pub fn is_stopped(tid: u32) -> bool {
     text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// Whether a thread has ended, or is about to (proc_pid_stat(5): its state, or PF_EXITING among its
-/// flags).
+/// Whether a thread has ended, or is about to end (proc_pid_stat(5): its state, or PF_EXITING among
+/// its flags).
 pub fn has_ended(tid: u32) -> bool {
     const EXITING: u64 = 4;
     let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
@@ -263,7 +262,7 @@ pub fn has_ended(tid: u32) -> bool {
     after_name.starts_with(['Z', 'X']) || flags.is_none_or(|flags| flags & EXITING != 0)
 }
 
-/// Whether a thread that sleeps does so inside a system call; also when that cannot be read.
+/// Whether a sleeping thread is inside a system call; also `true` when that cannot be read.
 pub fn is_in_system_call(tid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{tid}/syscall")).unwrap_or_default();
     !text.starts_with("-1 ")
@@ -283,22 +282,22 @@ fn name_of_thread(pid: u32, tid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok()?.trim_end().to_string())
 }
 
-/// The agent's thread of a process that waits to be fetched, and its descriptor.
+/// The agent's thread, if it waits for an engine to fetch it, and its descriptor.
 pub fn caller(pid: u32) -> Option<(u32, i32)> {
     threads(pid)
         .into_iter()
         .find_map(|tid| Some((tid, name_of_thread(pid, tid)?.strip_prefix(CALL_NAME)?.parse().ok()?)))
 }
 
-/// The direct children of `pid`, of all its threads.
+/// The children of `pid`, those of all its threads.
 pub fn children(pid: u32) -> Vec<u32> {
     children_seen(pid).unwrap_or_default()
 }
 
-/// The same, where "cannot be seen" must not pass for "has none".
+/// The same, for callers that must not take "cannot be seen" for "has none".
 ///
 /// # Errors
-/// No descriptor or no memory to look with.
+/// No descriptor or no memory is free.
 pub fn children_seen(pid: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for tid in seen(threads_of(pid))? {
@@ -308,8 +307,8 @@ pub fn children_seen(pid: u32) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The children of the thread that opened it, a main thread: to it the orphans of its process go
-/// too.
+/// The children of the thread that opened the file, a main thread: orphans of its process become
+/// its children too.
 #[derive(Debug)]
 pub struct OwnChildren(File);
 
@@ -320,11 +319,12 @@ impl OwnChildren {
         File::open("/proc/thread-self/children").map(Self)
     }
 
-    /// All, or as many as fit: those that come later are told when these have ended.
+    /// The ids of all children, or of as many as fit; the others are returned once some of these
+    /// have ended.
     pub fn read(&self) -> Vec<u32> {
         let mut text = [0u8; 4096];
         let length = self.0.read_at(&mut text, 0).unwrap_or(0);
-        // The last one may be cut off.
+        // The last number may be cut off.
         let whole = text[..length].iter().rposition(|byte| *byte == b' ').unwrap_or(0);
         let text = std::str::from_utf8(&text[..whole]).unwrap_or_default();
         text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -334,9 +334,9 @@ impl OwnChildren {
 /// Processes, as far as they could be seen.
 #[derive(Debug, Default)]
 pub struct ProcessSeen {
-    /// Those that were.
+    /// The ids of those that were seen.
     pub pids: Vec<u32>,
-    /// Nothing was left out for want of a descriptor.
+    /// No process was left out because no descriptor was free.
     pub complete: bool,
 }
 
@@ -355,8 +355,8 @@ pub fn descendants(pid: u32) -> ProcessSeen {
     found
 }
 
-/// Relatives of a process, nearest first: parents up to (and without) `top`, then the leaders of
-/// its process group and of its session (fields 4 to 6 of proc_pid_stat(5)).
+/// Relatives of a process, nearest first: its ancestors below `top`, then the leaders of its
+/// process group and of its session (fields 4 to 6 of proc_pid_stat(5)).
 pub fn kin(pid: u32, top: u32) -> Vec<u32> {
     const MAX: usize = 64;
     let read = |pid: u32| -> Option<[u32; 3]> {
@@ -379,8 +379,7 @@ pub fn locked_pages(pid: u32) -> Option<i64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()? / 4)
 }
 
-/// Where a thread runs, asked again and again (with the file kept open half of what it costs
-/// otherwise).
+/// The processor of a thread, read again and again (half as costly while the file stays open).
 #[derive(Debug)]
 pub struct WhereThread {
     thread: u32,
@@ -388,19 +387,20 @@ pub struct WhereThread {
 }
 
 impl WhereThread {
-    /// Opens the stat of a thread of process `pid`; it stays with that thread. `None`: it is not
-    /// one of its threads.
+    /// Opens the stat of a thread of process `pid`; the file stays with that thread. `None`: it is
+    /// not one of its threads.
     pub fn open(pid: u32, thread: u32) -> Option<Self> {
         let stat = File::open(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
         Some(Self { thread, stat })
     }
 
-    /// Whose.
+    /// The id of the thread.
     pub fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// The processor that it ran on last (field 39 of proc_pid_stat(5)); `None`: it has ended.
+    /// The processor on which the thread ran last (field 39 of proc_pid_stat(5)); `None`: it has
+    /// ended.
     pub fn processor(&self) -> Option<u32> {
         let mut text = [0u8; 512];
         let length = self.stat.read_at(&mut text, 0).ok()?;
@@ -410,7 +410,7 @@ impl WhereThread {
     }
 }
 
-/// The process a thread belongs to.
+/// The id of the process to which a thread belongs.
 pub fn process_of_thread(tid: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! PAGEMAP_SCAN (Documentation/admin-guide/mm/pagemap.rst): which pages of a range are there.
+//! PAGEMAP_SCAN (Documentation/admin-guide/mm/pagemap.rst): the pages of a range that are present.
 
 use std::fs::File;
 use std::io;
@@ -10,19 +10,19 @@ const PAGEMAP_SCAN: u64 = 0xc060_6610;
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 
-/// Pages told of by [`Pagemap::words`].
+/// Number of pages that [`Pagemap::words`] reads.
 pub const BLOCK_PAGES: usize = 512;
 
-/// In a word of [`Pagemap::words`]: the page is there and mapped nowhere else.
+/// Bit in a word of [`Pagemap::words`]: the page is present and mapped nowhere else.
 pub const EXCLUSIVE: u64 = 1 << 56;
 
 /// Consecutive pages that are present (or in the kernel's own swap).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PresentRun {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// Address behind the last byte.
     pub end: u64,
     categories: u64,
 }
@@ -43,8 +43,8 @@ struct Scan {
     return_mask: u64,
 }
 
-/// The open pagemap of one process image. It stays with that image's address space: after an exec
-/// it reads nothing.
+/// The open pagemap of a process, for the program that it executed when the file was opened. It
+/// stays with that program's address space: after an exec it reads nothing.
 #[derive(Debug)]
 pub struct Pagemap(File);
 
@@ -52,13 +52,13 @@ impl Pagemap {
     /// Opens the pagemap of `pid`.
     ///
     /// # Errors
-    /// ENOENT: gone; EACCES: not ours.
+    /// ENOENT: the process is gone; EACCES: no permission.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/pagemap")).map(Self)
     }
 
-    /// Fills `runs` with the present pages of the range, in order. Returns how many, and where the
-    /// walk ended (`end` unless the vector was full).
+    /// Fills `runs` with the present pages of the range, in order. Returns the number of runs, and
+    /// the address where the walk ended (`end` unless `runs` was full).
     ///
     /// # Errors
     /// ESRCH: the address space is gone.
@@ -75,7 +75,7 @@ impl Pagemap {
             category_inverted: 0,
             category_mask: 0,
             category_any_of: PRESENT | SWAPPED,
-            // Nothing tells runs of present from runs of swapped pages: one kind.
+            // Runs of present pages and of swapped pages are not distinguished: they are one kind.
             return_mask: 0,
         };
         // SAFETY: struct pm_scan_arg with a vector of struct page_region of the given length.
@@ -83,7 +83,7 @@ impl Pagemap {
         Ok((n as usize, scan.walk_end))
     }
 
-    /// Reads what the kernel says of the 512 pages from `start` on: one word a page
+    /// Reads the kernel's data of the 512 pages from `start` on: one word per page
     /// (proc_pid_pagemap(5)).
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Whether the page at `address` is there.
+    /// Whether the page at `address` is present.
     ///
     /// # Errors
     /// As [`Pagemap::present`].

@@ -1,4 +1,4 @@
-//! process_vm_readv(2): reading another process's pages, many in one call.
+//! process_vm_readv(2): reading many pages of another process in one call.
 
 use std::io;
 
@@ -6,21 +6,21 @@ use std::io;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RemoteRange {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// Most ranges in one call (IOV_MAX).
+/// Maximum number of ranges in one call (IOV_MAX).
 pub const MAX_RANGES: usize = 1024;
 
 /// Reads `ranges` of process `pid` one after the other into `buffer`, whose length is the sum of
-/// theirs. All are read from the same address space. Returns the bytes read: fewer than asked when
-/// a page could not be read.
+/// theirs. All are read from the same address space. Returns the number of bytes read: fewer than
+/// asked for when a page could not be read.
 ///
 /// # Errors
-/// ESRCH: no such process; EPERM: not ours to read; EFAULT: the first page could not be read.
+/// ESRCH: no such process; EPERM: no permission to read; EFAULT: the first page could not be read.
 pub fn read(pid: u32, ranges: &[RemoteRange], buffer: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: the local vector is the caller's buffer; RemoteRange has the layout of an iovec; the

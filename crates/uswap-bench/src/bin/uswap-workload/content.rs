@@ -1,16 +1,16 @@
-//! What pages hold, and how a wrong one is told.
+//! The content of pages, and how a wrong page is recognised.
 //!
-//! The first and the last word of a page hold who it is and how often it was written, the second
-//! one the next page of a chain; all others are a function of the page's number and the kind. So a
-//! page that comes back as another page, as zeros, or as an older version of itself is found by
-//! looking at two words, and a torn one by looking at all.
+//! The first and the last word of a page hold the page's number and how often the page was written,
+//! the second word holds the next page of a chain; all other words are a function of the page's
+//! number and the kind of content. So a page that comes back as another page, as zeros, or as an
+//! older version of itself is recognised by two of its words, and a torn page by all of them.
 
 use clap::ValueEnum;
 
-/// Words of a page of 4 KiB.
+/// Number of words in a page of 4 KiB.
 pub const WORDS: usize = 512;
 const LAST: usize = WORDS - 1;
-/// The word that links pages into a chain.
+/// Index of the word that links pages into a chain.
 pub const LINK: usize = 1;
 
 /// What pages are filled with.
@@ -26,7 +26,7 @@ pub enum ContentKind {
     Half,
 }
 
-/// Eight letters each.
+/// Eight letters each, from which text is made.
 const PIECES: [&[u8; 8]; 16] = [
     b"the page",
     b" of that",
@@ -55,7 +55,7 @@ pub fn mix(number: u64) -> u64 {
 }
 
 impl ContentKind {
-    /// What stands in an inner word of a page.
+    /// The value of an inner word of a page.
     fn word(self, page: u64, word: usize) -> u64 {
         let random = || mix((page << 9) + word as u64);
         match self {
@@ -69,7 +69,7 @@ impl ContentKind {
         }
     }
 
-    /// What the first and the last word hold.
+    /// The value of the first and the last word.
     fn identity(self, page: u64, version: u8) -> u64 {
         if self == Self::Zero { 0 } else { mix(page) << 8 | u64::from(version) }
     }
@@ -86,13 +86,13 @@ impl ContentKind {
         self.stamp(memory, page, 0);
     }
 
-    /// Writes the version of a page.
+    /// Writes the version of a page into the page.
     pub fn stamp(self, memory: &mut [u64], page: u64, version: u8) {
         memory[0] = self.identity(page, version);
         memory[LAST] = self.identity(page, version);
     }
 
-    /// Looks at the identity and at one inner word.
+    /// Checks the identity and one inner word of a page.
     pub fn check(self, memory: &[u64], page: u64, version: u8, word: usize) -> Result<(), String> {
         let identity = self.identity(page, version);
         expect(page, 0, memory[0], identity)?;
@@ -103,7 +103,7 @@ impl ContentKind {
         expect(page, word, memory[word], self.word(page, word))
     }
 
-    /// Looks at every word.
+    /// Checks every word of a page.
     pub fn check_all(self, memory: &[u64], page: u64, version: u8) -> Result<(), String> {
         (0..WORDS).try_for_each(|word| self.check(memory, page, version, word))
     }

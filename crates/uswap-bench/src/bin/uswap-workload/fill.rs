@@ -1,5 +1,5 @@
-//! Processes that fill memory in order, all at once, then read it back: the swap-out throughput
-//! test of 2017.
+//! Processes that fill memory in order, all at the same time, then read it back: the swap-out
+//! throughput test of 2017.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -24,11 +24,10 @@ pub struct FillArguments {
     child: Option<usize>,
 }
 
-/// Runs the workload; what it tells is one line of JSON.
+/// Runs the workload; returns its results, which are printed as one line of JSON.
 ///
 /// # Errors
-/// A page that did not hold what was written to it, or a process that could not be started or
-/// failed.
+/// A page did not hold what was written to it, or a process could not be started or failed.
 pub fn run(arguments: &FillArguments) -> Result<Value, String> {
     match arguments.child {
         Some(number) => fill(arguments, number),
@@ -36,7 +35,8 @@ pub fn run(arguments: &FillArguments) -> Result<Value, String> {
     }
 }
 
-/// Fills, says so, and waits for the word that all others have filled too before it reads back.
+/// Fills memory, reports that, and reads back once standard input ends, which tells that all other
+/// processes have filled theirs too.
 fn fill(arguments: &FillArguments, number: usize) -> Result<Value, String> {
     let pages = (arguments.mib << 20) / (WORDS * 8) / arguments.processes;
     let first = (number * pages) as u64;
@@ -69,7 +69,7 @@ fn spread(arguments: &FillArguments) -> Result<Value, String> {
     let filled = start.elapsed().as_secs_f64();
     let mut failed = 0;
     let mut last = String::new();
-    // Their standard input ends here, which is the word.
+    // The end of their standard input tells the processes to read back.
     children.iter_mut().for_each(|child| drop(child.stdin.take()));
     for (number, mut child) in children.into_iter().enumerate() {
         let status = child.wait().map_err(|error| error.to_string())?;
@@ -84,7 +84,8 @@ fn spread(arguments: &FillArguments) -> Result<Value, String> {
     Ok(json!({ "answer": "whole", "fill_seconds": filled, "seconds": start.elapsed().as_secs_f64() }))
 }
 
-/// Waits for the line that a process has filled its memory; `false` when it ended without.
+/// Waits for the line that reports that a process has filled its memory; `false` when it ended
+/// without the line.
 fn has_filled(child: &mut Child) -> bool {
     let mut line = Vec::new();
     let Some(out) = child.stdout.as_mut() else { return false };

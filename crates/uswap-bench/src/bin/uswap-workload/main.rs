@@ -1,8 +1,8 @@
-//! Workloads of `uswap-bench` that need a program of their own. Each checks what it reads, prints
-//! one line of JSON and exits with 0; what it finds wrong it tells on standard error and exits
-//! with 1. Wrong usage is 2.
+//! Workloads of `uswap-bench` that need a program of their own. Each workload checks what it reads,
+//! prints one line of JSON and exits with 0; when it finds an error, it reports it on standard
+//! error and exits with 1. Wrong usage exits with 2.
 //!
-//! It is an ordinary program that knows nothing of who pages its memory.
+//! This is an ordinary program, which does not know what pages its memory.
 
 mod content;
 mod fill;

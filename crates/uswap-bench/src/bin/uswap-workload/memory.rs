@@ -1,9 +1,9 @@
-//! The page-visiting workload: fill, visit by a pattern, check all.
+//! The page-visiting workload: fill the memory, visit its pages by a pattern, check all pages.
 //!
-//! Each thread owns a share of the pages, so no two threads write a page. A visit looks at three
-//! words of a page and perhaps writes two; it is timed on its own. The visits end after a number of
+//! Each thread owns a share of the pages, so no two threads write to one page. A visit reads three
+//! words of a page and may write two; each visit is timed. The visits end after a number of
 //! operations or after a time, whichever comes first, so a slow pager cannot make the workload
-//! endless: what counts is the time an operation took.
+//! endless: the result is the time per operation.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::content::{ContentKind, LINK, WORDS};
 use crate::pattern::{TouchPattern, Walk, cycle};
 use crate::sequence::SequenceRandom;
 
-/// A visit that took longer than this has waited for its page.
+/// A visit that took longer than this, in nanoseconds, has waited for its page.
 pub const SLOW_NS: u64 = 2_000;
 
 /// Options of `memory`.
@@ -50,7 +50,7 @@ pub struct MemoryArguments {
     seed: u64,
 }
 
-/// What one thread did.
+/// The results of one thread.
 #[derive(Default)]
 struct MemoryShare {
     fill: Duration,
@@ -61,18 +61,18 @@ struct MemoryShare {
     checked: usize,
 }
 
-/// One thread's part of the memory: the pages from `first` on.
+/// The memory of one thread: the pages from `first` on.
 struct MemoryPart<'a> {
     arguments: &'a MemoryArguments,
     memory: &'a mut [u64],
     first: u64,
-    /// How often each page was written, outside of the pages.
+    /// How often each page was written, stored outside of the pages.
     versions: Vec<u8>,
     all: &'a Histogram,
     slow: &'a Histogram,
 }
 
-/// Runs the workload; what it tells is one line of JSON.
+/// Runs the workload; returns its results, which are printed as one line of JSON.
 ///
 /// # Errors
 /// The first page that did not hold what was written to it.
@@ -100,8 +100,8 @@ pub fn run(arguments: &MemoryArguments) -> Result<Value, String> {
     Ok(tell(arguments, pages, &shares, &all, &slow))
 }
 
-/// The part of `room` that begins where a page of the machine does: what an allocator gives begins
-/// some bytes behind, and each page of ours would lie in two of the machine's.
+/// The part of `room` that begins at a page boundary of the machine: an allocation begins some
+/// bytes after one, and each page of the workload would lie in two pages of the machine.
 fn whole_pages(room: &mut [u64], pages: usize) -> &mut [u64] {
     let skip = room.as_ptr().align_offset(WORDS * 8);
     &mut room[skip..skip + pages * WORDS]
@@ -163,7 +163,8 @@ impl MemoryPart<'_> {
         Ok(())
     }
 
-    /// The page a walk names, which for a chain is what a page held.
+    /// The number of the page that a walk names; the walk of a chain names what it has read from a
+    /// page.
     fn page(&self, at: u64) -> Result<usize, String> {
         if (at as usize) < self.versions.len() {
             return Ok(at as usize);
@@ -207,11 +208,10 @@ fn tell(arguments: &MemoryArguments, pages: usize, shares: &[MemoryShare], all: 
         "visit_seconds": visits,
         "check_seconds": longest(|s| s.check),
         "operations": operations,
-        // A thread whose share came to lie in memory as a whole makes nearly all of the visits.
+        // A thread whose whole share is in memory makes nearly all of the visits.
         "operations_of_threads": shares.iter().map(|s| s.operations).collect::<Vec<_>>(),
         "planned": planned,
-        // What the planned work takes or would take: the same quantity whether or not the time ran
-        // out.
+        // Time that the planned work takes, extrapolated if the time limit ended it.
         "seconds": longest(|s| s.fill) + visits * planned as f64 / operations.max(1) as f64,
         "pages": pages,
         "pages_checked": shares.iter().map(|s| s.checked).sum::<usize>(),

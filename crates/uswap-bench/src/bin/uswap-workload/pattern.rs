@@ -1,4 +1,4 @@
-//! In which order pages are visited.
+//! The order in which pages are visited.
 
 use clap::ValueEnum;
 
@@ -26,14 +26,14 @@ pub enum TouchPattern {
 
 const STRIDE: u64 = 16;
 
-/// A pattern under way over `pages` pages.
+/// The state of a pattern over `pages` pages.
 #[derive(Debug)]
 pub struct Walk {
     pattern: TouchPattern,
     pages: u64,
     step: u64,
     zipf: Option<ZipfSequence>,
-    /// Where the chain goes on.
+    /// The next page of the chain.
     pub link: u64,
 }
 
@@ -62,10 +62,10 @@ impl Walk {
     }
 }
 
-/// The n-th page when columns of a table with rows of 16 pages are read one after the other.
+/// The n-th page when the columns of a table with rows of 16 pages are read one after the other.
 fn strided(n: u64, pages: u64) -> u64 {
     let rows = pages.div_ceil(STRIDE);
-    // The last row may be short: columns beyond it have one page less.
+    // The last row may be short: the columns beyond it have one page less.
     let long = match pages % STRIDE {
         0 => STRIDE,
         rest => rest,

@@ -1,5 +1,5 @@
-//! The page-fault test (`pft`, 2013): threads touch fresh memory as fast as they can. What it costs
-//! while memory is not short is what a pager adds to every first touch.
+//! The page-fault test (`pft`, 2013): threads touch fresh memory as fast as they can. Its time
+//! while memory is not short shows how much a pager adds to each first touch.
 
 use std::time::Instant;
 
@@ -22,10 +22,10 @@ pub struct PftArguments {
     rounds: usize,
 }
 
-/// Runs the workload; what it tells is one line of JSON.
+/// Runs the workload; returns its results, which are printed as one line of JSON.
 ///
 /// # Errors
-/// A fresh page that was not zero.
+/// A fresh page was not zero.
 pub fn run(arguments: &PftArguments) -> Result<Value, String> {
     let pages = (arguments.mib << 20) / (WORDS * 8) / arguments.threads.max(1);
     let start = Instant::now();
@@ -63,7 +63,7 @@ fn touch(pages: usize, rounds: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// User and system time of this process in seconds, to a hundredth.
+/// User and system time of this process in seconds, to a hundredth of a second.
 fn processor_seconds() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -1,5 +1,5 @@
-//! A client of a Redis server: fills it with keys, then sends GET and SET of keys by a zipf
-//! distribution, in small batches, and checks every value that comes back.
+//! A client of a Redis server: it fills the server with keys, then sends GET and SET of keys by a
+//! zipf distribution, in small batches, and checks every value that it gets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -39,7 +39,7 @@ pub struct RedisArguments {
     zipf: f64,
 }
 
-/// Requests under way at a time.
+/// Number of requests in flight.
 const BATCH: u64 = 8;
 
 struct Client {
@@ -50,10 +50,11 @@ struct Client {
     out: Vec<u8>,
 }
 
-/// Runs the load; what it tells is one line of JSON. The server is left running.
+/// Runs the load; returns its results, which are printed as one line of JSON. The server keeps
+/// running.
 ///
 /// # Errors
-/// A value that is not the one that was set, an answer that is none, or a connection that fails.
+/// A wrong value, an invalid answer, or a connection error.
 pub fn run(arguments: &RedisArguments) -> Result<Value, String> {
     let mut client = Client::connect(arguments)?;
     let start = Instant::now();
@@ -75,7 +76,7 @@ pub fn run(arguments: &RedisArguments) -> Result<Value, String> {
 }
 
 impl Client {
-    /// Connects, waiting for a server that is still starting.
+    /// Connects; waits for a server that is still starting.
     fn connect(arguments: &RedisArguments) -> Result<Self, String> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -108,7 +109,8 @@ impl Client {
             let mut batch: Vec<(u64, bool)> = Vec::new();
             while batch.len() < BATCH as usize {
                 let key = scatter(zipf.sample(&mut random) - 1, arguments.keys);
-                // A key is once in a batch: answers are checked against what was there before it.
+                // A key occurs once per batch, since answers are checked against the values before
+                // the batch.
                 if batch.iter().all(|(other, _)| *other != key) {
                     batch.push((key, random.below(100) < arguments.writes));
                 }
@@ -162,7 +164,7 @@ impl Client {
     }
 }
 
-/// A value as hexadecimal digits, half of which repeat.
+/// A value of hexadecimal digits, half of which repeat.
 fn value(key: u64, version: u8, bytes: usize) -> String {
     let unit = |i: u64| mix((key << 16) ^ (u64::from(version) << 8) ^ (i / 2));
     (0..bytes as u64 / 16).map(|i| format!("{:016x}", unit(i))).collect()

@@ -2,7 +2,7 @@
 
 use crate::content::mix;
 
-/// A sequence of random numbers that is the same for the same seed.
+/// A sequence of random numbers; the same seed gives the same sequence.
 #[derive(Debug)]
 pub struct SequenceRandom(u64);
 
@@ -29,8 +29,8 @@ impl SequenceRandom {
     }
 }
 
-/// Numbers from 1 to n, k with a probability in proportion to k^-s, by rejection-inversion (Hörmann
-/// and Derflinger 1996): no table, constant time.
+/// Random numbers from 1 to n, where k has a probability proportional to k^-s, by
+/// rejection-inversion (Hörmann and Derflinger 1996): no table, constant time.
 #[derive(Debug)]
 pub struct ZipfSequence {
     n: f64,
@@ -71,7 +71,7 @@ impl ZipfSequence {
     }
 }
 
-/// Spreads ranks over the numbers below `n`, each to one: the most frequent pages do not lie
+/// Maps ranks one to one to the numbers below `n`, so that the most frequent pages do not lie
 /// together.
 pub fn scatter(rank: u64, n: u64) -> u64 {
     let mask = n.next_power_of_two() - 1;

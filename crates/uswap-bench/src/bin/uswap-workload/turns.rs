@@ -1,5 +1,5 @@
-//! Processes that each go over their own memory again and again, all at once: what load control is
-//! for.
+//! Processes that go over their own memory again and again, all at the same time: the case for load
+//! control.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -21,11 +21,11 @@ pub struct TurnsArguments {
     rounds: usize,
 }
 
-/// Runs the workload; what it tells is one line of JSON. Each process is the workload `memory`,
-/// which checks what it reads.
+/// Runs the workload; returns its results, which are printed as one line of JSON. Each process is
+/// the workload `memory`, which checks what it reads.
 ///
 /// # Errors
-/// A process that could not be started or failed.
+/// A process could not be started, or failed.
 pub fn run(arguments: &TurnsArguments) -> Result<Value, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mib = (arguments.mib / arguments.processes.max(1)).max(1);

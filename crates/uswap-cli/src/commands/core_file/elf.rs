@@ -1,5 +1,5 @@
-//! How a core file is laid out (elf(5), x86-64): header, program headers, notes, and the segments
-//! of memory, each at a multiple of a page.
+//! The layout of a core file (elf(5), x86-64): header, program headers, notes, and the segments of
+//! memory, each at a multiple of a page.
 
 use super::mappings::CoreMapping;
 use uswap_core::PAGE;
@@ -11,10 +11,11 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const ET_CORE: u16 = 4;
 const EM_X86_64: u16 = 62;
-/// More program headers than the header can count: a section header counts them.
+/// Stands for a number of program headers that does not fit in the header; a section header then
+/// holds the number.
 const PN_XNUM: u64 = 0xffff;
 
-/// Where everything lies. Segments are added in the order of their addresses.
+/// The offsets of all parts. Segments are added in the order of their addresses.
 pub struct CoreLayout {
     headers: u64,
     program_headers: Vec<u8>,
@@ -22,7 +23,7 @@ pub struct CoreLayout {
 }
 
 impl CoreLayout {
-    /// For so many segments, and notes of so many bytes.
+    /// A layout for this many segments, and this many bytes of notes.
     pub fn new(segments: usize, notes: usize) -> Self {
         let (headers, notes) = (segments as u64 + 1, notes as u64);
         let at = HEADER + headers * PROGRAM_HEADER;
@@ -30,17 +31,17 @@ impl CoreLayout {
         Self { headers, program_headers, next: (at + notes).next_multiple_of(PAGE) }
     }
 
-    /// Where the notes lie.
+    /// Offset of the notes.
     pub fn notes_at(&self) -> u64 {
         HEADER + self.headers * PROGRAM_HEADER
     }
 
-    /// Where the next segment begins.
+    /// Offset of the next segment.
     pub fn next_segment(&self) -> u64 {
         self.next
     }
 
-    /// The next segment is this mapping, with so many bytes in the file.
+    /// Adds this mapping as the next segment, with `bytes` bytes in the file.
     pub fn add(&mut self, mapping: &CoreMapping, bytes: u64) {
         let flags = u32::from(mapping.executable) | u32::from(mapping.writable) << 1 | u32::from(mapping.readable) << 2;
         let memory = mapping.end - mapping.start;
@@ -48,7 +49,7 @@ impl CoreLayout {
         self.next += bytes.next_multiple_of(PAGE);
     }
 
-    /// Bytes of the whole file.
+    /// Length of the whole file in bytes.
     pub fn end(&self) -> u64 {
         self.next + if self.is_long() { SECTION_HEADER } else { 0 }
     }
@@ -57,7 +58,7 @@ impl CoreLayout {
         self.headers >= PN_XNUM
     }
 
-    /// The beginning of the file.
+    /// The bytes at the beginning of the file.
     pub fn headers(&self) -> Vec<u8> {
         let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
         bytes.resize(16, 0);
@@ -72,7 +73,8 @@ impl CoreLayout {
         bytes
     }
 
-    /// What counts the program headers where the header cannot, and where it lies.
+    /// The section header that holds the number of program headers where the file's header cannot,
+    /// and its offset.
     pub fn section(&self) -> Option<(u64, Vec<u8>)> {
         self.is_long().then(|| {
             let mut bytes = vec![0; SECTION_HEADER as usize];

@@ -1,5 +1,5 @@
-//! The core file while it is written: under another name beside its own, which it gets once it is
-//! whole. Pages of zeros are holes.
+//! The core file while it is written: under another name in the same folder; it gets its own name
+//! once it is complete. Pages of zeros are holes.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use uswap_core::{PAGE_SIZE, same_filled};
 
-/// A file that vanishes unless it is finished.
+/// A file that is removed on drop unless it was finished.
 pub struct CoreFile {
     file: File,
     place: PathBuf,
@@ -20,7 +20,8 @@ impl CoreFile {
     /// Begins a core file that only its owner can read.
     ///
     /// # Errors
-    /// For the user: it cannot be made there, or something else is there that is no file.
+    /// A message for the user: the file cannot be made there, or something that is no file has this
+    /// name.
     pub fn create(place: &Path) -> Result<Self, String> {
         let place = match place.canonicalize() {
             Ok(found) if found.is_file() => found,
@@ -38,15 +39,15 @@ impl CoreFile {
         Ok(Self { file, place, unfinished, is_finished: false })
     }
 
-    /// Writes bytes as they are.
+    /// Writes all bytes.
     ///
     /// # Errors
-    /// For the user: the disk is full, or fails.
+    /// A message for the user: the disk is full, or returns an error.
     pub fn write_all(&self, at: u64, bytes: &[u8]) -> Result<(), String> {
         self.file.write_all_at(bytes, at).map_err(|error| self.failed(&error))
     }
 
-    /// Writes whole pages, but for those that hold nothing but zeros.
+    /// Writes whole pages, except those of zeros.
     ///
     /// # Errors
     /// As [`CoreFile::write_all`].
@@ -62,18 +63,19 @@ impl CoreFile {
         Ok(())
     }
 
-    /// Makes it as long as it is going to be.
+    /// Sets the final length of the file.
     ///
     /// # Errors
-    /// For the user: the file system has no files of that length.
+    /// A message for the user: the file system does not support files of that length.
     pub fn set_length(&self, length: u64) -> Result<(), String> {
         self.file.set_len(length).map_err(|error| self.failed(&error))
     }
 
-    /// Gives it its name.
+    /// Gives the file its own name.
     ///
     /// # Errors
-    /// For the user: what was written did not arrive, or the name cannot be had.
+    /// A message for the user: the written bytes did not reach the disk, or the file cannot have
+    /// the name.
     pub fn finish(mut self) -> Result<(), String> {
         std::fs::rename(&self.unfinished, &self.place).map_err(|error| self.failed(&error))?;
         self.is_finished = true;
@@ -88,7 +90,7 @@ impl CoreFile {
 impl Drop for CoreFile {
     fn drop(&mut self) {
         if !self.is_finished {
-            // It may be gone with its folder.
+            // The file may have been removed together with its folder.
             let _ = std::fs::remove_file(&self.unfinished);
         }
     }

@@ -1,5 +1,5 @@
-//! The mappings of a process, and what of them belongs into a core file (core(5): the process's own
-//! `coredump_filter`).
+//! The mappings of a process, and the parts of them that belong into a core file (core(5): the
+//! process's own `coredump_filter`).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,61 +14,61 @@ const SHARED_FILES: u32 = 1 << 3;
 const ELF_HEADERS: u32 = 1 << 4;
 const PRIVATE_HUGE: u32 = 1 << 5;
 const SHARED_HUGE: u32 = 1 << 6;
-/// Where it cannot be read: what the kernel begins with.
+/// The filter where the process's own cannot be read: the kernel's default.
 const USUAL_FILTER: u32 = PRIVATE | SHARED | ELF_HEADERS | PRIVATE_HUGE;
-/// The agent's orders.
+/// Name of the memory with the agent's requests.
 const RING: &[u8] = b"/memfd:uswap-ring";
-/// Addresses of the kernel's half: [vsyscall].
+/// First address of the kernel's half, which contains [vsyscall].
 const KERNEL: u64 = 1 << 63;
 
-/// One mapping, as smaps tells of it.
+/// One mapping, from its entry in smaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoreMapping {
-    /// First byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// Address behind the last byte.
     pub end: u64,
-    /// What the program may do with it.
+    /// Access rights of the program.
     pub readable: bool,
     pub writable: bool,
     pub executable: bool,
-    /// Where it begins in its file.
+    /// Offset of the mapping in its file.
     pub offset: u64,
     /// Its file; `None`: it has none.
     pub file: Option<OsString>,
-    /// The kernel's name, a path, or nothing.
+    /// The kernel's name, a path, or empty.
     name: Vec<u8>,
     is_shared: bool,
-    /// It has pages of its own, in memory or in the kernel's swap.
+    /// Whether the mapping has pages of its own, in memory or in the kernel's swap.
     is_changed: bool,
     is_huge: bool,
-    /// MADV_DONTDUMP, or a device's.
+    /// Whether the mapping is marked with MADV_DONTDUMP or belongs to a device.
     is_left_out: bool,
-    /// A userfaultfd is told of its missing pages.
+    /// Whether the mapping is registered with a userfaultfd for missing pages.
     pub is_registered: bool,
 }
 
-/// What of a mapping is written.
+/// The part of a mapping that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Nothing.
     Nothing,
     /// Its first page, if that is the beginning of an ELF file.
     Header,
-    /// What is there and what is evicted; the rest reads as zeros and is not touched.
+    /// The pages that are present or evicted; the others read as zeros and are not touched.
     Own,
     /// Every page, by reading it.
     Whole,
 }
 
 impl CoreMapping {
-    /// Whether it is the agent's: its area, or the ring.
+    /// Whether the mapping belongs to the agent: its area, or the ring.
     pub fn is_agents(&self, area: u64) -> bool {
         let in_area = area != 0 && self.start < area + AREA_BYTES && area < self.end;
         in_area || self.name.starts_with(RING)
     }
 
-    /// What is written of it under this filter.
+    /// The part of the mapping that is written under this filter.
     pub fn content(&self, filter: u32) -> Content {
         let when = |bit: u32, content: Content| if filter & bit != 0 { content } else { Content::Nothing };
         if self.name == b"[vdso]" {
@@ -87,7 +87,7 @@ impl CoreMapping {
         }
     }
 
-    /// Whether the program may not even read it.
+    /// Whether the program has no read access.
     pub fn is_reserved(&self) -> bool {
         !(self.readable || self.writable || self.executable)
     }
@@ -96,14 +96,14 @@ impl CoreMapping {
 /// The mappings of a thread's process.
 ///
 /// # Errors
-/// For the user: they cannot be read.
+/// A message for the user: the mappings cannot be read.
 pub fn of(thread: u32) -> Result<Vec<CoreMapping>, String> {
     let text =
         std::fs::read(format!("/proc/{thread}/smaps")).map_err(|error| format!("/proc/{thread}/smaps: {error}"))?;
     Ok(read(&text))
 }
 
-/// The filter of a thread's process.
+/// The filter of the process of a thread.
 pub fn filter(thread: u32) -> u32 {
     let text = std::fs::read_to_string(format!("/proc/{thread}/coredump_filter")).unwrap_or_default();
     u32::from_str_radix(text.trim(), 16).unwrap_or(USUAL_FILTER)
@@ -122,7 +122,7 @@ fn read(text: &[u8]) -> Vec<CoreMapping> {
     mappings
 }
 
-/// `START-END PERMISSIONS OFFSET DEVICE INODE   NAME`.
+/// Parses `START-END PERMISSIONS OFFSET DEVICE INODE   NAME`.
 fn read_first_line(line: &[u8]) -> Option<CoreMapping> {
     let mut rest = line;
     let mut words = [""; 5];
@@ -150,7 +150,7 @@ fn read_first_line(line: &[u8]) -> Option<CoreMapping> {
     })
 }
 
-/// A line break in a name is told as \012.
+/// Decodes a name, in which the kernel writes a line break as \012.
 fn unescape(name: &[u8]) -> Vec<u8> {
     let mut name = name.to_vec();
     while let Some(at) = name.windows(4).position(|four| four == b"\\012") {

@@ -1,9 +1,10 @@
-//! The memory of a stopped process, as the program would read it, copied into the file.
+//! Copies the memory of a stopped process, as the program would read it, into the core file.
 //!
-//! **No page is lost.** Evictions go on meanwhile, so the order counts: first what is there is
-//! read, then the run is asked about what was missing. A page that is evicted in between is given
-//! by the answer; one that is on its way is named, and looked for again; one that the answer does
-//! not name was missing and is evicted nowhere: it reads as zeros.
+//! **No page is lost.** Evictions go on meanwhile, so the order matters: first the present pages
+//! are read, then the run is asked for the missing ones. If a page is evicted in between, the
+//! answer contains it; if a page is on its way, the answer names it, and it is looked for again; if
+//! the answer does not name a page, that page was missing and is evicted nowhere: it reads as
+//! zeros.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -20,47 +21,46 @@ use super::mappings::{Content, CoreMapping};
 use super::source::Source;
 use super::{CoreFailure, look_for_interrupt, refused};
 
-/// Read at a time.
+/// Number of bytes that are read at a time.
 const PIECE: u64 = 2 << 20;
-/// How long a page may be on its way, or an address space changing.
+/// Maximum time for which a page may be on its way, or an address space may be changing.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two lines about how far it is.
+/// Interval between two progress lines.
 const TELLING: Duration = Duration::from_millis(200);
 
-/// What was copied, in bytes.
+/// Number of bytes that were copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// All that the program has: read or evicted.
+    /// Bytes of all pages of the program that were copied, present or evicted.
     pub copied: u64,
-    /// Of that, what was evicted.
+    /// Bytes of the evicted pages among them.
     pub evicted: u64,
 }
 
-/// Copies mapping by mapping.
+/// Copies one mapping after the other.
 pub struct Copier<'a> {
     memory: File,
     pagemap: Pagemap,
     source: &'a mut Source,
     file: &'a CoreFile,
     buffer: Vec<u8>,
-    /// By page of the piece: it was read.
+    /// For each page of the piece, whether it was read.
     read: Vec<bool>,
-    /// Pages on their way.
+    /// Addresses of pages that are on their way.
     moving: Vec<u64>,
     tally: Tally,
     told: Instant,
 }
 
-/// A part of a mapping, and where it goes.
+/// A part of a mapping, and its place in the file.
 #[derive(Clone, Copy)]
 struct MemoryPiece {
     start: u64,
     end: u64,
-    /// What is to be added to an address to have its place in the file (it can be less than
-    /// nothing).
+    /// Offset in the file minus the address (it can be negative).
     shift: u64,
-    /// A userfaultfd is told of missing pages.
+    /// Whether the mapping is registered with a userfaultfd for missing pages.
     is_registered: bool,
 }
 
@@ -75,10 +75,10 @@ impl MemoryPiece {
 }
 
 impl<'a> Copier<'a> {
-    /// Reads by way of a thread.
+    /// A copier that reads the memory through a thread of the process.
     ///
     /// # Errors
-    /// For the user: its memory may not be read.
+    /// A message for the user: the memory may not be read.
     pub fn new(thread: u32, source: &'a mut Source, file: &'a CoreFile) -> Result<Self, String> {
         let failed = |error| format!("the memory of thread {thread} cannot be read: {error}");
         let memory = File::open(format!("/proc/{thread}/mem")).map_err(failed)?;
@@ -88,10 +88,10 @@ impl<'a> Copier<'a> {
         Ok(Self { memory, pagemap, source, file, buffer, read, moving, tally, told: Instant::now() })
     }
 
-    /// Copies a mapping to where its segment begins. Returns how many bytes of it the file has.
+    /// Copies a mapping to the offset of its segment. Returns how many bytes of it the file has.
     ///
     /// # Errors
-    /// A sentence and a status.
+    /// A message for the user, and an exit status.
     pub fn copy(&mut self, mapping: &CoreMapping, content: Content, begins: u64) -> Result<u64, CoreFailure> {
         let shift = begins.wrapping_sub(mapping.start);
         let whole = MemoryPiece { start: mapping.start, end: mapping.end, shift, is_registered: mapping.is_registered };
@@ -110,12 +110,12 @@ impl<'a> Copier<'a> {
             };
             self.tell();
         }
-        // A reservation would make the file look as large as it.
+        // With its pages, a reservation would make the file look as large as the reservation.
         let is_empty = mapping.is_reserved() && self.tally.copied == before;
         Ok(if is_empty { 0 } else { mapping.end - mapping.start })
     }
 
-    /// All is copied.
+    /// Ends the copy; returns the counts.
     pub fn end(self) -> Tally {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
@@ -123,7 +123,8 @@ impl<'a> Copier<'a> {
         self.tally
     }
 
-    /// The first page of a file, if it is an ELF file's: it has the build id.
+    /// Copies the first page of a mapped file if it is an ELF file: this page contains the build
+    /// id.
     fn copy_header(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let page = &mut self.buffer[..PAGE as usize];
         if self.memory.read_exact_at(page, piece.start).is_err() || !page.starts_with(b"\x7fELF") {
@@ -133,15 +134,15 @@ impl<'a> Copier<'a> {
         Ok(PAGE)
     }
 
-    /// Copies what is there and what is evicted at the beginning of a piece. Returns how far it
-    /// came.
+    /// Copies the present and the evicted pages at the beginning of a piece. Returns the address up
+    /// to which it has copied.
     fn copy_own(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let mut runs = [PresentRun::default(); 64];
         let scanned = self.pagemap.present(piece.start, piece.end, &mut runs);
         let (count, walked) = scanned.map_err(|error| refused(format!("what is in memory cannot be told: {error}")))?;
         let first = runs[..count].first().map_or(walked, |run| run.start);
         if first >= piece.start + PIECE {
-            // A long way without a page: it is not looked at page by page.
+            // There is no present page for a long distance, which is not checked page by page.
             self.read.clear();
             self.ask(&MemoryPiece { end: first, ..*piece })?;
             return Ok(first);
@@ -167,7 +168,8 @@ impl<'a> Copier<'a> {
         self.read.resize(piece.index(piece.end), false);
     }
 
-    /// Reads what is there of a run, and writes it. What cannot be read is left to the run.
+    /// Reads the present pages of a stretch and writes them. Pages that cannot be read are left to
+    /// the run.
     fn read_run(&mut self, piece: &MemoryPiece, start: u64, end: u64) -> Result<(), CoreFailure> {
         let mut at = start;
         while at < end {
@@ -191,7 +193,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Asks about what was not read. Returns the piece's end.
+    /// Asks the run for the pages that were not read. Returns the end of the piece.
     fn finish(&mut self, piece: &MemoryPiece) -> Result<u64, CoreFailure> {
         let missing = |read: &bool| !read;
         if let (Some(first), Some(last)) = (self.read.iter().position(missing), self.read.iter().rposition(missing)) {
@@ -202,7 +204,7 @@ impl<'a> Copier<'a> {
         Ok(piece.end)
     }
 
-    /// Asks about all of a piece of which nothing is there.
+    /// Asks the run for all pages of a piece in which none is present.
     fn ask(&mut self, piece: &MemoryPiece) -> Result<(), CoreFailure> {
         self.ask_range(piece, piece.start, piece.end)
     }
@@ -219,7 +221,7 @@ impl<'a> Copier<'a> {
                     deadline = Instant::now() + SETTLE_TIMEOUT;
                     next = header.next;
                 }
-                // No run looks after it, so nothing is evicted.
+                // No run manages the mapping, so none of its pages is evicted.
                 Answered::Unknown if !piece.is_registered => return Ok(()),
                 state => wait(deadline, state)?,
             }
@@ -230,7 +232,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Writes the pages of an answer that were not read.
+    /// Writes those pages of an answer that were not read.
     fn take(&mut self, piece: &MemoryPiece) -> Result<(), CoreFailure> {
         let mut bytes = self.source.bytes.chunks_exact(PAGE as usize);
         for named in &self.source.named {
@@ -256,7 +258,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// A page is on its way: it is looked for where it may be until it is found.
+    /// Looks for a page that is on its way, in both places in turn, until it is found.
     fn settle(&mut self, piece: &MemoryPiece, page: u64) -> Result<(), CoreFailure> {
         let piece = MemoryPiece { start: page, end: page + PAGE, ..*piece };
         let deadline = Instant::now() + SETTLE_TIMEOUT;
@@ -279,7 +281,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// One line that is written over, on a terminal only.
+    /// Shows progress on one line that is overwritten, on a terminal only.
     fn tell(&mut self) {
         if self.told.elapsed() >= TELLING && std::io::stderr().is_terminal() {
             self.told = Instant::now();

@@ -1,9 +1,9 @@
-//! `uswap core`: a core file of a managed process, with its evicted pages. The program goes on
-//! afterwards.
+//! `uswap core`: writes a core file of a managed process, with its evicted pages. The program runs
+//! on afterwards.
 //!
-//! The threads of the program are stopped, as a debugger stops them, until its memory is written;
-//! the agent's thread goes on, since pages that are on their way need it. What the process has is
-//! read from /proc, what is evicted is asked of the run (`page_query.rs` of the engine), which
+//! The threads of the program are stopped, as by a debugger, until its memory is written; the
+//! agent's thread runs on, since pages that are on their way need it. Present pages are read
+//! through /proc; evicted pages are requested from the run (`page_query.rs` of the engine), which
 //! changes nothing there.
 
 mod elf;
@@ -29,7 +29,7 @@ use memory::{Copier, Tally};
 use source::Source;
 use threads::StoppedThreads;
 
-/// What came of it.
+/// The result of writing a core file.
 #[derive(Debug, Serialize)]
 struct CoreWritten {
     file: String,
@@ -38,10 +38,10 @@ struct CoreWritten {
     threads: usize,
 }
 
-/// Why there is no core file, in a sentence, and the exit status.
+/// Why there is no core file, as a message for the user, and the exit status.
 type CoreFailure = (String, i32);
 
-/// Ended by this signal, as shells tell it.
+/// Added to the number of the signal that ended the command, as in shells.
 const BY_SIGNAL: i32 = 128;
 
 #[derive(Args, Debug)]
@@ -62,7 +62,7 @@ pub struct CoreArguments {
 
 /// Writes a core file; returns the exit status.
 pub fn run(arguments: &CoreArguments) -> i32 {
-    // An interrupt must not leave half a file.
+    // An interrupt must not leave an incomplete file.
     if let Err(error) = interrupt::remember_requests_to_end() {
         eprintln!("uswap: {error}");
         return exit::REFUSED;
@@ -98,7 +98,8 @@ fn write(name: &str, pid: u32, place: &Path) -> Result<CoreWritten, CoreFailure>
     Ok(CoreWritten { file: place.display().to_string(), memory_bytes, evicted_bytes, threads })
 }
 
-/// Whatever went wrong: it may be that the process has ended.
+/// The failure to report: the end of the process, if the process has ended meanwhile, otherwise the
+/// given one.
 fn why(pid: u32, failure: CoreFailure) -> CoreFailure {
     match threads::has_ended(pid) && failure.1 == exit::REFUSED {
         true => refused(format!("process {pid} ended while its memory was being written; there is no core file")),
@@ -106,14 +107,15 @@ fn why(pid: u32, failure: CoreFailure) -> CoreFailure {
     }
 }
 
-/// Writes everything, the beginning of the file last: where segments lie is known then.
+/// Writes everything; the beginning of the file comes last, when the offsets of the segments are
+/// known.
 fn write_stopped(
     pid: u32,
     stopped: &StoppedThreads,
     source: &mut Source,
     file: &mut CoreFile,
 ) -> Result<Tally, CoreFailure> {
-    // The first thread may have ended: nothing can be seen through it then.
+    // The first thread may have ended; the process cannot be read through it then.
     let reader = stopped.reader();
     let area = source.area().map_err(refused)?;
     let mappings = mappings::of(reader).map_err(refused)?;
@@ -138,7 +140,7 @@ fn write_stopped(
     Ok(tally)
 }
 
-/// A request to end is obeyed between two pieces.
+/// Fails if a signal has asked this command to end; called between two pieces.
 fn look_for_interrupt() -> Result<(), CoreFailure> {
     match interrupt::arrived() {
         Some(signal) => Err(("interrupted; there is no core file".into(), BY_SIGNAL + signal)),

@@ -1,5 +1,5 @@
-//! The notes of a core file (linux `fs/binfmt_elf.c`): who the process is, its auxiliary vector,
-//! its files, and the registers of each thread.
+//! The notes of a core file (linux `fs/binfmt_elf.c`): the process's identity, its auxiliary
+//! vector, its files, and the registers of each thread.
 
 use std::os::unix::ffi::OsStrExt;
 use uswap_core::PAGE;
@@ -13,16 +13,16 @@ const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
 const NT_X86_XSTATE: u32 = 0x202;
-/// Bytes of `struct elf_prpsinfo`'s names.
+/// Length in bytes of the program name in `struct elf_prpsinfo`.
 const NAME: usize = 16;
 const ARGUMENTS: usize = 80;
-/// Clock ticks in a second, as /proc counts.
+/// Clock ticks per second in the files of /proc.
 const TICKS: u64 = 100;
 
 /// All notes.
 ///
 /// # Errors
-/// For the user: a thread's registers cannot be read.
+/// A message for the user: the registers of a thread cannot be read.
 pub fn of(pid: u32, stopped: &StoppedThreads, mappings: &[CoreMapping]) -> Result<Vec<u8>, String> {
     let reader = stopped.reader();
     let mut notes = Vec::new();
@@ -36,7 +36,7 @@ pub fn of(pid: u32, stopped: &StoppedThreads, mappings: &[CoreMapping]) -> Resul
             add(&mut notes, b"CORE", NT_FILE, &files(mappings));
         }
         for (name, kind) in [(&b"CORE"[..], NT_FPREGSET), (b"LINUX", NT_X86_XSTATE)] {
-            // Not every processor has them.
+            // Some processors do not have these registers.
             if let Ok(registers) = thread.tracee.register_set(kind) {
                 add(&mut notes, name, kind, &registers);
             }
@@ -45,8 +45,8 @@ pub fn of(pid: u32, stopped: &StoppedThreads, mappings: &[CoreMapping]) -> Resul
     Ok(notes)
 }
 
-/// A note: the lengths of its name and its bytes, its type, and both, each filled up to a multiple
-/// of four.
+/// Appends a note: the lengths of its name and of its bytes, its type, and both texts, each padded
+/// to a multiple of four bytes.
 fn add(notes: &mut Vec<u8>, name: &[u8], kind: u32, bytes: &[u8]) {
     let head = [name.len() as u32 + 1, bytes.len() as u32, kind];
     notes.extend(head.into_iter().flat_map(u32::to_le_bytes));
@@ -61,7 +61,7 @@ fn fill_up(notes: &mut Vec<u8>) {
     notes.resize(notes.len().next_multiple_of(4), 0);
 }
 
-/// What /proc/TID/stat tells, from the third field on.
+/// The fields of /proc/TID/stat, from the third one on.
 struct ProcessStat(Vec<String>);
 
 impl ProcessStat {
@@ -71,18 +71,18 @@ impl ProcessStat {
         Self(rest.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// A field by its number in proc(5).
+    /// A field, by its number in proc(5).
     fn number(&self, field: usize) -> i64 {
         self.0.get(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    /// Parent, process group, session.
+    /// Ids of the parent, the process group and the session.
     fn relatives(&self) -> [i32; 3] {
         [4, 5, 6].map(|field| self.number(field) as i32)
     }
 }
 
-/// A line of /proc/TID/status.
+/// The value of a line of /proc/TID/status.
 fn status(tid: u32, name: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -102,7 +102,7 @@ fn thread_status(thread: &Thread) -> std::io::Result<Vec<u8>> {
         bytes.extend([ticks / TICKS, ticks % TICKS * (1_000_000 / TICKS)].into_iter().flat_map(u64::to_le_bytes));
     }
     bytes.extend(thread.tracee.register_set(NT_PRSTATUS)?);
-    // Floating point registers are there; and padding.
+    // The flag that floating point registers are available, and padding.
     bytes.extend([1u32, 0].into_iter().flat_map(u32::to_le_bytes));
     Ok(bytes)
 }
@@ -128,7 +128,7 @@ fn process_information(pid: u32, reader: u32) -> Vec<u8> {
     bytes
 }
 
-/// As much as fits, with a zero behind it.
+/// As many bytes as fit, with a zero at the end.
 fn text<const ROOM: usize>(from: &[u8]) -> [u8; ROOM] {
     let mut room = [0; ROOM];
     let length = from.len().min(ROOM - 1);
@@ -136,8 +136,8 @@ fn text<const ROOM: usize>(from: &[u8]) -> [u8; ROOM] {
     room
 }
 
-/// Which files are mapped where: a count, the size of a page, then start, end and page in the file
-/// of each, then their names.
+/// The mapped files: their number, the size of a page, then start address, end address and page
+/// offset of each mapping, then the names.
 fn files(mappings: &[CoreMapping]) -> Vec<u8> {
     let found: Vec<_> = mappings.iter().filter_map(|mapping| Some((mapping, mapping.file.as_ref()?))).collect();
     let mut bytes: Vec<u8> = [found.len() as u64, PAGE].into_iter().flat_map(u64::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! The run as a source of evicted pages: questions and answers on a connection of the control
+//! The run as a source of evicted pages: requests and answers on a connection of the control
 //! socket.
 
 use std::io::{Read, Write};
@@ -10,24 +10,24 @@ use uswap_run::page_answer::{AnswerHeader, Named, PageQuestion};
 
 use crate::client::{self, RunningRun};
 
-/// The run answers each question in this time: it may have to read a slow device.
+/// Time in which the run must answer a request: it may have to read a slow device.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const PAGE: usize = uswap_core::PAGE_SIZE;
+const PAGE: usize = 4096;
 
 /// A connection to the run of a process.
 pub struct Source {
     stream: UnixStream,
-    /// The last answer.
+    /// The pages that the last answer names.
     pub named: Vec<Named>,
-    /// The bytes of those pages of it that are given, in their order.
+    /// The bytes of those pages whose content the answer contains, in the same order.
     pub bytes: Vec<u8>,
 }
 
 impl Source {
-    /// Begins to ask about a process of the run, by its number as we see it.
+    /// Connects for requests about a process of the run; `pid` is its id in this pid namespace.
     ///
     /// # Errors
-    /// For the user: it is no process of that run, or the run does not answer.
+    /// A message for the user: the process does not belong to that run, or the run does not answer.
     pub fn open(run: &RunningRun, pid: u32) -> Result<Self, String> {
         if !std::fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
             return Err(format!("there is no process {pid}"));
@@ -40,18 +40,18 @@ impl Source {
         Ok(Self { stream, named: Vec::new(), bytes: Vec::new() })
     }
 
-    /// Where the agent's area lies (0: there is none).
+    /// Address of the agent's area (0: there is none).
     ///
     /// # Errors
-    /// For the user: the run does not answer.
+    /// A message for the user: the run does not answer.
     pub fn area(&mut self) -> Result<u64, String> {
         Ok(self.ask(0, 0)?.area)
     }
 
-    /// What of a range is not where the program has it.
+    /// Requests the pages of a range that are not present in the program.
     ///
     /// # Errors
-    /// For the user: the run does not answer.
+    /// A message for the user: the run does not answer.
     pub fn ask(&mut self, start: u64, end: u64) -> Result<AnswerHeader, String> {
         self.exchange(PageQuestion { start, end })
             .map_err(|error| format!("the run does not tell what is evicted: {error}"))
@@ -74,7 +74,7 @@ impl Source {
     }
 }
 
-/// The number of a process in the pid namespace of the run, which is ours or lies below it.
+/// The id of a process in the pid namespace of the run, which is this one or one below it.
 fn number_there(engine: u32, pid: u32) -> Result<u32, String> {
     let numbers = |pid: u32| -> Vec<u32> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -1,20 +1,20 @@
-//! The threads of a process, stopped as a debugger stops them, all but the agent's. They go on when
-//! this is dropped, or when we end.
+//! The threads of a process, stopped as by a debugger, all except the agent's. They run on when
+//! this value is dropped, or when this command ends.
 
 use std::time::{Duration, Instant};
 
 use uswap_run::page_answer::{AGENT_NAME, CALL_NAME};
 use uswap_sys::process::trace::{Stop, Tracee};
 
-/// How long threads may take to stop: one that waits in the kernel for a page is woken for it, one
-/// that waits for a disk is not.
+/// Time in which threads must stop: a thread that waits in the kernel for a page is woken for it,
+/// one that waits for a disk is not.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A thread that is stopped.
+/// A stopped thread.
 pub struct Thread {
-    /// It, as somebody who traces sees it.
+    /// The thread, traced by this process.
     pub tracee: Tracee,
-    /// The signal that is about to be delivered to it (0: none).
+    /// The signal that is about to be delivered to the thread (0: none).
     pub signal: i32,
 }
 
@@ -24,10 +24,11 @@ pub struct StoppedThreads {
 }
 
 impl StoppedThreads {
-    /// Stops all threads of a process, those too that are made meanwhile.
+    /// Stops all threads of a process, including those that are made meanwhile.
     ///
     /// # Errors
-    /// For the user: they may not be stopped, or do not stop in time. All go on then.
+    /// A message for the user: the threads may not be stopped, or do not stop in time. All run on
+    /// then.
     pub fn all_of(pid: u32) -> Result<Self, String> {
         let mut stopped = Self { threads: Vec::new() };
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -43,22 +44,22 @@ impl StoppedThreads {
         if stopped.threads.is_empty() {
             return Err(format!("process {pid} has ended"));
         }
-        // The first one is what a debugger shows first.
+        // A debugger shows the first thread of the file first.
         stopped.threads.sort_by_key(|thread| (thread.tracee.tid() != pid, thread.tracee.tid()));
         Ok(stopped)
     }
 
-    /// The threads; the program's first one first, if it lives.
+    /// The stopped threads; the first thread of the program comes first, if it lives.
     pub fn threads(&self) -> &[Thread] {
         &self.threads
     }
 
-    /// A thread by which the process can be read.
+    /// The id of a thread through which the process can be read.
     pub fn reader(&self) -> u32 {
         self.threads[0].tracee.tid()
     }
 
-    /// Asks those threads to stop that were not asked yet.
+    /// Asks all threads to stop that were not asked yet.
     fn begin(&self, pid: u32) -> Result<Vec<Tracee>, String> {
         let mut begun = Vec::new();
         for tid in threads_of(pid) {
@@ -67,7 +68,7 @@ impl StoppedThreads {
             }
             match Tracee::seize(tid, tid == pid) {
                 Ok(tracee) => {
-                    // Whoever ends is told of by its news.
+                    // The end of a thread is noticed when its state change is read.
                     let _ = tracee.interrupt();
                     begun.push(tracee);
                 }
@@ -92,7 +93,7 @@ impl StoppedThreads {
 impl Drop for StoppedThreads {
     fn drop(&mut self) {
         for thread in &self.threads {
-            // One that was killed meanwhile is gone.
+            // A thread that was killed meanwhile is gone.
             let _ = thread.tracee.detach_with(thread.signal);
         }
     }
@@ -103,14 +104,15 @@ fn threads_of(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The agent must go on, and who has ended cannot be stopped.
+/// Whether a thread is not stopped: the agent must run on, and a thread that has ended cannot be
+/// stopped.
 fn is_left_alone(tid: u32) -> bool {
     let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
     let is_agent = name.trim_end() == AGENT_NAME.to_string_lossy() || name.starts_with(CALL_NAME);
     is_agent || has_ended(tid)
 }
 
-/// Whether a process or thread has ended, be it that nobody has asked for its status yet.
+/// Whether a process or thread has ended, even if its status was not collected yet.
 pub fn has_ended(tid: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))

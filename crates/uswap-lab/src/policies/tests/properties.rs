@@ -1,7 +1,7 @@
-//! What must hold of policies on any trace: of those of the registry, those of the engine, and one
-//! that only tests know.
+//! Properties of policies on any trace: of those of the registry, those of the engine, and one that
+//! exists only in tests.
 
-// The traces are those of the tests beside `src`, too.
+// The integration tests beside `src` use the same traces.
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 
@@ -10,13 +10,13 @@ use proptest::prelude::*;
 
 use crate::{AccessOutcome, Kind};
 
-/// Misses of a policy over a trace.
+/// Number of misses of a policy on a trace.
 fn misses(kind: Kind, pages: &[u32], capacity: usize) -> usize {
     let mut simulator = simulator(kind, pages, capacity);
     pages.iter().filter(|page| simulator.access(**page) == AccessOutcome::Miss).count()
 }
 
-/// The fewest misses with which the trace can be served, by trying every choice of victims.
+/// The smallest possible number of misses, found by trying every choice of evicted pages.
 fn fewest_misses(pages: &[u32], capacity: usize, held: &mut Vec<u32>) -> usize {
     let Some((page, rest)) = pages.split_first() else { return 0 };
     if held.contains(page) {
@@ -36,8 +36,8 @@ fn fewest_misses(pages: &[u32], capacity: usize, held: &mut Vec<u32>) -> usize {
     1 + (0..capacity).map(with_victim).min().expect("a capacity")
 }
 
-/// Misses of LRU by the distance of each access from the last of the same page (Mattson et al.
-/// 1970).
+/// Number of misses of LRU, from the distance of each access to the previous one of the same page
+/// (Mattson et al. 1970).
 fn misses_by_stack_distance(pages: &[u32], capacity: usize) -> usize {
     let is_miss = |at: &usize| {
         let before = &pages[..*at];
@@ -92,7 +92,7 @@ proptest! {
         prop_assert_eq!(misses(Kind::Opt, &pages, capacity), fewest_misses(&pages, capacity, &mut Vec::new()));
     }
 
-    /// The engine's code beside the lab's.
+    /// Compares the engine's code with the lab's.
     #[test]
     fn the_engines_fifo_is_fifo(pages in trace(30, 300), capacity in 1usize..32) {
         let engines = "uswap-fifo".parse().expect("a policy of the engine");
@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(misses(Kind::Lru, &pages, capacity), misses_by_stack_distance(&pages, capacity));
     }
 
-    /// The hand takes no notice of a page that nobody touched.
+    /// The hand evicts a page that was not accessed, as a FIFO does.
     #[test]
     fn clock_is_fifo_as_long_as_nothing_is_hit(pages in trace(30, 300), capacity in 1usize..10) {
         let [mut fifo, mut clock] = [Kind::Fifo, Kind::Clock].map(|kind| simulator(kind, &pages, capacity));
@@ -131,8 +131,8 @@ proptest! {
         }
     }
 
-    /// A round over one page too many is what these are defeated by, whatever comes before it does
-    /// not help them.
+    /// Cycles over one page more than fit in memory defeat these policies, whatever accesses come
+    /// before.
     #[test]
     fn a_cycle_of_one_page_too_many_is_never_hit(capacity in 1usize..60) {
         let pages: Vec<u32> = (0..8).flat_map(|_| 0..=capacity as u32).collect();
@@ -151,7 +151,7 @@ proptest! {
     }
 }
 
-/// Belady's anomaly: his own trace, on which FIFO misses more with more memory.
+/// Belady's anomaly: on Belady's own trace, FIFO has more misses with more memory.
 #[test]
 fn fifo_has_beladys_anomaly() {
     let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
