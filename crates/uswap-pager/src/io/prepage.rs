@@ -17,6 +17,7 @@ pub mod bring;
 
 use std::time::{Duration, Instant};
 use uswap_core::PAGE;
+use uswap_core::PAGE_SIZE;
 
 /// Maximum number of pages that are brought back in one turn: 128 MiB. The rest comes by faults.
 const MAX: usize = 32_768;

@@ -31,8 +31,8 @@ pub mod bring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use uswap_core::Need;
 use uswap_core::PAGE;
+use uswap_core::{Need, PAGE_SIZE};
 
 /// Page words that a pager looks at in one step.
 const LOOKS: usize = 1024;

@@ -5,10 +5,10 @@
 //! other devices can take. If a round leaves pages behind, the pager threads are told to bring them
 //! into memory (`unuse.rs`), and rounds continue at the same time, since room may appear in the
 //! pool or on other devices. The swapoff ends when the device is empty, when it is interrupted,
-//! when no page has left the device for [`PROGRESS_TIMEOUT`], or when programs wait for room that only the
-//! device could give ([`STARVED`]). In all cases but the first the device is used again (unless the
-//! pages that are left cannot be read: then it gets no more pages), and every page is at a place
-//! that its pager thread knows.
+//! when no page has left the device for [`PROGRESS_TIMEOUT`], or when programs wait for room that
+//! only the device could give ([`STARVED`]). In all cases but the first the device is used again
+//! (unless the pages that are left cannot be read: then it gets no more pages), and every page is
+//! at a place that its pager thread knows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

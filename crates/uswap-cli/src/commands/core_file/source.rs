@@ -12,7 +12,7 @@ use crate::client::{self, RunningRun};
 
 /// Time in which the run must answer a request: it may have to read a slow device.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const PAGE: usize = 4096;
+const PAGE: usize = uswap_core::PAGE_SIZE;
 
 /// A connection to the run of a process.
 pub struct Source {
