@@ -17,13 +17,13 @@ const PAGE_IS_SWAPPED: u64 = 16;
 const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
 
-/// How often a run that answers EAGAIN is tried before it is given back to the engine.
+/// How often the agent tries a run that answers EAGAIN before it gives the run back to the engine.
 const MAX_TRIES: u32 = 16;
-/// How often the processor is given up for an owner that reads events, and how long each nap is
-/// after that (µs).
+/// How often the agent yields the processor while the pager thread reads events, and how long it
+/// sleeps each time after that (µs).
 const MAX_YIELDS: u32 = 1000;
 const GATE_NAP: u32 = 200;
-/// How often the way from SA to SB is tried.
+/// How often the agent tries to move a page from SA to SB.
 const MAX_TRANSFERS: u32 = 10_000;
 
 #[repr(C)]
@@ -67,7 +67,7 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// The agent after it has met the engine.
+/// The agent after its handshake with the engine.
 pub struct Agent {
     area: u64,
     ring: &'static Ring,
@@ -79,7 +79,7 @@ pub struct Agent {
     /// A pidfd of the program, where the agent is a process of its own.
     program: Option<i32>,
     thread_pages: ThreadPages,
-    /// Moves that succeeded, for tests.
+    /// Successful moves, counted for tests.
     moves: core::cell::Cell<u32>,
 }
 
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// Executes orders until the process, the engine or all other threads are gone.
+    /// Executes orders until the process, the engine or all other threads of the process are gone.
     pub fn run(&mut self) -> ! {
         loop {
             self.drain_queue();
@@ -192,9 +192,10 @@ impl Agent {
         self.make_dirty(tray, number);
     }
 
-    /// Has the kernel do what a write to these pages would, without changing them: it breaks the
-    /// sharing that a fork left behind, and marks them dirty. Returns whether all are there and
-    /// were. Not under the gate: it can fault, and the fault's owner would wait for the gate.
+    /// Has the kernel do what a write to these pages would do, without changing them: it breaks the
+    /// sharing that a fork left behind, and marks the pages dirty. Returns whether the kernel did
+    /// so for all of them. Not inside the gate: the call can fault, and the pager thread that
+    /// serves the fault would wait for the gate.
     fn populate_write(&self, address: u64, pages: u32) -> bool {
         let length = u64::from(pages) * PAGE;
         // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst
@@ -202,8 +203,8 @@ impl Agent {
         unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
     }
 
-    /// Writes to these pages are not asked for any more: the agent's own would wait for the room
-    /// that only it can make. `false`: an event is pending.
+    /// Removes the write protection of these pages: a write by the agent would wait for memory that
+    /// only the agent can free. `false`: an event is pending.
     fn unprotect(&self, address: u64, pages: u32) -> bool {
         if self.ring.protects.load(Relaxed) == 0 {
             return true;
@@ -213,7 +214,7 @@ impl Agent {
         unsafe { syscall::ioctl(self.events, UFFDIO_WRITEPROTECT, &mut argument) != -syscall::EAGAIN }
     }
 
-    /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
+    /// Moves one run into its slots and publishes the result, all of it inside the gate.
     fn move_run(&self, tray: &OrderTray, number: u32, index: usize, run: (u64, u32, u32, bool)) {
         let (address, slot, pages, unshared) = run;
         let base = self.area + SA + u64::from(number * TRAY_PAGES) * PAGE;
@@ -254,8 +255,8 @@ impl Agent {
                         next = pages;
                     }
                 }
-                // Pages that a fork shares mostly come together: the engine has the rest unshared
-                // first.
+                // Pages that a fork shares are mostly neighbours: the engine orders the rest again,
+                // to be unshared first.
                 r if r == -syscall::EBUSY => {
                     (worst, next) = (RunResult::Busy, if unshared { next + 1 } else { pages });
                 }
@@ -270,7 +271,8 @@ impl Agent {
         }
     }
 
-    /// For tests: whether the move is refused as one of a pinned page is.
+    /// For tests: whether the agent pretends that the kernel refused the move because the page is
+    /// pinned.
     fn is_drawn_busy(&self) -> bool {
         let one_in = self.ring.busy.load(Relaxed);
         one_in != 0 && {
@@ -290,9 +292,9 @@ impl Agent {
         if drawn.is_multiple_of(one_in) { -syscall::EEXIST } else { result }
     }
 
-    /// Waits for the owner to have read its events. One that was killed meanwhile never opens the
-    /// gate again. (Doorbells are taken out on the way: the queue is looked at again before the
-    /// agent sleeps.)
+    /// Waits until the pager thread has read its events. An engine that was killed meanwhile never
+    /// opens the gate again. (This takes doorbells out of the socket, which loses nothing: the
+    /// agent looks at the queue again before it sleeps.)
     fn enter_gate(&self) {
         let mut tries = 0u32;
         while !self.ring.gate.enter() {
@@ -335,9 +337,9 @@ impl Agent {
         }))
     }
 
-    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written
-    /// once, then go. What may have stayed in SA is told as stuck: the engine looks where such a
-    /// page lies.
+    /// Moves a tray's pages from SA to SB. A fork in between leaves the pages shared with the
+    /// child: the agent writes to them once, then they can move. It reports pages that may have
+    /// stayed in SA as stuck: the engine looks where such a page lies.
     fn transfer(&self, tray: &OrderTray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
@@ -370,9 +372,10 @@ impl Agent {
         });
     }
 
-    /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it
-    /// clean, and the kernel takes it when it likes. So each is written to in SB, where a page that
-    /// was taken already raises an error and no fault; which these are is told.
+    /// Writes to each page of the tray. A page that the program had freed (MADV_FREE) and not
+    /// written again is clean, MOVE leaves it clean, and the kernel may take it at any time. So the
+    /// agent writes to each page in SB, where a page that the kernel has already taken raises an
+    /// error and no fault, and reports which pages these are.
     fn make_dirty(&self, tray: &OrderTray, number: u32) {
         syscall::sleep(self.ring.dirty_delay.load(Relaxed));
         let base = self.area + SB + u64::from(number * TRAY_PAGES) * PAGE;
@@ -389,8 +392,8 @@ impl Agent {
         tray.clean.store(clean, SeqCst);
     }
 
-    /// Memory that stays because the call is refused is remembered: the next pages in this tray
-    /// would be taken for it.
+    /// Drops a tray's pages. If the kernel refuses the call, the memory stays; the tray remembers
+    /// that, because its next pages could be mistaken for the old ones.
     fn drop_tray(&self, tray: &OrderTray, number: u32, inherited: bool) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let length = u64::from(TRAY_PAGES) * PAGE;

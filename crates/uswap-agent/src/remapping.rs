@@ -1,19 +1,19 @@
-//! `mremap(2)` of a mapping that begins to be managed at this very moment.
+//! `mremap(2)` of a mapping that the engine begins to manage at the same moment.
 //!
 //! The engine reads the list of mappings and then registers one of them. If another thread has
 //! replaced that mapping by a larger one meanwhile, the registration cuts the larger one in two or
 //! three until the engine has registered the rest of it: microseconds later, or milliseconds where
 //! the range had a hole that was filled meanwhile. mremap(2) refuses a range of several mappings
-//! with EFAULT. That answer is taken up again for a moment where the whole range is mapped, which
-//! leaves the answer for a range with a hole as quick as it is. A program that makes the bare
-//! system call sees the kernel's answer.
+//! with EFAULT. After that answer the hook tries again for a short time if the whole range is
+//! mapped; the answer for a range with a hole stays as quick as the kernel's. A program that makes
+//! the raw system call sees the kernel's answer.
 
 use crate::hooks::finish;
 use crate::locking::is_mapped;
 use crate::start;
 use crate::syscall::{self, EFAULT, call};
 
-/// The first pause and the last one, each twice the one before: 100 ms together.
+/// The first and the last pause; each pause is twice the one before, 100 ms together.
 const FIRST_PAUSE_US: u32 = 50;
 const LAST_PAUSE_US: u32 = 51_200;
 
