@@ -54,8 +54,8 @@ fn lock_all(area: u64, flags: i32) -> isize {
         refused = mlockall_itself(flags & !CURRENT);
     }
     if refused != 0 {
-        // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails
-        // does not do otherwise.
+        // SAFETY: no pointers. Memory that was locked before is unlocked as well, which a failing
+        // call of the kernel's would not do.
         unsafe { call(syscall::MUNLOCKALL, [0; 6]) };
         return refused;
     }

@@ -440,7 +440,7 @@ fn leading_ones(bits: u64) -> u32 {
 
 fn move_pages(fd: i32, destination: u64, source: u64, length: u64, mode: u64) -> isize {
     let mut argument = Move { destination, source, length, mode, moved: 0 };
-    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. What the source may be
-    // is decided by the gate.
+    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. The gate decides which
+    // source is allowed.
     unsafe { syscall::ioctl(fd, UFFDIO_MOVE, &mut argument) }
 }

@@ -254,8 +254,9 @@ impl Slots {
         }
     }
 
-    /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the
-    /// rest of the current clusters, and opens no new room until half of the use has gone.
+    /// The device had no room for `run` (as handed out): sets it aside with the slots that are
+    /// ready in lanes and the rest of the current clusters, and opens no clean cluster until half
+    /// of the used slots were freed.
     pub fn no_room(&self, run: SlotRun) {
         let _whole = self.lock_whole();
         self.taken.fetch_sub(run.count, Relaxed);

@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 macro_rules! growths {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// What grows.
+        /// The kinds of memory that grow.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Growth { $($(#[$doc])* $name),* }
 
         impl Growth {
-            /// All, with the names of their figures.
+            /// All kinds, with the names of their figures.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, $text)),*];
         }
     };
@@ -40,10 +40,10 @@ growths! {
     Groups = "groups",
     /// Connections made anew, rings of the kernel's, tables of packs.
     Devices = "devices",
-    /// Records of TLS: its library makes a buffer for each, at most so many as it was told, and
-    /// gives it back.
+    /// Records of TLS: its library makes a buffer for each, at most of the size that it was given,
+    /// and frees it again.
     Tls = "tls",
-    /// What is told to users.
+    /// Messages to users.
     Telling = "telling",
 }
 
