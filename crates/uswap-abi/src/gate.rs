@@ -41,13 +41,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// An open gate with nobody inside.
+    /// An open gate with no agent inside.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self { busy: AtomicU32::new(0), reads_started: AtomicU32::new(0), reads_done: AtomicU32::new(0) }
     }
 
-    /// An open gate with nobody inside.
+    /// An open gate with no agent inside.
     #[cfg(loom)]
     pub fn new() -> Self {
         Self { busy: AtomicU32::new(0), reads_started: AtomicU32::new(0), reads_done: AtomicU32::new(0) }

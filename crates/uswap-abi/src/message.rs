@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! agent: connect
-//! engine: Welcome + [ring memfd, leash of the program, leash of the agent, /dev/userfaultfd or nothing]
+//! engine: Welcome + [ring memfd, kill-on-close files of program and agent, /dev/userfaultfd or nothing]
 //! agent: Hello + [event userfaultfd, staging userfaultfd, pidfd of the program]
 //!        (no event userfaultfd in a fork child of a managed parent; no pidfd where the agent is a thread of the program)
 //! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]

@@ -44,7 +44,7 @@ impl Operation {
 /// The errno stands in the bits above the number of a [`RunResult`].
 const ERRNO_SHIFT: u32 = 8;
 
-/// The errno of a packed result; 0: none was told.
+/// The errno of a packed result; 0: there is none.
 #[must_use]
 pub fn errno_of(bits: u32) -> i32 {
     (bits >> ERRNO_SHIFT) as i32
@@ -69,7 +69,7 @@ pub enum RunResult {
     Refused = 5,
     /// An event is pending (EAGAIN) for longer than the agent waits.
     Again = 6,
-    /// The address space is gone (ESRCH), or an errno nobody foresaw.
+    /// The address space is gone (ESRCH), or the kernel returned an unexpected errno.
     Gone = 7,
 }
 

@@ -1,4 +1,4 @@
-//! How the agent comes to life.
+//! How the agent is started.
 //!
 //! It is a process of its own that shares the program's memory (clone with CLONE_VM, without
 //! CLONE_THREAD): the program sees no further thread. The program may leave its user namespace, may

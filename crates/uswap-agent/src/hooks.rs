@@ -63,8 +63,8 @@ pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> 
     result
 }
 
-/// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces
-/// it.
+/// `shmat(2)`: SHM_REMAP replaces mappings without an event, so the hook first maps other memory
+/// there, which sends one.
 ///
 /// # Safety
 /// As the system call.
@@ -83,8 +83,8 @@ pub fn silence(area: u64) {
     unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.store(1, SeqCst);
 }
 
-/// Whether tests switched the rule off that a call without an event follows one that sends an
-/// event.
+/// Whether tests have switched off the rule that an announcing event precedes each call that sends
+/// none.
 fn are_silent() -> bool {
     // SAFETY: as in `silence`.
     start::area().is_some_and(|area| unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.load(SeqCst) != 0)

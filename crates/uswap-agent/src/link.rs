@@ -60,7 +60,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
         None => call_engine()?,
     };
     set_timeout(socket, 10);
-    // The leashes only have to stay open; the engine does the rest.
+    // The two kill-on-close files only have to stay open; the engine does the rest.
     let (welcome, [ring_fd, _of_program, _of_agent, device]) = receive(socket)?;
     if let Some(far_end) = far_end {
         // The engine has the far end now; our copy would keep us from seeing that the engine closes
@@ -111,7 +111,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
 pub struct ProcFds {
     /// The process's pagemap: which pages are present.
     pub pagemap: i32,
-    /// The directory of its threads.
+    /// The directory /proc/PID/task of its threads.
     pub tasks: i32,
 }
 

@@ -1,5 +1,5 @@
-//! Executing the engine's orders: MOVE pages out of the program under the gate, bring them from SA
-//! to SB, drop trays.
+//! The agent's loop, which executes the engine's orders: it MOVEs pages out of the program inside
+//! the gate, moves them from SA to SB, and drops trays.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
@@ -84,8 +84,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and
-    /// staging userfaultfd.
+    /// Makes an agent, which takes ownership of the fds (all in this thread's own table): socket,
+    /// eventfd, event and staging userfaultfd.
     pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: ProcFds, program: Option<i32>) -> Self {
         let [socket, completion, events, staging] = fds;
         let thread_pages = ThreadPages::new(eyes.tasks, area);
@@ -142,7 +142,8 @@ impl Agent {
         }
     }
 
-    /// Engine and keeper are gone.
+    /// Ends the agent when engine and keeper are gone, and the program too if the engine held
+    /// memory of it.
     fn end(&self) -> ! {
         match self.program {
             _ if self.ring.active.load(SeqCst) == 0 => syscall::exit_thread(),
@@ -151,7 +152,8 @@ impl Agent {
         }
     }
 
-    /// A process ends when its last thread does; the agent must not be the one that keeps it.
+    /// Ends the agent if it is the last thread of its process: a process ends with its last thread,
+    /// and the agent must not keep it alive.
     fn leave_if_last(&self) {
         if self.program.is_none()
             && self.thread_pages.census() == Some((2, true))
@@ -281,7 +283,7 @@ impl Agent {
         }
     }
 
-    /// For tests: what the kernel reported, or EEXIST for a success.
+    /// For tests: returns what the kernel reported, or sometimes EEXIST for a success.
     fn draw_lie(&self, result: isize) -> isize {
         let one_in = self.ring.move_lies.load(Relaxed);
         if result != 0 || one_in == 0 {

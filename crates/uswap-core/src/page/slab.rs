@@ -17,7 +17,7 @@ struct SlabBlock<T> {
     vacant: u32,
 }
 
-/// See the module.
+/// The slab; the module's text says how it works.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexSlab<T> {
     blocks: Vec<SlabBlock<T>>,

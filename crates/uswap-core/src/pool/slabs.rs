@@ -116,7 +116,7 @@ struct Slab<P> {
     fresh: u16,
     /// Head of the chain of freed places.
     free: u16,
-    /// The fullness list it hangs in, or `UNLISTED`.
+    /// The fullness list that the slab is in, or `UNLISTED`.
     group: u8,
 }
 

@@ -65,8 +65,8 @@ struct FaultStream {
 }
 
 impl FaultStream {
-    /// Pages from `address` to where the stream goes on, if the stream has asked for `address` and
-    /// the program was not seen there yet.
+    /// Pages from `address` to where the stream goes on, if the stream has requested `address` and
+    /// the program was not seen beyond it.
     fn behind(&self, address: u64) -> Option<i64> {
         let (left, all) = (self.next.wrapping_sub(address) as i64, self.next.wrapping_sub(self.seen) as i64);
         let is_page = self.used != 0 && left % self.stride == 0;

@@ -39,7 +39,7 @@ impl PageLists {
         }
     }
 
-    /// The word of a page is about to be overwritten.
+    /// Must be called before the word of a page is overwritten.
     pub fn forget(&mut self, word: PageWord) {
         if word.state() == PageState::Resident && word.queued() {
             self.lists.leave(word.active());

@@ -32,7 +32,7 @@ pub trait ReclaimPolicy: Clone + std::fmt::Debug {
     /// Where its pages are.
     fn pages_mut(&mut self) -> &mut PageLists;
 
-    /// Takes the next page to be staged off its list.
+    /// Takes the next page to be staged off its list, and returns it.
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64>;
 
     /// Judges the return of an evicted page by its word.

@@ -99,8 +99,8 @@ impl Info {
 }
 
 impl Compression {
-    /// The codec's byte, then the level. Only the store that runs keeps it: an object has the
-    /// codec's byte alone.
+    /// The codec's byte, then the level. Only the running store keeps this number: an object has
+    /// only the codec's byte.
     pub(crate) fn to_bits(self) -> u16 {
         u16::from_be_bytes([self.id, self.level])
     }

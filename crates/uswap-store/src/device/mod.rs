@@ -35,7 +35,7 @@ const TRIM_CLUSTERS: u32 = 8;
 /// The most devices in the life of a store.
 pub(crate) const MAX_DEVICES: usize = 255;
 
-/// A device with its slots and its record.
+/// A device with its slots and its figures.
 pub(crate) struct SwapDevice {
     /// `None` after the device was removed. Each transfer has a clone, so the device is closed when
     /// the last transfer has ended.

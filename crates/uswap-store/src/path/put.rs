@@ -298,7 +298,8 @@ impl Store {
         }
     }
 
-    /// Writes the staged pages to devices, calls `done` for each that got there, and unstages all.
+    /// Writes the staged pages to devices, calls `done` for each that was written, and clears the
+    /// staged pages.
     fn write_staged(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         let bytes = scratch.staged.len() * PAGE_SIZE;
         scratch.spots.clear();
@@ -328,7 +329,7 @@ impl Store {
     }
 
     /// Writes the compressed pages that found no room in the pool to devices, calls `done` for each
-    /// that got there, and forgets all.
+    /// that was written, and clears the list of these pages.
     fn write_spilled(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         scratch.extents.clear();
         self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
