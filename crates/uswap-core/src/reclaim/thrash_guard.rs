@@ -57,8 +57,8 @@ const MAX_BLOCK: u64 = 8;
 /// An open guard is judged when 1/SPAN of the list was displaced, by the second half of these
 /// pages.
 const SPAN: u64 = 2;
-/// Of that half the guard cuts each mean refault distance into `WATCHES` parts, and watches the
-/// last 1/WATCHED of each part.
+/// In that half an open guard divides the mean refault distance into this many parts, and watches
+/// the pages displaced in the last 1/WATCHED of each part.
 const WATCHES: u64 = 16;
 const WATCHED: u64 = 4;
 /// The guard waits for the watched pages a little longer than a round takes: by one part in this
