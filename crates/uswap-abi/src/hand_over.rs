@@ -1,36 +1,39 @@
-//! The hand-over of pages: what agent and owner tell each other about one tray while its order is
-//! executed.
+//! The hand-over of pages: what the agent and the pager thread tell each other about one tray while
+//! the agent executes its order.
 //!
-//! A page's word says *in flight* from the order on until the owner knows what became of it. The
-//! agent moves page by page under the gate and says in the same passage what has arrived; at the
-//! end it says that the order is completed. The owner looks when it is notified, at any moment, and
-//! before it reads events, with the gate closed:
+//! A page's word says *in flight* from the order until the pager thread knows what became of the
+//! page. The agent moves page by page inside the gate and publishes before it leaves the gate which
+//! pages have arrived; at the end it publishes that the order is completed. The pager thread looks
+//! when it is notified, at any moment, and before it reads events, with the gate closed:
 //!
 //! ```text
-//! agent, for each passage of the gate         owner
+//! agent, each time inside the gate            pager thread
 //! is the run cancelled? then nothing          is the order completed?        <- first this,
 //! MOVE                                        what has arrived is staged     <- then this
 //! arrived(slots)                              completed: the rest stayed where it was
 //! after the last: complete()                  event: cancel what it touches; its words are no longer in flight
 //! ```
-//! Read the other way round, a page that arrived in between would be taken for one that stayed, and
-//! the program would read zeros. An arrival that was told outside the gate would be missed by a
-//! remap, and lost in the same way. `models.rs` tries every interleaving, also of the two mistakes.
+//! In the other order the pager thread would take a page that arrived in between for one that
+//! stayed, and the program would read zeros. If the agent published an arrival outside the gate, a
+//! remap would miss it, and the page would be lost in the same way. `models.rs` tries every
+//! interleaving, also with each of the two mistakes.
 
 use crate::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
-/// The words of the hand-over, in memory shared by agent and owner.
+/// The words of the hand-over, in memory shared by the agent and the pager thread.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HandOver {
     /// Bit r: run r is cancelled.
     cancelled: AtomicU64,
-    /// Bit s: slot s holds a page. True whatever the kernel reported: the agent looked.
+    /// Bit s: slot s holds a page. True whatever the kernel reported, because the agent looked at
+    /// the slot.
     filled: AtomicU64,
-    /// Orders completed on this tray, ever: the owner compares with what it pushed.
+    /// Orders completed on this tray since the start: the pager thread compares this with the
+    /// number that it pushed.
     completed: AtomicU32,
     padding: AtomicU32,
 }
@@ -43,19 +46,20 @@ impl HandOver {
         Self { cancelled: zero(), filled: zero(), completed: AtomicU32::new(0), padding: AtomicU32::new(0) }
     }
 
-    /// Owner: before the next order is pushed.
+    /// Pager thread: called before it pushes the next order.
     pub fn reset(&self) {
         self.cancelled.store(0, Relaxed);
         self.filled.store(0, Relaxed);
     }
 
-    /// Owner, with the gate closed: the run is not to be executed, as far as it has not been.
+    /// Pager thread, with the gate closed: the agent must not execute the part of the run that it
+    /// has not executed yet.
     pub fn cancel(&self, run: u32) {
         self.cancelled.fetch_or(1 << run, SeqCst);
     }
 
-    /// Owner: whether all `pushed` orders are completed, and the slots that hold a page. In this
-    /// order: what has arrived is everything if it is completed.
+    /// Pager thread: whether all `pushed` orders are completed, and the slots that hold a page. It
+    /// reads them in this order, so that a completed order has no further arrivals.
     pub fn look(&self, pushed: u32) -> (bool, u64) {
         let completed = self.completed.load(Acquire) == pushed;
         (completed, self.filled.load(SeqCst))

@@ -1,10 +1,10 @@
-//! What the engine and the agent share: the ring, the gate, the staging layout and the messages of
-//! their socket.
+//! The data that the engine and the agent share: the ring, the gate, the staging layout and the
+//! messages of their socket.
 //!
 //! The agent is freestanding and is compiled from this very source, so nothing here needs `std`.
 //! The engine writes orders into a [`ring::Ring`] (a memfd mapped by both); the agent executes them
-//! inside its process. Everything the engine reads back from the ring can have been scribbled on by
-//! the program: it is masked, never trusted.
+//! inside its process. The program can overwrite the ring, so the engine masks everything that it
+//! reads back from it and trusts none of it.
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![forbid(unsafe_code)]
 

@@ -2,25 +2,27 @@
 //!
 //! ```text
 //! agent: connect
-//! engine: Welcome + [ring memfd, leash of the program, leash of the agent, /dev/userfaultfd or nothing]
+//! engine: Welcome + [ring memfd, kill-on-close files of program and agent, /dev/userfaultfd or nothing]
 //! agent: Hello + [event userfaultfd, staging userfaultfd, pidfd of the program]
 //!        (no event userfaultfd in a fork child of a managed parent; no pidfd where the agent is a thread of the program)
 //! engine: Go + [eventfd, event userfaultfd of this fork child if it is one, pagemap and /proc/PID/task if asked for]
 //! then: each byte that the engine sends is a ring of the doorbell
 //! ```
 //! A fork child that cannot connect (another root directory, another user, another /proc) makes a
-//! pair of sockets and calls: it names its thread [`CALL_NAME`] and the number of the far end. The
-//! engine fetches that with pidfd_getfd, and all goes on as above.
+//! pair of sockets instead and names its thread [`CALL_NAME`] followed by the descriptor number of
+//! the far end. The engine fetches that descriptor with pidfd_getfd, and the handshake goes on as
+//! above.
 //!
-//! All are little arrays of 64-bit words, so that both sides agree without a serialiser.
+//! Each message is a small array of 64-bit words, so that both sides agree without a serialiser.
 
 /// First word of every message; changes with the layout of anything in this crate.
 pub const MAGIC: u64 = 0x7573_7761_7000_0005;
 
-/// Name of an agent's thread that waits to be fetched; the number of its descriptor follows.
+/// Name of an agent's thread that waits for the engine to fetch its socket; the number of its
+/// descriptor follows.
 pub const CALL_NAME: &str = "uswap-call-";
 
-/// Name of an agent's thread otherwise.
+/// Name of an agent's thread at all other times.
 pub const AGENT_NAME: &core::ffi::CStr = c"uswap-agent";
 
 /// Words in every message.

@@ -1,8 +1,8 @@
 //! The two-thread protocols under every interleaving that the memory model allows:
 //! `RUSTFLAGS="--cfg loom" cargo test -p uswap-abi --release`.
 //!
-//! What is shared besides the protocol's own words is accessed with relaxed ordering on purpose: it
-//! is right only if the protocol orders it.
+//! All shared data besides the protocol's own words is accessed with relaxed ordering on purpose:
+//! the result is right only if the protocol orders these accesses.
 
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -12,22 +12,23 @@ use crate::gate::Gate;
 use crate::hand_over::HandOver;
 use crate::queue::Queue;
 
-/// Pages that the modelled order moves, one gate passage each.
+/// Pages that the modelled order moves; the agent enters the gate once for each.
 const PAGES: u32 = 2;
 
-/// How often the modelled agent knocks before it leaves the rest for later (a model must end).
+/// How often the modelled agent tries to enter the gate before it leaves the rest for later (a
+/// model must end).
 const KNOCKS: u32 = 3;
 
-/// What the gate protects: the program's pages, the results, the cancellation.
+/// The state that the gate protects: the program's pages, the results, the cancellation.
 struct World {
     gate: Gate,
     /// The agent is inside MOVE.
     moving: AtomicU32,
-    /// The owner reads and applies events.
+    /// The pager thread reads and applies events.
     reading: AtomicU32,
-    /// Set by the owner when an event touches the order's range.
+    /// Set by the pager thread when an event touches the order's range.
     cancelled: AtomicU32,
-    /// Pages moved so far, by the agent's account: the ring's results.
+    /// Pages that the agent reports as moved so far; stands for the results in the ring.
     moved: AtomicU32,
     /// The mapping's generation: each event puts new pages at the same address.
     mapping: AtomicU32,
@@ -61,7 +62,8 @@ impl World {
         }
     }
 
-    /// The owner: reads one event that touches the range. Returns the results it has absorbed.
+    /// The pager thread: reads one event that touches the range. Returns the results that it has
+    /// absorbed.
     fn read_event(&self) -> u32 {
         self.gate.close();
         while !self.gate.is_quiet() {
@@ -128,7 +130,7 @@ fn an_event_elsewhere_lets_the_order_finish() {
     });
 }
 
-/// What the owner's word says of a page.
+/// The state of a page by the pager's page word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Word {
     InFlight,
@@ -139,13 +141,13 @@ enum Word {
 /// The bytes of a page; 0 is a missing page, or an empty slot.
 const BYTES: u32 = 7;
 
-/// A mistake that must be found.
+/// A mistake in the protocol that the model must find.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
-    /// The agent tells of an arrival when it has left the gate.
+    /// The agent publishes an arrival only after it has left the gate.
     TellsOutside,
-    /// The owner looks at what has arrived before it looks whether all has.
+    /// The pager thread reads the arrivals before it reads whether the order is completed.
     LooksInWrongOrder,
 }
 
@@ -171,7 +173,7 @@ impl Transfer {
         self.hand_over.complete();
     }
 
-    /// As the agent does it; what does not get through the gate in time is given back.
+    /// The agent's part; pages that do not get through the gate in time are given back.
     fn execute_run(&self, page: u32, mistake: Mistake) {
         for _ in 0..KNOCKS {
             if !self.gate.enter() {
@@ -195,7 +197,7 @@ impl Transfer {
     }
 }
 
-/// The owner of that tray.
+/// The pager thread that owns this tray.
 struct Pages<'a> {
     transfer: &'a Transfer,
     mistake: Mistake,
@@ -231,8 +233,8 @@ impl<'a> Pages<'a> {
         (0..PAGES as usize).filter(|page| pages & 1 << page != 0).for_each(|page| self.words[page] = word);
     }
 
-    /// mremap of the first page: under the gate the ring is absorbed, the order cancelled, and the
-    /// word moves along.
+    /// mremap of the first page: with the gate closed the pager thread absorbs the ring and cancels
+    /// the order, and the page word moves along.
     fn remap(&mut self) {
         let transfer = self.transfer;
         transfer.gate.close();
@@ -285,7 +287,7 @@ fn hand_over(mistake: Mistake, events: bool) {
         if events {
             pages.remap();
         } else {
-            // The agent has notified: no gate is needed to look.
+            // The agent has notified: looking does not need the gate.
             pages.absorb();
         }
         agent.join().expect("agent");

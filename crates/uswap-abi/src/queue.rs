@@ -12,7 +12,8 @@
 //! sleeping == 1 ? ring the bell    head == tail ? sleep : sleeping = 0
 //! ```
 //!
-//! A bell that was rung for nothing wakes the consumer once too often, which does no harm.
+//! If the bell is rung although the queue is empty, the consumer wakes up once too often, which
+//! does no harm.
 
 use crate::atomic::{
     AtomicU32,
@@ -27,9 +28,9 @@ use crate::atomic::{
 pub struct Queue<const LENGTH: usize> {
     /// 1 while the consumer sleeps, or is about to: a push must ring the bell.
     sleeping: AtomicU32,
-    /// Words taken, ever. Written by the consumer only.
+    /// Words taken since the start. Written by the consumer only.
     head: AtomicU32,
-    /// Words pushed, ever. Written by the producer only.
+    /// Words pushed since the start. Written by the producer only.
     tail: AtomicU32,
     words: [AtomicU32; LENGTH],
 }
@@ -67,7 +68,8 @@ impl<const LENGTH: usize> Queue<LENGTH> {
         Some(word)
     }
 
-    /// Consumer: says that it goes to sleep. `false`: a word came meanwhile, do not sleep.
+    /// Consumer: announces that it is about to sleep. `false`: a word arrived meanwhile, do not
+    /// sleep.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
         self.sleeping.store(1, Relaxed);
@@ -79,7 +81,7 @@ impl<const LENGTH: usize> Queue<LENGTH> {
         false
     }
 
-    /// Consumer: is awake.
+    /// Consumer: announces that it is awake.
     pub fn awake(&self) {
         self.sleeping.store(0, Relaxed);
     }

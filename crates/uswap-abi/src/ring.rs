@@ -1,9 +1,10 @@
 //! The ring: orders from the engine, results from the agent.
 //!
 //! A *tray* is 64 consecutive staging slots and the order that concerns them. The engine fills in a
-//! tray's runs and pushes its number with an operation; the agent executes and publishes results
-//! run by run (so that the owner can absorb what happened before an event) and at last the tray as
-//! a whole. One producer (the space's owner), one consumer (the agent).
+//! tray's runs and pushes its number with an operation; the agent executes the order and publishes
+//! the results run by run (so that the pager thread can absorb what happened before an event) and
+//! at last the tray as a whole. One producer (the pager thread that owns the space), one consumer
+//! (the agent).
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::gate::Gate;
@@ -12,10 +13,11 @@ use crate::layout::{TRAY_PAGES, TRAYS};
 use crate::queue::Queue;
 use crate::thread_list::ThreadList;
 
-/// Places in the queue of orders: each tray at most twice (filled, then dropped).
+/// Places in the queue of orders: each tray is in it at most twice (to be filled, then to be
+/// dropped).
 pub const QUEUE: usize = 2 * TRAYS as usize;
 
-/// What the agent shall do with a tray.
+/// The operation that the agent is to carry out on a tray.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Operation {
@@ -39,16 +41,16 @@ impl Operation {
     }
 }
 
-/// Above the number of a [`RunResult`] stands the errno.
+/// The errno stands in the bits above the number of a [`RunResult`].
 const ERRNO_SHIFT: u32 = 8;
 
-/// The errno of a packed result; 0: none was told.
+/// The errno of a packed result; 0: there is none.
 #[must_use]
 pub fn errno_of(bits: u32) -> i32 {
     (bits >> ERRNO_SHIFT) as i32
 }
 
-/// Why a run did not go (wholly) into its tray. What did go is told by [`HandOver`] alone.
+/// Why a run did not go (wholly) into its tray. Only [`HandOver`] tells which of its pages did go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum RunResult {
@@ -56,7 +58,7 @@ pub enum RunResult {
     Pending = 0,
     /// Everything moved.
     Moved = 1,
-    /// The owner cancelled it: an event concerned the range.
+    /// The pager thread cancelled it: an event concerned the range.
     Cancelled = 2,
     /// A thread's control block or a robust futex lies in it: left alone.
     ThreadPage = 3,
@@ -67,7 +69,7 @@ pub enum RunResult {
     Refused = 5,
     /// An event is pending (EAGAIN) for longer than the agent waits.
     Again = 6,
-    /// The address space is gone (ESRCH), or an errno nobody foresaw.
+    /// The address space is gone (ESRCH), or the kernel returned an unexpected errno.
     Gone = 7,
 }
 
@@ -127,19 +129,19 @@ impl OrderRun {
 pub struct OrderTray {
     /// Runs in this order.
     pub run_count: AtomicU32,
-    /// Runs whose result is published; the owner reads results below this.
+    /// Runs whose result is published; the pager thread reads results below this number.
     pub runs_done: AtomicU32,
-    /// What was cancelled, what has arrived, what is completed.
+    /// Runs that are cancelled, slots that hold a page, and orders that are completed.
     pub hand_over: HandOver,
-    /// Bit s: slot s could not be brought from SA to SB.
+    /// Bit s: the agent could not move the page of slot s from SA to SB.
     pub stuck: AtomicU64,
-    /// Bit s: slot s may hold a page, but the agent was not allowed to look; the owner looks in its
-    /// place.
+    /// Bit s: slot s may hold a page, but the agent was not allowed to look; the pager thread looks
+    /// instead.
     pub unseen: AtomicU64,
-    /// Bit s: the page of slot s may be one that the kernel takes when it likes, because the
-    /// program had freed it (MADV_FREE): it could not be written to.
+    /// Bit s: the kernel may take the page of slot s at any time, because the program had freed it
+    /// (MADV_FREE) and the agent could not write to it.
     pub clean: AtomicU64,
-    /// The errno of a drop that the kernel refused: what the tray holds is old. 0: it was not
+    /// The errno of a drop that the kernel refused, so that the tray holds old pages. 0: it was not
     /// refused.
     pub leftovers: AtomicU32,
     padding: AtomicU32,
@@ -147,11 +149,11 @@ pub struct OrderTray {
     pub runs: [OrderRun; TRAY_PAGES as usize],
 }
 
-/// The memory shared by one agent and the owner of its space.
+/// The memory shared by one agent and the pager thread that owns its space.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Ring {
-    /// Who may MOVE, who may read events.
+    /// Excludes the agent's MOVE and the pager thread's reading of events from each other.
     pub gate: Gate,
     /// 1 once the space has registered memory: from then on the program must not outlive its
     /// engine.
@@ -162,16 +164,16 @@ pub struct Ring {
     pub order_delay: AtomicU32,
     /// Fault point of tests: microseconds that the agent stays inside the gate before a MOVE.
     pub move_delay: AtomicU32,
-    /// Fault point of tests: 1 when the agent shall take no care of threads' control blocks.
+    /// Fault point of tests: 1 when the agent is to move threads' control blocks like other pages.
     pub forget_threads: AtomicU32,
-    /// For tests: one in so many moves that succeed is taken for one that reported EEXIST after it
-    /// moved (0: none).
+    /// For tests: the agent takes one in this many successful moves for one that reported EEXIST
+    /// after it moved (0: none).
     pub move_lies: AtomicU32,
-    /// For tests: what a move reports is believed.
+    /// For tests: the agent believes what a move reports.
     pub trust_move: AtomicU32,
     /// For tests: the agent may not look which slots hold a page, as under a seccomp filter.
     pub blind: AtomicU32,
-    /// For tests: memory that a tray could not be rid of is forgotten.
+    /// For tests: the agent forgets memory that a tray could not drop.
     pub forget_leftovers: AtomicU32,
     /// For tests: an agent that is the last thread of its process stays.
     pub stay_last: AtomicU32,
@@ -181,16 +183,17 @@ pub struct Ring {
     pub silent_hooks: AtomicU32,
     /// For tests: fork children do not inherit the staging slots.
     pub bare_staging: AtomicU32,
-    /// Fault point of tests: microseconds that the agent waits before it writes to what it has
-    /// moved.
+    /// Fault point of tests: microseconds that the agent waits before it writes to the pages that
+    /// it has moved.
     pub dirty_delay: AtomicU32,
-    /// For tests: what was moved is not written to.
+    /// For tests: the agent does not write to the pages that it has moved.
     pub keep_clean: AtomicU32,
-    /// For tests: one in so many moves is not made and reports EBUSY (0: none).
+    /// For tests: the agent does not make one in this many moves and reports EBUSY for it (0:
+    /// none).
     pub busy: AtomicU32,
-    /// What the agent may not ask of the program's threads.
+    /// The robust lists of the program's threads, where the agent may not ask the kernel for them.
     pub threads: ThreadList,
-    /// Orders; the agent sleeps in its socket when there are none.
+    /// Orders; while there are none the agent sleeps in a read of its socket.
     orders: Queue<QUEUE>,
     /// The trays.
     pub trays: [OrderTray; TRAYS as usize],
@@ -210,13 +213,14 @@ impl Ring {
         Some((Operation::from_bits(order >> 16)?, (order & 0xffff).min(TRAYS - 1)))
     }
 
-    /// Agent: says that it goes to sleep. `false`: an order came meanwhile, do not sleep.
+    /// Agent: announces that it is about to sleep. `false`: an order arrived meanwhile, do not
+    /// sleep.
     #[must_use]
     pub fn prepare_sleep(&self) -> bool {
         self.orders.prepare_sleep()
     }
 
-    /// Agent: is awake.
+    /// Agent: announces that it is awake.
     pub fn awake(&self) {
         self.orders.awake();
     }

@@ -1,15 +1,15 @@
-//! Where the engine tells the agent of the threads' robust lists, if the agent may not ask for
-//! them.
+//! The list in which the engine tells the agent the threads' robust lists, where the agent may not
+//! ask the kernel for them.
 //!
 //! An agent that is a process of its own has the credentials that the program began with, and no
-//! capabilities. The kernel lets it ask nothing of a program that has changed its user or its user
-//! namespace (get_robust_list(2) wants what ptrace wants). Then the engine asks, before each order
-//! to fill a tray. A version, odd while the list is being written, keeps the agent from half a
-//! list.
+//! capabilities. The kernel refuses its questions about a program that has changed its user or its
+//! user namespace (get_robust_list(2) requires the same rights as ptrace). Then the engine asks
+//! instead, before each order to fill a tray. A version number, odd while the engine writes the
+//! list, keeps the agent from using half a list.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Threads that fit. Where there are more nothing of the program is moved.
+/// Threads that fit. If the program has more, the agent moves none of its pages.
 pub const MAX_HEADS: usize = 1024;
 
 /// Addresses of struct robust_list_head.
@@ -34,18 +34,18 @@ impl ThreadList {
         }
     }
 
-    /// Agent: from now on the engine is to ask.
+    /// Agent: from now on the engine is to ask the kernel.
     pub fn want(&self) {
         self.wanted.store(1, Ordering::Relaxed);
     }
 
-    /// Engine: whether it is.
+    /// Engine: whether the agent wants the list.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// Engine: replaces the list. What does not fit is counted, so that the agent sees that it does
-    /// not know all.
+    /// Engine: replaces the list. Heads that do not fit are still counted, so that the agent sees
+    /// that the list is not complete.
     pub fn write(&self, heads: impl Iterator<Item = u64>) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version.wrapping_add(1), Ordering::Relaxed);
@@ -61,8 +61,8 @@ impl ThreadList {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
-    /// Agent: calls `act` with each head. `false`: there is no list yet, it was being written, or
-    /// it is too short; what `act` was told then is not all.
+    /// Agent: calls `act` with each head. `false`: there is no list yet, the engine was writing it,
+    /// or it is too short; then `act` was not called with all heads.
     pub fn read(&self, mut act: impl FnMut(u64)) -> bool {
         let version = self.version.load(Ordering::Acquire);
         let count = self.count.load(Ordering::Relaxed) as usize;

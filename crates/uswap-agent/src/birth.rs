@@ -1,18 +1,18 @@
-//! How the agent comes to life.
+//! How the agent is started.
 //!
 //! It is a process of its own that shares the program's memory (clone with CLONE_VM, without
-//! CLONE_THREAD): the program sees no further thread, may leave its user namespace, may be stopped,
-//! traced or put under a filter, and the agent goes on. Its exit signal is 0 and it is cloned by a
-//! short-lived process in between, so that it is no child of the program but of the nearest reaper,
-//! which is the engine. Its process group is its own: signals to the program's group and from the
-//! terminal do not reach it. (A session of its own would be scheduled as a group of its own, beside
-//! the engine's.) CLONE_UNTRACED hides it from whoever traces the program.
+//! CLONE_THREAD): the program sees no further thread. The program may leave its user namespace, may
+//! be stopped, traced or put under a seccomp filter, and the agent goes on. Its exit signal is 0,
+//! and a short-lived process in between clones it, so that its parent is not the program but the
+//! nearest reaper, which is the engine. Its process group is its own: signals to the program's
+//! group and from the terminal do not reach it. (A session of its own would be scheduled as a group
+//! of its own, beside the engine's.) CLONE_UNTRACED hides it from a tracer of the program.
 //!
-//! It is a thread as before where a process would be worse: where the engine brings it (one system
-//! call of a stopped thread makes it), where children of the program are born into another pid
-//! namespace, whose first process it would become, and in the first process of a pid namespace,
-//! which nobody inside can end but itself: it must not go on without engine and keeper. A program
-//! that is its own reaper has it as a child that only `__WALL` shows.
+//! It is a thread of the program where a process would be worse: where the engine injects it (one
+//! system call of a stopped thread makes it); where children of the program are born into another
+//! pid namespace, whose first process the agent would become; and in the first process of a pid
+//! namespace, which no other process inside can end, although it must not go on without engine and
+//! keeper. A program that is its own reaper has the agent as a child that only `__WALL` shows.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering::SeqCst;
@@ -28,15 +28,16 @@ static FOLDER: [u8; 24] = *b"uswap:folder-is-shared:n";
 #[used]
 static THREAD: [u8; 24] = *b"uswap:agent-is-thread:no";
 
-/// In the argument of the agent: a fork child's; the program waits for it; it is the process in
-/// between; the agent is a process, and `program` in its birth certificate is whose.
+/// Flags in the argument of the agent: it is a fork child's; the program waits for it; it is the
+/// process in between; the agent is a process, and the second argument, `program`, names its
+/// program.
 pub const INHERITED: u64 = 1;
 pub const WAITED_FOR: u64 = 2;
 const BETWEEN: u64 = 4;
 const PROCESS: u64 = 8;
 const FLAGS: u64 = INHERITED | WAITED_FOR | BETWEEN | PROCESS;
 
-/// Of the agent, where it is allowed: what it does makes room, and it sleeps otherwise.
+/// Niceness of the agent, where it is allowed: its work frees memory, and it sleeps otherwise.
 const NICENESS: isize = -10;
 /// How long it runs at a time, in nanoseconds.
 const TURN: u64 = 100_000;
@@ -50,16 +51,16 @@ const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_UNTRACED: usize = 0x80_0000;
 /// Without CLONE_FILES (fds of its own), CLONE_FS (setns keeps working) and CLONE_SYSVSEM.
 const THREAD_FLAGS: usize = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
-/// The same as a process, whose end is told to nobody.
+/// The same for a process; no signal announces its end.
 const PROCESS_FLAGS: usize = CLONE_VM | CLONE_UNTRACED;
 /// The program's thread sleeps until the process in between has ended; it copies nothing.
 const BETWEEN_FLAGS: usize = PROCESS_FLAGS | CLONE_VFORK | CLONE_FILES | CLONE_FS | CLONE_SIGHAND;
 
-/// Where the stack of the process in between begins: far below the agent's.
+/// Offset where the stack of the process in between begins: far below the agent's.
 const BETWEEN_TOP: u64 = HEADER + 8 * PAGE;
 
 const PR_GET_CHILD_SUBREAPER: usize = 37;
-/// wait4(2): whatever the exit signal.
+/// wait4(2): waits for a child whatever its exit signal.
 const WALL: usize = 0x4000_0000;
 const SIGCHLD: usize = 17;
 
@@ -81,8 +82,8 @@ global_asm!(
     "call {main}",
     "ud2",
     "2: ret",
-    // Where the engine lets a thread begin that it has made in a program: rdi the area (lowest bit:
-    // it was inherited), rsi a socket; rsp on top of the area's stack.
+    // Entry point of a thread that the engine has made in a program: rdi the area (lowest bit: it
+    // was inherited), rsi a socket; rsp on top of the area's stack.
     ".hidden uswap_entry",
     ".globl uswap_entry",
     "uswap_entry:",
@@ -97,12 +98,12 @@ unsafe extern "C" {
     fn uswap_clone(flags: usize, stack_top: u64) -> isize;
 }
 
-/// Starts the agent on the stack in the area, and waits for the engine's answer if it is to be
-/// waited for. After a fork the stack of the parent's agent lies there, abandoned. Signals are
-/// blocked meanwhile, so that the agent is born with all of them blocked.
+/// Starts the agent on the stack in the area, and waits for the engine's answer if `flags` say so.
+/// After a fork the stack of the parent's agent lies there, abandoned. Signals are blocked
+/// meanwhile, so that the agent begins with all of them blocked.
 ///
-/// The waiting is the process in between's, whose end the kernel waits for as after vfork: a thread
-/// that slept itself would be seen asleep before fork returns.
+/// The process in between does the waiting, and the kernel waits for its end as after vfork: if the
+/// program's thread itself slept, others would see it asleep before fork returns.
 pub fn start(area: u64, flags: u64) {
     let everything = u64::MAX;
     let mut before = 0u64;
@@ -123,7 +124,7 @@ pub fn start(area: u64, flags: u64) {
     }
 }
 
-/// `false`: the answer, if there is one to be waited for, was not.
+/// `false`: it did not wait for the answer, if there is one to wait for.
 fn start_process(area: u64, flags: u64, program: u64) -> bool {
     if is_own_reaper() {
         born(area + STACK_TOP, PROCESS_FLAGS | folder(), area | flags, program);
@@ -139,9 +140,9 @@ fn bury(between: isize) -> bool {
     between > 0 && unsafe { call(syscall::WAIT4, [between as usize, 0, WALL, 0, 0, 0]) } > 0
 }
 
-/// In a fork child: waiting, even without sleeping, would show it asleep before fork returns. It
-/// has no children yet, so it may ignore their ends for a moment: then the kernel buries the
-/// process in between.
+/// In a fork child: wait4(2), even if it did not sleep, would show the child asleep before fork
+/// returns. The child has no children yet, so it may ignore SIGCHLD for a moment: then the kernel
+/// reaps the process in between.
 fn unburied(make: impl FnOnce() -> isize) -> bool {
     // struct sigaction of the kernel: handler, flags, restorer, mask.
     const SIG_IGN: u64 = 1;
@@ -161,7 +162,7 @@ fn unburied(make: impl FnOnce() -> isize) -> bool {
     between > 0
 }
 
-/// Makes an agent, or the process in between, with two words on a stack that nobody uses.
+/// Makes an agent, or the process in between, with two words on a stack that no thread uses.
 fn born(top: u64, flags: usize, argument: u64, program: u64) -> isize {
     // SAFETY: the stack is ours and nobody runs on it.
     unsafe {
@@ -180,7 +181,7 @@ fn is_set(letter: *const [u8; 24]) -> bool {
     unsafe { letter.cast::<u8>().read_volatile() == b'S' }
 }
 
-/// Whether orphans below the program come to itself.
+/// Whether the program itself adopts the orphans among its descendants.
 fn is_own_reaper() -> bool {
     let mut subreaper = 0u32;
     // SAFETY: an int of ours.
@@ -188,7 +189,7 @@ fn is_own_reaper() -> bool {
     subreaper != 0
 }
 
-/// Whether its children are born into another pid namespace than its own.
+/// Whether the program's children are born into another pid namespace than its own.
 fn is_elsewhere() -> bool {
     let own = syscall::inode(b"/proc/self/ns/pid\0");
     own.is_some() && own != syscall::inode(b"/proc/self/ns/pid_for_children\0")
@@ -199,7 +200,7 @@ fn is_elsewhere() -> bool {
 extern "C" fn agent_main(argument: u64, program: u64) -> ! {
     if argument & BETWEEN != 0 {
         let area = argument & !FLAGS;
-        // The agent has its name from its first moment on: it is no program.
+        // The agent has its name from its first moment on, so that nothing takes it for a program.
         syscall::name_thread(crate::message::AGENT_NAME);
         born(area + STACK_TOP, PROCESS_FLAGS | folder(), argument & !BETWEEN, program);
         if argument & WAITED_FOR != 0 {
@@ -222,7 +223,7 @@ fn become_process(program: u64) -> i32 {
         call(syscall::PIDFD_OPEN, [program as usize, 0, 0, 0, 0, 0])
     };
     if pidfd < 0 {
-        // It has ended already.
+        // The program has ended already.
         syscall::exit_thread()
     }
     pidfd as i32
@@ -239,8 +240,8 @@ fn close_all_but(kept: i32) {
     close(kept.max(-1) + 1, u32::MAX);
 }
 
-/// The thread that the engine has made: its descriptors are closed but for the socket, whose other
-/// end the engine has.
+/// The thread that the engine has made: it closes its descriptors except the socket; the engine has
+/// the other end.
 extern "C" fn brought_main(argument: u64, socket: u64) -> ! {
     was_brought(argument & !FLAGS);
     serve(argument, Some(socket as i32), None)

@@ -1,6 +1,6 @@
-//! The calls that change memory without any userfaultfd event. They are interposed: a note is left
-//! in the header page or the call is preceded by one that does send an event. A program that makes
-//! the raw system call itself passes by.
+//! The calls that change memory without any userfaultfd event. The agent interposes them: a hook
+//! leaves a note in the header page, or first makes a call that does send an event. A program that
+//! makes the raw system call itself bypasses the hooks.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -36,8 +36,8 @@ pub fn finish(result: isize) -> isize {
     result
 }
 
-/// `madvise(2)`: leaves a note for WIPEONFORK, DONTFORK and their opposites; lets GUARD_INSTALL,
-/// which drops the pages without an event, be preceded by DONTNEED, which drops them with one.
+/// `madvise(2)`: leaves a note for WIPEONFORK, DONTFORK and their opposites. GUARD_INSTALL drops
+/// pages without an event, so the hook first calls DONTNEED, which drops them with one.
 ///
 /// # Safety
 /// As the system call.
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn madvise(address: usize, length: usize, advice: i32) -> 
     result
 }
 
-/// `shmat(2)`: SHM_REMAP replaces mappings without an event; a mapping put there first announces
-/// it.
+/// `shmat(2)`: SHM_REMAP replaces mappings without an event, so the hook first maps other memory
+/// there, which sends one.
 ///
 /// # Safety
 /// As the system call.
@@ -83,7 +83,8 @@ pub fn silence(area: u64) {
     unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.store(1, SeqCst);
 }
 
-/// A rule that is off in tests: what sends no event is not preceded by something that does.
+/// Whether tests have switched off the rule that an announcing event precedes each call that sends
+/// none.
 fn are_silent() -> bool {
     // SAFETY: as in `silence`.
     start::area().is_some_and(|area| unsafe { &*((area + SILENT_HOOKS) as *const AtomicU64) }.load(SeqCst) != 0)
@@ -101,9 +102,10 @@ fn announce_remap(id: i32, address: usize) {
     }
 }
 
-/// Leaves a note for the engine and announces it: the event waits in line with those of forks, and
-/// the program's call is made only after the engine has read it. The notes form a ring; while
-/// nothing is registered there is no event, and the engine may find later that it has missed some.
+/// Leaves a note for the engine and announces it: the event is in one order with those of forks,
+/// and the hook makes the program's call only after the engine has read it. The notes form a ring;
+/// while no memory is registered there is no event, and the engine may find later that it has
+/// missed some notes.
 fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
     let area = start::area()?;
     // SAFETY: the header page is ours, always present, and the index is kept within its room. The
@@ -121,8 +123,8 @@ fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
     }
 }
 
-/// The call that a note tells of has been made: from now on the kernel knows. Unless another note
-/// has taken its place.
+/// Marks a note as done, unless another note has taken its place: the program's call has been made,
+/// and from now on the kernel knows.
 fn note_done(number: u64, kind: u64) {
     let Some(area) = start::area() else { return };
     let note = area + NOTES_START + number % NOTES as u64 * NOTE_BYTES;

@@ -1,11 +1,12 @@
-//! The agent: what is preloaded into every program of a tree. Freestanding: raw system calls, no
-//! libc, no allocation.
+//! The agent: the library that is preloaded into every program of a process tree. It is
+//! freestanding: raw system calls, no libc, no allocation.
 //!
 //! Its constructor reserves the area (see `uswap_abi::layout`), makes a process that shares the
-//! program's memory (see `birth`) and returns; that has a file table of its own, so the program
-//! neither sees its fds nor can close them. It connects to the engine, hands over two userfaultfds
-//! and from then on executes orders from the ring. Everything it touches is in the area or on its
-//! own stack, which are never managed: it can never wait for a page that it should move itself.
+//! program's memory (see `birth`) and returns; that process has a file table of its own, so the
+//! program neither sees its fds nor can close them. It connects to the engine, hands over two
+//! userfaultfds and from then on executes orders from the ring. Everything it touches is in the
+//! area or on its own stack, and neither is ever managed: the agent can never wait for a page that
+//! only it could move.
 #![no_std]
 #![allow(missing_docs)]
 

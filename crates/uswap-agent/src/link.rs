@@ -1,4 +1,5 @@
-//! Meeting the engine: the socket, the messages and the descriptors that travel with them.
+//! The handshake with the engine: the socket, the messages and the descriptors that travel with
+//! them.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -51,18 +52,19 @@ struct ControlMessage {
     fds: [i32; MAX_FDS],
 }
 
-/// Connects unless the engine has (`socket`), exchanges the messages, and returns the agent ready
-/// to run. `None`: this process stays unmanaged.
+/// Connects, unless the engine has already done so (`socket`), exchanges the messages, and returns
+/// the agent ready to run. `None`: this process stays unmanaged.
 pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<i32>) -> Option<Agent> {
     let (socket, far_end) = match socket.or_else(connect_socket) {
         Some(socket) => (socket, None),
         None => call_engine()?,
     };
     set_timeout(socket, 10);
-    // The leashes only have to be open: the engine sees to the rest.
+    // The two kill-on-close files only have to stay open; the engine does the rest.
     let (welcome, [ring_fd, _of_program, _of_agent, device]) = receive(socket)?;
     if let Some(far_end) = far_end {
-        // The engine has it now; ours would hide the engine's end.
+        // The engine has the far end now; our copy would keep us from seeing that the engine closes
+        // it.
         syscall::close(far_end);
         syscall::name_thread(AGENT_NAME);
     }
@@ -97,7 +99,7 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
         eyes = (fds[at] >= 0 && fds[at + 1] >= 0).then(|| ProcFds { pagemap: fds[at], tasks: fds[at + 1] });
     }
     if is_child {
-        // The engine may have installed it again to make sure of us.
+        // The engine may have installed it again to verify which process we are.
         drop_identity(area);
     }
     drop_capabilities();
@@ -105,17 +107,17 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
     Some(Agent::new(area, ring, [socket, completion, events, staging as i32], eyes?, program))
 }
 
-/// What the agent sees of its own process: descriptors of files in /proc.
+/// Descriptors of files in /proc by which the agent sees its own process.
 pub struct ProcFds {
-    /// Which of its pages are present.
+    /// The process's pagemap: which pages are present.
     pub pagemap: i32,
-    /// The directory of its threads.
+    /// The directory /proc/PID/task of its threads.
     pub tasks: i32,
 }
 
 impl ProcFds {
     /// `None`: there is no /proc in this root directory, or its files belong to another user; the
-    /// engine opens them. `program`: a pidfd of it, if that is another process.
+    /// engine opens them. `program`: a pidfd of the program, if that is another process.
     fn open(program: Option<i32>) -> Option<Self> {
         // Not /proc/self: the first thread may have ended, and then nothing can be seen through it.
         let pagemap = syscall::open(b"/proc/thread-self/pagemap\0", 0);
@@ -166,14 +168,15 @@ fn decimal(number: u32, text: &mut [u8]) -> usize {
     count
 }
 
-/// Asks the engine to fetch one end of a pair of sockets: our own end, and the one it shall fetch.
+/// Asks the engine to fetch one end of a pair of sockets; returns our own end, and the one for the
+/// engine to fetch.
 fn call_engine() -> Option<(i32, Option<i32>)> {
     let mut pair = [-1i32; 2];
     let kind = SEQPACKET | syscall::O_CLOEXEC;
     // SAFETY: room for two descriptors.
     let made = unsafe { call(syscall::SOCKETPAIR, [AF_UNIX as usize, kind, 0, pair.as_mut_ptr() as usize, 0, 0]) };
     let [near, far] = pair;
-    // A new table: descriptors have one digit.
+    // The file table is new, so descriptors have one digit.
     if made != 0 || !(0..10).contains(&far) {
         return None;
     }
@@ -238,7 +241,7 @@ fn map_ring(fd: i32) -> Option<&'static Ring> {
     }
 }
 
-/// For tests: MADV_DONTFORK.
+/// For tests: marks the staging halves MADV_DONTFORK.
 fn keep_staging_from_children(area: u64) {
     for half in [area + SA, area + SB] {
         let length = u64::from(SLOTS) * PAGE;
@@ -256,8 +259,8 @@ fn write_nonce(area: u64, welcome: &AgentMessage) {
     }
 }
 
-/// Reads the identity page, which in a child of a managed parent waits for the engine, then drops
-/// it, so that a grandchild does not inherit it.
+/// Reads the identity page, which blocks until the engine installs it in a child of a managed
+/// parent, then drops it, so that a grandchild does not inherit it.
 fn read_identity(area: u64) -> u64 {
     // SAFETY: the page is part of our area.
     let identity = unsafe { ((area + IDENTITY) as *const u64).read_volatile() };
@@ -287,15 +290,16 @@ fn new_userfaultfd(device: i32, more_flags: usize) -> isize {
     }
 }
 
-/// The staging userfaultfd answers missing pages with SIGBUS, so it does as well if it sees faults
-/// of user mode only, which is what a program that has given up its rights may still ask for.
+/// A userfaultfd for the staging half. It answers missing pages with SIGBUS, so it may be limited
+/// to faults of user mode: a program that has given up its rights may still ask for such a one.
 fn new_staging_userfaultfd(device: i32) -> isize {
     const USER_MODE_ONLY: usize = 1;
     let fd = new_userfaultfd(device, 0);
     if fd >= 0 { fd } else { new_userfaultfd(-1, USER_MODE_ONLY) }
 }
 
-/// A program that gives up root must not keep a thread with root's capabilities.
+/// Gives up the agent's capabilities: a program that gives up root must not keep a thread with
+/// root's capabilities.
 fn drop_capabilities() {
     let header = [0x2008_0522u32, 0];
     let none = [0u32; 6];

@@ -1,10 +1,10 @@
 //! `mlockall(2)` for the program's own mappings.
 //!
 //! The kernel would lock, count and fill the agent's area too, which is a hundred times as large as
-//! a small program, and would refuse the call to who may lock only a little. So the mappings that
-//! are there are locked one by one, all but the area; the kernel is asked itself for those to come.
-//! Where the list of mappings cannot be read, and for whoever makes the bare system call, it stays
-//! as the kernel does it.
+//! a small program, and would refuse the call to a program that may lock only a little. So the hook
+//! locks the present mappings one by one, all except the area; for future mappings it makes the
+//! system call itself. If the list of mappings cannot be read, or a program makes the raw system
+//! call, the kernel's own behaviour applies.
 
 use crate::hooks::finish;
 use crate::layout::AREA_BYTES;
@@ -16,7 +16,7 @@ const FUTURE: i32 = 2;
 const ON_FAULT: i32 = 4;
 /// Flag of mlock2(2).
 const LOCK_ON_FAULT: usize = 1;
-/// What lies above is the kernel's (`[vsyscall]`).
+/// Addresses from here on belong to the kernel (`[vsyscall]`).
 const USER_END: u64 = 1 << 47;
 
 /// `mlockall(2)`.
@@ -54,8 +54,8 @@ fn lock_all(area: u64, flags: i32) -> isize {
         refused = mlockall_itself(flags & !CURRENT);
     }
     if refused != 0 {
-        // SAFETY: no pointers. What was locked before is unlocked as well, which a call that fails
-        // does not do otherwise.
+        // SAFETY: no pointers. Memory that was locked before is unlocked as well, which a failing
+        // call of the kernel's would not do.
         unsafe { call(syscall::MUNLOCKALL, [0; 6]) };
         return refused;
     }
@@ -77,7 +77,7 @@ pub fn is_mapped(start: u64, end: u64) -> bool {
     unsafe { call(syscall::MSYNC, [start as usize, (end - start) as usize, MS_ASYNC, 0, 0, 0]) == 0 }
 }
 
-/// Tells of each mapping of the program, without the area and what belongs to the kernel. `None` if
+/// Calls `tell` with each mapping of the program, except the area and the kernel's own. `None` if
 /// the list cannot be read.
 fn each_mapping(area: u64, mut tell: impl FnMut(u64, u64)) -> Option<()> {
     let fd = syscall::open(b"/proc/self/maps\0", 0);
@@ -114,7 +114,7 @@ struct MapsLine {
 }
 
 impl MapsLine {
-    /// A line's range, when its last byte comes.
+    /// Takes the next byte; returns the range of a line with its last byte.
     fn next(&mut self, byte: u8) -> Option<(u64, u64)> {
         match (byte, self.which) {
             (b'\n', _) => {

@@ -1,5 +1,5 @@
-//! Executing the engine's orders: MOVE pages out of the program under the gate, bring them from SA
-//! to SB, drop trays.
+//! The agent's loop, which executes the engine's orders: it MOVEs pages out of the program inside
+//! the gate, moves them from SA to SB, and drops trays.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::layout::{PAGE, SA, SB, TRAY_PAGES};
@@ -17,13 +17,13 @@ const PAGE_IS_SWAPPED: u64 = 16;
 const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
 
-/// How often a run that answers EAGAIN is tried before it is given back to the engine.
+/// How often the agent tries a run that answers EAGAIN before it gives the run back to the engine.
 const MAX_TRIES: u32 = 16;
-/// How often the processor is given up for an owner that reads events, and how long each nap is
-/// after that (µs).
+/// How often the agent yields the processor while the pager thread reads events, and how long it
+/// sleeps each time after that (µs).
 const MAX_YIELDS: u32 = 1000;
 const GATE_NAP: u32 = 200;
-/// How often the way from SA to SB is tried.
+/// How often the agent tries to move a page from SA to SB.
 const MAX_TRANSFERS: u32 = 10_000;
 
 #[repr(C)]
@@ -67,7 +67,7 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// The agent after it has met the engine.
+/// The agent after its handshake with the engine.
 pub struct Agent {
     area: u64,
     ring: &'static Ring,
@@ -79,13 +79,13 @@ pub struct Agent {
     /// A pidfd of the program, where the agent is a process of its own.
     program: Option<i32>,
     thread_pages: ThreadPages,
-    /// Moves that succeeded, for tests.
+    /// Successful moves, counted for tests.
     moves: core::cell::Cell<u32>,
 }
 
 impl Agent {
-    /// Takes ownership of the fds (all in this thread's own table): socket, eventfd, event and
-    /// staging userfaultfd.
+    /// Makes an agent, which takes ownership of the fds (all in this thread's own table): socket,
+    /// eventfd, event and staging userfaultfd.
     pub fn new(area: u64, ring: &'static Ring, fds: [i32; 4], eyes: ProcFds, program: Option<i32>) -> Self {
         let [socket, completion, events, staging] = fds;
         let thread_pages = ThreadPages::new(eyes.tasks, area);
@@ -103,7 +103,7 @@ impl Agent {
         }
     }
 
-    /// Executes orders until the process, the engine or all other threads are gone.
+    /// Executes orders until the process, the engine or all other threads of the process are gone.
     pub fn run(&mut self) -> ! {
         loop {
             self.drain_queue();
@@ -142,7 +142,8 @@ impl Agent {
         }
     }
 
-    /// Engine and keeper are gone.
+    /// Ends the agent when engine and keeper are gone, and the program too if the engine held
+    /// memory of it.
     fn end(&self) -> ! {
         match self.program {
             _ if self.ring.active.load(SeqCst) == 0 => syscall::exit_thread(),
@@ -151,7 +152,8 @@ impl Agent {
         }
     }
 
-    /// A process ends when its last thread does; the agent must not be the one that keeps it.
+    /// Ends the agent if it is the last thread of its process: a process ends with its last thread,
+    /// and the agent must not keep it alive.
     fn leave_if_last(&self) {
         if self.program.is_none()
             && self.thread_pages.census() == Some((2, true))
@@ -192,9 +194,10 @@ impl Agent {
         self.make_dirty(tray, number);
     }
 
-    /// Has the kernel do what a write to these pages would, without changing them: it breaks the
-    /// sharing that a fork left behind, and marks them dirty. Returns whether all are there and
-    /// were. Not under the gate: it can fault, and the fault's owner would wait for the gate.
+    /// Has the kernel do what a write to these pages would do, without changing them: it breaks the
+    /// sharing that a fork left behind, and marks the pages dirty. Returns whether the kernel did
+    /// so for all of them. Not inside the gate: the call can fault, and the pager thread that
+    /// serves the fault would wait for the gate.
     fn populate_write(&self, address: u64, pages: u32) -> bool {
         let length = u64::from(pages) * PAGE;
         // SAFETY: writes nothing into the pages; on a range that is no longer what it was the worst
@@ -202,8 +205,8 @@ impl Agent {
         unsafe { call(syscall::MADVISE, [address as usize, length as usize, MADV_POPULATE_WRITE, 0, 0, 0]) == 0 }
     }
 
-    /// Writes to these pages are not asked for any more: the agent's own would wait for the room
-    /// that only it can make. `false`: an event is pending.
+    /// Removes the write protection of these pages: a write by the agent would wait for memory that
+    /// only the agent can free. `false`: an event is pending.
     fn unprotect(&self, address: u64, pages: u32) -> bool {
         if self.ring.protects.load(Relaxed) == 0 {
             return true;
@@ -213,7 +216,7 @@ impl Agent {
         unsafe { syscall::ioctl(self.events, UFFDIO_WRITEPROTECT, &mut argument) != -syscall::EAGAIN }
     }
 
-    /// Moves one run into its slots and publishes what became of it, all of it inside the gate.
+    /// Moves one run into its slots and publishes the result, all of it inside the gate.
     fn move_run(&self, tray: &OrderTray, number: u32, index: usize, run: (u64, u32, u32, bool)) {
         let (address, slot, pages, unshared) = run;
         let base = self.area + SA + u64::from(number * TRAY_PAGES) * PAGE;
@@ -254,8 +257,8 @@ impl Agent {
                         next = pages;
                     }
                 }
-                // Pages that a fork shares mostly come together: the engine has the rest unshared
-                // first.
+                // Pages that a fork shares are mostly neighbours: the engine orders the rest again,
+                // to be unshared first.
                 r if r == -syscall::EBUSY => {
                     (worst, next) = (RunResult::Busy, if unshared { next + 1 } else { pages });
                 }
@@ -270,7 +273,8 @@ impl Agent {
         }
     }
 
-    /// For tests: whether the move is refused as one of a pinned page is.
+    /// For tests: whether the agent pretends that the kernel refused the move because the page is
+    /// pinned.
     fn is_drawn_busy(&self) -> bool {
         let one_in = self.ring.busy.load(Relaxed);
         one_in != 0 && {
@@ -279,7 +283,7 @@ impl Agent {
         }
     }
 
-    /// For tests: what the kernel reported, or EEXIST for a success.
+    /// For tests: returns what the kernel reported, or sometimes EEXIST for a success.
     fn draw_lie(&self, result: isize) -> isize {
         let one_in = self.ring.move_lies.load(Relaxed);
         if result != 0 || one_in == 0 {
@@ -290,9 +294,9 @@ impl Agent {
         if drawn.is_multiple_of(one_in) { -syscall::EEXIST } else { result }
     }
 
-    /// Waits for the owner to have read its events. One that was killed meanwhile never opens the
-    /// gate again. (Doorbells are taken out on the way: the queue is looked at again before the
-    /// agent sleeps.)
+    /// Waits until the pager thread has read its events. An engine that was killed meanwhile never
+    /// opens the gate again. (This takes doorbells out of the socket, which loses nothing: the
+    /// agent looks at the queue again before it sleeps.)
     fn enter_gate(&self) {
         let mut tries = 0u32;
         while !self.ring.gate.enter() {
@@ -335,9 +339,9 @@ impl Agent {
         }))
     }
 
-    /// From SA to SB. A fork in between leaves the pages shared with the child: they are written
-    /// once, then go. What may have stayed in SA is told as stuck: the engine looks where such a
-    /// page lies.
+    /// Moves a tray's pages from SA to SB. A fork in between leaves the pages shared with the
+    /// child: the agent writes to them once, then they can move. It reports pages that may have
+    /// stayed in SA as stuck: the engine looks where such a page lies.
     fn transfer(&self, tray: &OrderTray, number: u32) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let (from, to) = (self.area + SA + offset, self.area + SB + offset);
@@ -370,9 +374,10 @@ impl Agent {
         });
     }
 
-    /// A page that the program had freed (MADV_FREE) and not written again is clean, MOVE leaves it
-    /// clean, and the kernel takes it when it likes. So each is written to in SB, where a page that
-    /// was taken already raises an error and no fault; which these are is told.
+    /// Writes to each page of the tray. A page that the program had freed (MADV_FREE) and not
+    /// written again is clean, MOVE leaves it clean, and the kernel may take it at any time. So the
+    /// agent writes to each page in SB, where a page that the kernel has already taken raises an
+    /// error and no fault, and reports which pages these are.
     fn make_dirty(&self, tray: &OrderTray, number: u32) {
         syscall::sleep(self.ring.dirty_delay.load(Relaxed));
         let base = self.area + SB + u64::from(number * TRAY_PAGES) * PAGE;
@@ -389,8 +394,8 @@ impl Agent {
         tray.clean.store(clean, SeqCst);
     }
 
-    /// Memory that stays because the call is refused is remembered: the next pages in this tray
-    /// would be taken for it.
+    /// Drops a tray's pages. If the kernel refuses the call, the memory stays; the tray remembers
+    /// that, because its next pages could be mistaken for the old ones.
     fn drop_tray(&self, tray: &OrderTray, number: u32, inherited: bool) {
         let offset = u64::from(number * TRAY_PAGES) * PAGE;
         let length = u64::from(TRAY_PAGES) * PAGE;
@@ -437,7 +442,7 @@ fn leading_ones(bits: u64) -> u32 {
 
 fn move_pages(fd: i32, destination: u64, source: u64, length: u64, mode: u64) -> isize {
     let mut argument = Move { destination, source, length, mode, moved: 0 };
-    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. What the source may be
-    // is decided by the gate.
+    // SAFETY: struct uffdio_move; the destination is a staging slot of ours. The gate decides which
+    // source is allowed.
     unsafe { syscall::ioctl(fd, UFFDIO_MOVE, &mut argument) }
 }

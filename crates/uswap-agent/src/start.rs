@@ -1,4 +1,4 @@
-//! The constructor and the fork handler: what runs on the program's own threads.
+//! The constructor and the fork handler, which run on the program's own threads.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -20,18 +20,18 @@ const MADV_DONTDUMP: usize = 16;
 struct AgentArea {
     marker: [u8; 16],
     address: AtomicU64,
-    /// The same, where the engine has brought the agent: nobody starts another one in fork
-    /// children.
+    /// The same address, where the engine has injected the agent: no fork handler starts another
+    /// agent in fork children.
     brought: AtomicU64,
 }
 
-/// The engine puts an S in the place of its first letter while memory is short or a crowd that
-/// begins could make it so.
+/// The engine writes an S over its first letter while memory is short, or while new programs that
+/// all begin together could make it short.
 #[used]
 static SHORTAGE: [u8; 24] = *b"uswap:memory-is-short:no";
 
-/// How often and how long the program waits at most: a little longer than the engine lets it (300
-/// ms).
+/// At most how often and for how long the program waits: together a little longer than the engine
+/// makes it wait (300 ms).
 const MAX_WAITS: u32 = 30;
 const WAIT_NANOSECONDS: u64 = 10_000_000;
 #[used]
@@ -79,8 +79,8 @@ fn begin(area: u64, flags: u64) {
     birth::start(area, flags | WAITED_FOR);
 }
 
-/// Whether new programs are to wait: what a program touches before the engine knows of it comes
-/// without asking.
+/// Whether new programs are to wait: memory that a program touches before the engine knows of it is
+/// taken without the engine's consent.
 fn memory_may_be_short() -> bool {
     // SAFETY: it is ours; volatile, because the engine changes it in the file behind the mapping.
     unsafe { (&raw const SHORTAGE).cast::<u8>().read_volatile() == b'S' }
@@ -92,7 +92,7 @@ pub fn answered(area: u64) -> &'static AtomicU32 {
     unsafe { &*((area + ANSWERED) as *const AtomicU32) }
 }
 
-/// Until the engine has answered the agent, but not for long.
+/// Waits until the engine has answered the agent, but not for long.
 pub fn wait_for_answer(area: u64) {
     let word = answered(area);
     for _ in 0..MAX_WAITS {
@@ -106,7 +106,7 @@ pub fn wait_for_answer(area: u64) {
     }
 }
 
-/// In the child, before fork returns to the program.
+/// Runs in the child, before fork returns to the program.
 extern "C" fn after_fork_in_child() {
     let area = AREA.address.load(SeqCst);
     if area != NO_AREA {
@@ -114,7 +114,7 @@ extern "C" fn after_fork_in_child() {
     }
 }
 
-/// The engine has brought the agent to this program.
+/// Notes that the engine has injected the agent into this program.
 pub fn was_brought(area: u64) {
     // SAFETY: volatile only so that the marker stays in the image.
     unsafe { (&raw const AREA.marker).read_volatile() };
@@ -153,7 +153,7 @@ fn reserve_area() -> Option<u64> {
         }
         let area = area as u64;
         let stack = call(syscall::MPROTECT, [(area + HEADER) as usize, STACK_BYTES as usize, 3, 0, 0, 0]);
-        // A core file would show all of it.
+        // Otherwise a core file would contain the whole area.
         call(syscall::MADVISE, [area as usize, AREA_BYTES as usize, MADV_DONTDUMP, 0, 0, 0]);
         let halves = AREA_BYTES - SA - PAGE;
         let staging = call(syscall::MPROTECT, [(area + SA) as usize, halves as usize, 3, 0, 0, 0]);

@@ -86,9 +86,9 @@ pub unsafe fn call(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// Whether valgrind executes us: it knows no process that shares memory, and finds no program
-/// behind a page that is away. Source: valgrind.h, RUNNING_ON_VALGRIND: a sequence without effect
-/// that only valgrind sees, whose answer comes in rdx.
+/// Whether valgrind executes this program: valgrind does not support a process that shares memory,
+/// and finds no code behind a page that is evicted. Source: valgrind.h, RUNNING_ON_VALGRIND: a
+/// sequence without effect that only valgrind sees, whose answer comes in rdx.
 pub fn is_emulated() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let question = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
@@ -114,7 +114,7 @@ pub fn kill_process() -> ! {
     unsafe {
         let pid = call(GETPID, [0; 6]);
         call(KILL, [pid as usize, 9, 0, 0, 0, 0]);
-        // The first process of a pid namespace is not killed from inside.
+        // A signal from inside does not kill the first process of a pid namespace.
         call(EXIT_GROUP, [128 + 9, 0, 0, 0, 0, 0]);
     }
     exit_thread()
@@ -134,7 +134,7 @@ pub fn close(fd: i32) {
     unsafe { call(CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Waits.
+/// Sleeps for this time.
 pub fn sleep(microseconds: u32) {
     if microseconds != 0 {
         let time = [u64::from(microseconds / 1_000_000), u64::from(microseconds % 1_000_000) * 1000];
@@ -143,7 +143,7 @@ pub fn sleep(microseconds: u32) {
     }
 }
 
-/// Sleeps while the word is zero, for so long at most; the raw result (futex(2)).
+/// Sleeps while the word is zero, for at most `nanoseconds`; returns the raw result (futex(2)).
 pub fn wait_while_zero(word: &AtomicU32, nanoseconds: u64) -> isize {
     const WAIT_PRIVATE: usize = 128;
     let time = [0, nanoseconds];
@@ -151,7 +151,7 @@ pub fn wait_while_zero(word: &AtomicU32, nanoseconds: u64) -> isize {
     unsafe { call(FUTEX, [word.as_ptr() as usize, WAIT_PRIVATE, 0, time.as_ptr() as usize, 0, 0]) }
 }
 
-/// Wakes whoever sleeps on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake_all(word: &AtomicU32) {
     const WAKE_PRIVATE: usize = 129;
     // SAFETY: the word lives during the call.
@@ -192,8 +192,8 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> isize {
     unsafe { call(READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }
 }
 
-/// Whether the other end of a socket is gone. Takes out what was sent before: the end of a socket
-/// is seen only behind it.
+/// Whether the other end of a socket is gone. Reads and discards what was sent before, because the
+/// end of a socket shows only behind that.
 pub fn is_hung_up(socket: i32) -> bool {
     let mut bytes = [0u8; 64];
     loop {
@@ -212,9 +212,9 @@ pub fn hurry(niceness: isize) {
     unsafe { call(SETPRIORITY, [0, 0, niceness as usize, 0, 0, 0]) };
 }
 
-/// Asks for short turns (nanoseconds) on the processor, so that a wake-up is not kept waiting by
-/// the program's own turn. Kernels before 6.12 do not know it. Source: sched_setattr(2), version 0
-/// of the structure.
+/// Asks the scheduler for short time slices (nanoseconds), so that the agent's wake-up does not
+/// wait for the end of the program's slice. Kernels before 6.12 do not know it. Source:
+/// sched_setattr(2), version 0 of the structure.
 pub fn set_turn(nanoseconds: u64) {
     const RUNTIME_AT: usize = 3;
     let mut attributes = [0u64; 6];

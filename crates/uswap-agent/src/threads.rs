@@ -1,10 +1,10 @@
-//! Pages that a thread needs in order to die: its control block and the robust futexes it holds.
+//! Pages that a thread needs when it ends: its control block and the robust futexes it holds.
 //!
 //! When a thread ends, the kernel clears its tid word and walks its robust list *while it is
-//! exiting*; a page that is missing then is not waited for but skipped, and whoever joins the
-//! thread or waits for the mutex sleeps for ever. Stacks are never managed, but a program may put
-//! stacks and mutexes where it likes: so before each round of orders the agent asks every thread
-//! for its robust list head, which lies in the control block.
+//! exiting*; if a page is missing then, the kernel skips it instead of waiting for it, and a thread
+//! that joins the ended one or waits for its mutex sleeps for ever. Stacks are never managed, but a
+//! program may put stacks and mutexes where it likes: so before each round of orders the agent asks
+//! every thread for its robust list head, which lies in the control block.
 
 use crate::layout::{CONTROL_BLOCK, TID_WORD};
 use crate::syscall::{self, call};
@@ -19,20 +19,21 @@ const PROCESS_VM_READV: usize = 310;
 pub struct ThreadPages {
     pages: [u64; MAX_PAGES],
     count: usize,
-    /// Those of rounds before that are not in this one: a thread that begins and ends between two
-    /// looks is seen by none, but its control block and its mutexes mostly lie where others had
-    /// theirs.
+    /// Pages of earlier rounds that are not in this one: a thread that begins and ends between two
+    /// rounds is seen by neither, but its control block and its mutexes mostly lie where other
+    /// threads had theirs.
     recent: [u64; RECENT],
     next_recent: usize,
     /// /proc/PID/task of this process.
     tasks: i32,
-    /// That /proc counts threads in another pid namespace than ours.
+    /// That /proc numbers threads by another pid namespace than ours.
     foreign: bool,
-    /// Where the engine has left the address of a tid word.
+    /// Address of the word in which the engine has left the address of a tid word.
     tid_word: u64,
-    /// The kernel refuses to tell us of some thread: the engine asks, and leaves the answers.
+    /// The kernel refuses our question about some thread: the engine asks instead, and leaves the
+    /// answers in the ring.
     hidden: bool,
-    /// What is not known is not to be moved: all pages are.
+    /// Not all of these pages are known: every page counts as one of them, and none may be moved.
     all: bool,
 }
 
@@ -43,7 +44,7 @@ struct Vector {
 }
 
 impl ThreadPages {
-    /// None so far; `tasks` is the directory of this process's threads.
+    /// An empty set; `tasks` is the directory of this process's threads.
     pub fn new(tasks: i32, area: u64) -> Self {
         let ids = namespace_ids(syscall::open_at(tasks, b"../status\0", 0));
         let foreign = ids.is_some_and(|(levels, _)| levels > 1);
@@ -69,7 +70,8 @@ impl ThreadPages {
         self.pages[..self.count].iter().chain(&self.recent).any(|page| (address..end).contains(page))
     }
 
-    /// Asks all threads anew, or takes what the engine has asked them.
+    /// Asks the kernel about all threads again, or takes the answers that the engine has left in
+    /// `told`.
     pub fn collect(&mut self, told: &ThreadList) {
         (self.count, self.all) = (0, false);
         // SAFETY: the header page is ours and always present.
@@ -118,7 +120,8 @@ impl ThreadPages {
         }
     }
 
-    /// What we call the thread that /proc calls `name`; 0 if there is none.
+    /// The number, in our own pid namespace, of the thread that /proc calls `name`; 0 if there is
+    /// none.
     fn own_number(&self, name: &[u8]) -> u32 {
         const FILE: &[u8] = b"/status\0";
         let digits = name.iter().take_while(|c| c.is_ascii_digit()).count();
@@ -197,8 +200,8 @@ fn read_words(address: u64, words: &mut [u64]) -> bool {
     let remote = Vector { base: address, length };
     // SAFETY: the local vector is the caller's buffer; the remote side is checked by the kernel.
     unsafe {
-        // By the agent's own id: a process whose first thread has ended cannot be read by that
-        // one's.
+        // Uses the agent's own id: if the first thread of a process has ended, the process cannot
+        // be read by that thread's id.
         let pid = call(syscall::GETTID, [0; 6]) as usize;
         let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
         call(PROCESS_VM_READV, args) == length as isize
@@ -219,8 +222,8 @@ impl ThreadPages {
     }
 }
 
-/// From a status file in /proc: in how many pid namespaces that /proc knows the task, and its
-/// number in the innermost.
+/// From a status file in /proc: the number of pid namespaces in which that /proc knows the task,
+/// and the task's number in the innermost one.
 fn namespace_ids(status: isize) -> Option<(usize, u32)> {
     const FIELD: &[u8] = b"\nNSpid:";
     let mut text = [0u8; 4096];
@@ -231,7 +234,7 @@ fn namespace_ids(status: isize) -> Option<(usize, u32)> {
     Some((numbers().count(), number(numbers().next_back()?)))
 }
 
-/// What one reading of a file brings; `None` if it could not be opened or read.
+/// Reads a file once and closes it; `None` if it could not be opened or read.
 pub fn read_and_close(fd: isize, buffer: &mut [u8]) -> Option<&[u8]> {
     if fd < 0 {
         return None;

@@ -1,5 +1,5 @@
-//! Policy and data structures of uswap: no I/O, no clock, no unsafe. Everything here also runs
-//! inside the lab.
+//! The policies and data structures of uswap: no I/O, no clock, no unsafe code. All of them also
+//! run inside the lab.
 #![forbid(unsafe_code)]
 
 pub mod load_control;

@@ -1,12 +1,13 @@
-//! Memory for compressed pages: what every allocator of the pool promises, and the objects' names.
+//! Memory for compressed pages: the trait of the pool's allocators, and the handles that name its
+//! objects.
 //!
-//! Two allocators stand behind one trait: [`Slabs`], dense, which is used, and [`Zbud`], two
-//! objects a page, which it is measured against. Both take their memory from a [`Supply`], which
-//! holds the limit.
+//! Two allocators implement the trait: [`Slabs`], which is dense and is used, and [`Zbud`], which
+//! keeps at most two objects in a page and serves for comparison. Both take their memory from a
+//! [`Supply`], which holds the limit.
 //!
-//! All methods take `&self`: an allocator has the locks that it needs. Calls that name *different*
-//! objects may run at the same time. Calls that name the *same* object are kept apart by whoever
-//! owns its handle.
+//! All methods take `&self`: an allocator contains the locks that it needs. Calls that name
+//! *different* objects may run at the same time. Calls that name the *same* object must not
+//! overlap; the owner of the handle sees to that.
 
 mod slabs;
 mod supply;
@@ -20,7 +21,7 @@ pub use zbud::Zbud;
 
 /// Longest object in bytes that a caller may ask for.
 pub const MAX_OBJECT: usize = 4094;
-/// Before the bytes of an object: their number.
+/// Bytes of the header that precedes an object and holds its length.
 const HEADER: usize = 2;
 
 /// Names a live object of an [`Allocator`].
@@ -44,12 +45,12 @@ impl Handle {
 pub enum AllocError {
     /// The limit allows no more memory.
     Limit,
-    /// The limit would allow it, but there is no memory, no name, or no place for an object of this
-    /// length.
+    /// The limit would allow it, but there is no memory, no free handle, or no place for an object
+    /// of this length.
     NoMemory,
 }
 
-/// What an allocator holds, at one time.
+/// The use of an allocator's memory at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// Live objects.
@@ -62,16 +63,16 @@ pub struct Usage {
     pub used_max_bytes: u64,
     /// The most that `used_bytes` may become.
     pub limit_bytes: u64,
-    /// Of `used_bytes`: places of objects that were freed, which only objects of their size can
+    /// The part of `used_bytes` that freed objects left, which only objects of the same size can
     /// use.
     pub hole_bytes: u64,
-    /// Pages that were given back because objects were moved, since the beginning.
+    /// Pages given back since the start because objects were moved.
     pub compacted_pages: u64,
 }
 
 /// Memory for objects of 0 to [`MAX_OBJECT`] bytes.
 pub trait Allocator: Send + Sync {
-    /// Its name, as users write it.
+    /// The name of the allocator, as users write it.
     fn name(&self) -> &'static str;
 
     /// Stores a copy of `bytes`.
@@ -83,35 +84,36 @@ pub trait Allocator: Send + Sync {
     /// When `bytes` is longer than [`MAX_OBJECT`].
     fn alloc(&self, bytes: &[u8]) -> Result<Handle, AllocError>;
 
-    /// Shows the bytes of a live object. A lock is held meanwhile: copy, and no more.
+    /// Calls `see` with the bytes of a live object. A lock is held meanwhile, so `see` is to copy
+    /// the bytes and do nothing else.
     ///
     /// # Panics
     /// When `handle` names no live object.
     fn read(&self, handle: Handle, see: &mut dyn FnMut(&[u8]));
 
-    /// Ends the life of an object. Memory that it leaves empty is given back to the system before
-    /// this returns.
+    /// Frees an object. Memory that becomes empty goes back to the system before this returns.
     ///
     /// # Panics
     /// When `handle` names no live object.
     fn free(&self, handle: Handle);
 
-    /// Shows the objects of a thin piece of memory that would become empty if they were moved
-    /// ([`Allocator::relocate`]); false when there is none. Sizes take turns, from `turn` on. A
-    /// lock is held meanwhile.
+    /// Calls `see` with the objects of a nearly empty piece of memory that would become empty if
+    /// they were moved ([`Allocator::relocate`]); false if there is no such piece. `turn` chooses
+    /// the size with which the search begins. A lock is held meanwhile.
     fn pick_thin(&self, turn: usize, see: &mut dyn FnMut(Handle, &[u8])) -> bool;
 
-    /// Moves a live object to where it leaves fewer holes, and returns its new name. The old one is
-    /// free.
+    /// Moves a live object to a place where it leaves fewer holes, and returns its new handle. The
+    /// old handle is free.
     fn relocate(&self, handle: Handle) -> Option<Handle>;
 
-    /// The most memory that is taken from now on. What is stored stays.
+    /// Sets the most memory that the allocator takes from now on. Objects that are already stored
+    /// stay.
     fn set_limit(&self, bytes: u64);
 
-    /// Bytes of memory taken: one load.
+    /// Bytes of memory taken; costs one atomic load.
     fn used_bytes(&self) -> u64;
 
-    /// What it holds.
+    /// The use of the allocator's memory now.
     fn usage(&self) -> Usage;
 }
 
@@ -128,6 +130,6 @@ fn write_object(memory: &mut [u8], at: usize, bytes: &[u8]) {
     memory[at + HEADER..at + HEADER + bytes.len()].copy_from_slice(bytes);
 }
 
-// Its locks and atomics are loom's in a build for the models, and work only inside one.
+// In a build for the loom models the locks and atomics are loom's, which work only inside a model.
 #[cfg(all(test, not(loom)))]
 mod tests;

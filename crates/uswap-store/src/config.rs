@@ -1,4 +1,4 @@
-//! What goes into a store and what can come out: configuration, object names, errors.
+//! Types of the store's interface: configuration, object names, errors.
 
 use std::sync::Arc;
 use std::{error, fmt, io};
@@ -9,14 +9,14 @@ use uswap_device::{Device, Errno};
 use crate::codec::Compression;
 
 /// Shards of the table of objects. The kernel cuts its swap cache into pieces of 64 MiB because it
-/// is a tree by slot; this table is an array by object, and shards go by who stores: each worker
-/// has [`GROUP`] of its own.
+/// is a tree by slot; this table is an array by object, and the worker that stores an object
+/// chooses the shard: each worker has [`GROUP`] shards of its own.
 const SHARDS: u32 = 256;
-/// Shards that a worker fills by turns. Each has an LRU list of its own: with more of them the
-/// lists of a small pool would be too short to tell hot from cold.
+/// Shards that a worker fills in turn. Each has an LRU list of its own: with more of them the lists
+/// of a small pool would be too short to tell hot from cold.
 pub(crate) const GROUP: u32 = 8;
 
-/// How a store is made.
+/// The configuration of a store.
 pub struct StoreConfig {
     /// The most memory the pool may take, in bytes (rounded down to whole pages).
     pub pool_limit_bytes: u64,
@@ -24,19 +24,19 @@ pub struct StoreConfig {
     pub pool_reserve_bytes: u64,
     /// Computes the hashes given to `put`, and verifies what is loaded.
     pub hasher: PageHasher,
-    /// Where pages go that the pool does not take, with priorities: higher is used first, equal
-    /// ones take turns. May be empty.
+    /// Devices for the pages that the pool does not take, with priorities: a device of higher
+    /// priority is used first, devices of equal priority take turns. May be empty.
     pub devices: Vec<(Box<dyn Device>, i32)>,
-    /// How threads are kept apart.
+    /// How finely the store is locked.
     pub concurrency: Concurrency,
-    /// How pages are kept in memory.
+    /// How the store keeps pages in memory.
     pub tier: Tier,
 }
 
-/// How the pool is made.
+/// The configuration of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tier {
-    /// Whose memory.
+    /// The allocator of the pool's memory.
     pub allocator: AllocatorKind,
     /// The compressor to begin with.
     pub compression: Compression,
@@ -48,7 +48,7 @@ pub enum AllocatorKind {
     /// Dense slabs of size classes.
     #[default]
     Slab,
-    /// Two objects a page, for comparison.
+    /// At most two objects in a page, for comparison.
     Zbud,
 }
 
@@ -64,8 +64,8 @@ impl std::str::FromStr for AllocatorKind {
     }
 }
 
-/// How finely a store is locked. The default is what is used; the others are what it is measured
-/// against (`uswap-bench locks`).
+/// How finely a store is locked. The default is used; the other settings exist for comparison
+/// (`uswap-bench locks`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Concurrency {
     /// The slots of each device.
@@ -154,10 +154,10 @@ pub enum LoadError {
         device: Arc<str>,
         /// Slot of the page.
         slot: u32,
-        /// What the device said.
+        /// The errno that the device returned.
         errno: i32,
     },
-    /// What was read is not what was stored, also when read again.
+    /// The bytes read are not the stored ones, also after a second read.
     Checksum {
         /// Name of the device, `None` for the pool.
         device: Option<Arc<str>>,

@@ -1,4 +1,4 @@
-//! Fault points of a store: what seldom happens, made to happen often, for tests.
+//! Fault points of a store: make rare events happen often, for tests.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl OneIn {
     }
 }
 
-/// All of them, off.
+/// The fault points of a store; all are off by default.
 #[derive(Default, Debug)]
 pub struct StoreFaults {
     /// A compressed page has one bit flipped when it is stored in the pool.
@@ -35,7 +35,7 @@ pub struct StoreFaults {
     pub entry: OneIn,
     /// Microseconds between choosing the objects of a thin slab and moving them.
     pub delay_compact: AtomicU64,
-    /// Rule off: a cached copy is taken for the page that is evicted again.
+    /// Rule off: a cached copy is reused for the page that is evicted again, without a comparison.
     pub trust_copy: AtomicBool,
 }
 

@@ -1,4 +1,5 @@
-//! Stored pages: a compressed tier in memory and swap devices below it, behind one face.
+//! The store: keeps pages in a compressed tier in memory and on swap devices below it, behind one
+//! interface.
 //!
 //! ```text
 //!            put                          load              load_blocking
@@ -8,24 +9,14 @@
 //!   else / full  -> device <- writeback from the pool's tail      |
 //!                      '----------------------------------- read, decompress
 //! ```
-//! An **object** is one stored page with a number of references. An *authoritative* reference says:
-//! the page is here and nowhere else. A *cached* one says: the page is resident again and the copy
-//! is kept in case it does not change. When all references of an object are cached its copy may be
-//! **given up**; a tombstone stays until they are gone.
+//! An **object** is one stored page with a number of references. An *authoritative* reference means
+//! that the page is here and nowhere else. A *cached* reference means that the page is resident
+//! again and the copy is kept in case the page does not change. If all references of an object are
+//! cached its copy may be **given up**; a tombstone stays until the references are gone.
 //!
-//! # Lock ranks
-//! Taken in rising order only; a debug build panics at the first violation
-//! (`uswap_core::RankedMutex`, numbers in `uswap_core::ranks`).
-//!
-//! | rank | lock | protects |
-//! |---|---|---|
-//! | 10 | shard (one at a time) | the entries of a part of the objects, and their LRU lists |
-//! | 20 | size class of the pool (one at a time) | the compressed bytes of one size |
-//! | 21 | supply of the pool | the memory that classes are given |
-//! | 31 to 33 | lane, lists, cluster of a device | which slots are in use (`uswap_core::Slots`) |
-//!
-//! Beside these lies the place of the working memory of who squeezes: a single statement, nothing
-//! else is taken inside.
+//! # Locks
+//! Locks are taken in the order of their ranks, which stand in docs/design/threads-and-locks.md;
+//! a debug build panics at the first violation (`uswap_core::RankedMutex`).
 //!
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
@@ -56,7 +47,8 @@ pub use path::queued::QueuedLoad;
 pub use stats::{DeviceStatus, StoreStats};
 pub use store::{PoolMemory, Store, Tuning};
 
-/// Here the model test meets the compressor that only tests have.
+/// The model test is included here as well, where it can use the compressor that exists only in
+/// tests.
 #[cfg(test)]
 #[path = "../tests/model.rs"]
 mod model;

@@ -1,4 +1,4 @@
-//! The counters of a store, by the kernel's names where it has one.
+//! The counters of a store, under the kernel's names where the kernel has the same counter.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -97,7 +97,7 @@ pub struct DeviceStatus {
     pub draining: bool,
     /// Gauge: slots in use.
     pub slots_used: u64,
-    /// Slots there are.
+    /// All slots of the device.
     pub slots_total: u64,
     /// It ran out of room before it ran out of slots (a sparse file on a full disk); only freed
     /// slots are used again.
@@ -112,7 +112,7 @@ pub struct DeviceStatus {
     pub no_room: u64,
     /// Gauge: compressed pages that lie there, packed together.
     pub packed_objects: u64,
-    /// Gauge: what they take without the holes that others left.
+    /// Gauge: the room that these take, without the holes that freed ones left.
     pub packed_bytes: u64,
     /// Gauge: slots in which they lie, holes included.
     pub packed_slots: u64,
@@ -120,13 +120,13 @@ pub struct DeviceStatus {
     pub read_bytes: u64,
     /// Grows by the bytes of each write that did not fail.
     pub written_bytes: u64,
-    /// What else is to be known of its state, if it is not as usual.
+    /// A note on its state, if that is not as usual.
     pub note: Option<String>,
     /// The connections of a device on the network.
     pub connections: Vec<ConnectionStatus>,
 }
 
-/// The counters as they are counted. Each is documented at [`StoreStats`].
+/// The live counters. Each is documented at [`StoreStats`].
 #[derive(Default)]
 pub(crate) struct StoreCounters {
     pub same_filled_pages: AtomicU64,

@@ -1,4 +1,4 @@
-//! The store itself: what it is made of, references, and the pool's limit.
+//! The store itself: its parts, references to objects, and the pool's limit.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ use crate::faults::StoreFaults;
 use crate::object::table::{EntryList, ObjectPlace, Shard};
 use crate::stats::{StoreCounters, StoreStats, add};
 
-/// Copies given up for each lock of a shard.
+/// Copies that are given up each time a shard is locked.
 const FREED_AT_ONCE: usize = 16;
 
 /// A piece of the reserved range below the pool.
@@ -38,8 +38,8 @@ impl PoolPiece for PoolMemory {
     }
 }
 
-/// The pool's allocator on memory of its own: `reserve` bytes, or `limit` where address space is
-/// rationed (RLIMIT_AS, strict overcommit).
+/// The pool's allocator on memory of its own: `reserve` bytes, or `limit` if address space is
+/// limited (RLIMIT_AS, strict overcommit).
 fn make_pool(config: &StoreConfig) -> Result<Box<dyn Allocator>, StoreError> {
     let (limit, reserve) = (config.pool_limit_bytes, config.pool_reserve_bytes);
     let (piece, more) = match config.tier.allocator {
@@ -89,9 +89,9 @@ pub struct Store {
     pub(crate) writing_back: AtomicBool,
     /// Writeback found no device with room; cleared when something may have changed that.
     pub(crate) stalled: AtomicBool,
-    /// The working memory of who squeezes; taken by whoever does.
+    /// The working memory for squeezing; the thread that squeezes takes it.
     pub(crate) squeezer: Mutex<Option<Repacker>>,
-    /// How it behaves where that can be chosen.
+    /// The settings of [`Tuning`].
     tuning: AtomicU8,
     delay: AtomicU64,
     /// The shard whose tail is looked at next.
@@ -100,12 +100,12 @@ pub struct Store {
     groups: AtomicU64,
 }
 
-/// What tests and measurements change. The default is what is used.
+/// Settings that tests and measurements change. The default is used otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
     /// Writeback gives each object a slot of its own.
     pub no_packing: bool,
-    /// Devices read whole pages only, whatever they say of sectors.
+    /// Devices read whole pages only, whatever sector size they report.
     pub whole_pages: bool,
     /// Packed objects may touch two slots also on devices that read whole pages only.
     pub crossing: bool,
@@ -113,9 +113,10 @@ pub struct Tuning {
     pub eager_writeback: bool,
     /// All packed objects are moved again and again.
     pub eager_repack: bool,
-    /// Rule off: pages are refused as soon as no slot is left, whatever is lost in packs.
+    /// Rule off: pages are refused as soon as no slot is left, however much room is lost in packs.
     pub no_squeeze: bool,
-    /// Writeback waits so long before and after each write, with what it writes marked.
+    /// Writeback waits for this time before and after each write, while the objects that it writes
+    /// are marked.
     pub delay: Duration,
 }
 
@@ -155,7 +156,7 @@ impl Store {
         self.tuning.load(Relaxed) & NO_SQUEEZE != 0
     }
 
-    /// Waits, if a test wants it.
+    /// Waits for the delay that a test has set.
     pub(crate) fn pause(&self) {
         let delay = self.delay.load(Relaxed);
         if delay != 0 {
@@ -166,8 +167,8 @@ impl Store {
     /// An empty store.
     ///
     /// # Errors
-    /// [`StoreError::Reserve`] when the address space is not to be had, [`StoreError::Compressor`]
-    /// without memory for it.
+    /// [`StoreError::Reserve`] when the address space cannot be reserved,
+    /// [`StoreError::Compressor`] without memory for it.
     pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
         let pool = make_pool(&config)?;
         let devices = SwapDevices::new(config.concurrency.slots);
@@ -206,7 +207,7 @@ impl Store {
         ObjectId(index * self.shards.len() as u32 + shard as u32)
     }
 
-    /// To be said before an object goes into a shard.
+    /// Must be called before an object goes into a shard.
     pub(crate) fn note_in_use(&self, shard: usize) {
         let bit = 1 << (shard / GROUP as usize);
         if self.groups.load(Relaxed) & bit == 0 {
@@ -219,8 +220,8 @@ impl Store {
         self.groups.load(Relaxed) & 1 << (shard / GROUP as usize) != 0
     }
 
-    /// The shards that may have objects, each once, in turns: another one is first each time. `by`:
-    /// how many are passed until the next call begins.
+    /// The shards that may have objects, each once; each call begins with another one. `by`: by how
+    /// many shards the next call begins further on.
     pub(crate) fn shards_in_turn(&self, by: u32) -> impl Iterator<Item = usize> + Clone + use<> {
         let (groups, shards) = (self.groups.load(Relaxed), self.shards.len());
         let in_use = move |shard: &usize| groups & 1 << (shard / GROUP as usize) != 0;
@@ -229,17 +230,17 @@ impl Store {
         (0..shards).filter(in_use).cycle().skip(first).take(count)
     }
 
-    /// Objects of a shard, at most, so that each has an id of 32 bits.
+    /// The most objects of a shard, so that each has an id of 32 bits.
     pub(crate) fn most_of_a_shard(&self) -> u32 {
         u32::MAX / self.shards.len() as u32
     }
 
-    /// One more authoritative reference to an object that the caller has one to.
+    /// Adds an authoritative reference to an object to which the caller already has one.
     pub fn retain(&self, id: ObjectId) {
         self.add_refs(id, 1, 0);
     }
 
-    /// One authoritative reference less. The last reference of any kind frees the object.
+    /// Drops an authoritative reference. The last reference of any kind frees the object.
     pub fn release(&self, id: ObjectId) {
         self.add_refs(id, -1, 0);
     }
@@ -250,12 +251,12 @@ impl Store {
         self.unstall();
     }
 
-    /// One cached reference less: the page was freed or changed.
+    /// Drops a cached reference: the page was freed or changed.
     pub fn release_cached(&self, id: ObjectId) {
         self.add_refs(id, -1, -1);
     }
 
-    /// One more cached reference to an object that the caller has a cached one to.
+    /// Adds a cached reference to an object to which the caller already has a cached one.
     pub fn retain_cached(&self, id: ObjectId) {
         self.add_refs(id, 1, 1);
     }
@@ -292,7 +293,7 @@ impl Store {
         }
     }
 
-    /// A copy lies on a device now. Said before its entry tells.
+    /// Counts a copy that lies on a device now. Called before the entry names that place.
     pub(crate) fn note_whole(&self, extent: &Extent) {
         if extent.is_page() {
             add(&self.counters.stored_incompressible_pages, 1);
@@ -304,7 +305,8 @@ impl Store {
         Compression::from_bits(self.compression.load(Relaxed))
     }
 
-    /// Another compressor from now on. What is stored stays as it is, and is expanded by its own.
+    /// Sets the compressor for pages stored from now on. Objects already stored stay as they are,
+    /// and are expanded by the compressor that made them.
     ///
     /// # Errors
     /// For the user: no memory. Nothing is changed then.
@@ -331,7 +333,7 @@ impl Store {
         given
     }
 
-    /// The same for some of one shard, whose lock is free again when their memory goes back.
+    /// The same for some copies of one shard; their memory goes back after its lock is free again.
     fn give_up_some(&self, shard: usize, list: EntryList, count: u32) -> u32 {
         let mut copies = [ObjectPlace::Gone; FREED_AT_ONCE];
         let mut shard = self.shards[shard].lock();
@@ -348,7 +350,7 @@ impl Store {
         taken as u32
     }
 
-    /// Frees a copy in the pool. The lists of what is free may grow.
+    /// Frees a copy in the pool. The pool's lists of free memory may grow.
     pub(crate) fn free_in_pool(&self, handle: Handle) {
         during(Growth::Pool, || self.pool.free(handle));
     }
@@ -364,7 +366,7 @@ impl Store {
         self.pool.used_bytes()
     }
 
-    /// Changes the most memory the pool may take. What is above it goes by writeback.
+    /// Changes the most memory that the pool may take. Writeback removes what exceeds it.
     pub fn set_pool_limit(&self, bytes: u64) {
         during(Growth::Pool, || self.pool.set_limit(bytes));
         self.pool_limit.store(self.pool.usage().limit_bytes, Relaxed);

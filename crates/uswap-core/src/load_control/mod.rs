@@ -1,73 +1,86 @@
-//! Load control: whose working sets are in memory together, and who waits for its turn.
+//! Load control: decides which processes have their working sets in memory together, and which wait
+//! for their turn.
 //!
 //! When the working sets of the processes that want to run do not fit together, each page that one
-//! brings back displaces one that another needs just as soon. All wait for pages, nobody gets on:
-//! *thrashing*. No choice of pages mends that, because every page is in use. Denning's remedy
-//! (*Thrashing: its causes and prevention*, 1968; *Virtual Memory*, 1970) is to run fewer at a
-//! time: a process is in memory with its whole working set or not at all. Linux had a small
-//! relative, the swap token (Jiang and Zhang; 2.6.9 to 3.4), which kept one process's pages from
-//! reclaim but let all others fault on, and was dropped. A kernel cannot make a fault wait: it may
-//! hold locks that others need. Here each fault comes with a message, and a thread that faults in
-//! user mode holds nothing of the kernel's.
+//! brings back displaces one that another needs just as soon. All processes wait for pages, and
+//! none makes progress: *thrashing*. No choice of victim pages helps, because every page is in use.
+//! Denning's remedy (*Thrashing: its causes and prevention*, 1968; *Virtual Memory*, 1970) is to
+//! run fewer processes at a time: a process is in memory with its whole working set or not at all.
+//! Linux 2.6.9 to 3.4 had a similar but smaller mechanism, the swap token (Jiang and Zhang). It
+//! kept one process's pages from reclaim but let all others go on faulting, and was dropped. A
+//! kernel cannot make a fault wait: it may hold locks that others need. Here each fault arrives as
+//! a message, and a thread that faults in user mode holds no kernel locks.
 //!
-//! **What is measured.** For each process, over about a tenth of a second: the time that its
-//! threads waited for pages, and the processor time that it got. `waited / (waited + ran)` is its
-//! *thrashing*. Its *working set* is estimated from what a pager sees. A refault tells its
-//! distance: how many pages of the same process were evicted between the page's own eviction and
-//! its return, so how many more it would have had to keep. So
+//! **Measurements.** For each process load control measures, over about a tenth of a second, the
+//! time that its threads waited for pages and the processor time that it got.
+//! `waited / (waited + ran)` is its *thrashing*. Its *working set* is estimated from the faults
+//! that a pager sees. A refault has a distance: the number of pages of the same process that were
+//! evicted between the page's own eviction and its return, and so the number of pages more that the
+//! process would have needed in memory to keep it. So
 //!
 //! ```text
-//! working set = resident pages + mean refault distance of late      (never more than it has in all)
+//! working set = resident pages + recent mean refault distance (at most all pages that it has)
 //! ```
 //!
 //! For a sweep over N pages of which R are resident each page comes back after N-R others: the
-//! estimate is N. For touches at random over N pages the mean distance is N-R too (a page is
-//! evicted each miss, misses are (N-R)/N of the touches, and a page is touched every N of them).
-//! Cold pages never refault and do not count.
+//! estimate is N. For touches at random over N pages the mean distance is N-R too (each miss evicts
+//! a page, (N-R)/N of the touches are misses, and each page is touched once in N touches). Cold
+//! pages never refault and do not count.
 //!
-//! **When it acts.** Two processes or more thrash, all together do, and the working sets of all who
-//! want to run exceed what is there for pages, for 150 ms on end. Or more newcomers than keep the
-//! processors busy fill memory together, and will not fit if each becomes three times as large: of
-//! two dozen compilers that begin at once and grow side by side none would be done when memory is
-//! full, and most of what they have by then would have to go. Those that wait then delay nobody,
-//! since the processors are busy without them. So it does nothing where working sets fit, for a
-//! single process, however large, or beside one that has itself to blame. It ends when all fit for
-//! a second, or fewer than two are left. While it acts, newcomers are expected to become as large
-//! as others of the same program were (`programs.rs`), and take turns as soon as they grow: what
-//! they never had need not be brought back.
+//! **When it acts.** Load control begins when one of two conditions has held for 150 ms without a
+//! break. First, two processes or more thrash, all processes taken together thrash, and the working
+//! sets of all processes that want to run exceed the memory for pages. Second, more new processes
+//! than are needed to keep the processors busy fill memory together, and would not fit if each
+//! became three times as large. (Of two dozen compilers that begin at once and grow side by side
+//! none would be done when memory is full, and most of their pages would have to be evicted. Making
+//! some of them wait delays none, since the processors are busy without them.) So load control does
+//! nothing if the working sets fit, nor for a single process, however large, nor beside one process
+//! that thrashes by itself alone. It ends when all have fitted for a second, or fewer than two are
+//! left. While it acts, it expects new processes to become as large as others of the same program
+//! did (`programs.rs`), and they take turns as soon as they grow: pages that they never had need
+//! not be brought back.
 //!
-//! **Who is in.** Processes that have thrashed take *turns*, in the order in which they began: as
-//! many at a time as fit, always one, and no more than keep the processors busy, since whoever
-//! waits for a processor with its memory filled helps nobody. A turn lasts until the process has
-//! used five times what it costs to bring its working set in, and for [`MAX_TURN`] at most. A
-//! process that has not yet used [`FINITE`] since it was idle last may use it up in its first turn,
-//! because most jobs are finite, and of finite jobs that run one after the other all but the last
-//! end sooner than when they take turns; whoever goes on for longer is likely to for much longer,
-//! and short turns are better for whoever watches all of them get on. Smaller ones further behind
-//! may go before one that does not fit yet, for as long as it must wait anyway. Who was in goes to
-//! the end of the line. So whoever waits is first in line after as many turns as there are others,
-//! and then is let in, whatever its size: nobody starves. Who waits gives its memory to those who
-//! run, whoever is last in line first, as its pages are needed last.
+//! **Processes that are in.** Processes that have thrashed take *turns*, in the order in which they
+//! began: as many at a time as fit, always at least one, and no more than keep the processors busy,
+//! since a process that fills memory while it waits for a processor is of no use. A process that
+//! has a turn is *in*. A turn lasts until the process has used five times the time that it takes to
+//! bring its working set in, and for [`MAX_TURN`] at most. A process that has not yet used
+//! [`FINITE`] since it was last idle may use up that time in its first turn, because most jobs are
+//! short, and if short jobs run one after the other, all but the last end sooner than if they take
+//! turns. A process that goes on for longer is likely to go on for much longer, and then short
+//! turns show users that all of them make progress. A smaller process further back in line may go
+//! before one that does not fit yet, for as long as the larger one must wait anyway. After its turn
+//! a process goes to the end of the line. So a waiting process is first in line after at most as
+//! many turns as there are other processes, and then is let in, whatever its size: no process
+//! starves. Waiting processes give their memory to those that are in; the last in line gives first,
+//! as its pages are needed last.
 //!
-//! **Who never waits.** Whoever used less than [`SHORT`] of time since it last was idle for
-//! [`REST`] (or `NEWCOMER` if it never was: of two dozen compilers that begin together each has
-//! used that little for a second, in which all of them thrash): what is short or interactive comes
-//! first. Who answers others over sockets: somebody waits for it who gives up after some seconds.
-//! Who gets its pages without waiting. The children of one that has a turn and sleeps: one of them
-//! at a time has the turn instead, since its parent may wait for it. And when nobody who is in
-//! wants to run, the next comes in at once (*work-conserving*), which ends every wait of one
-//! program for another, by pipes, locks or signals, without knowing of it. Who uses less than a
-//! twentieth of a processor counts as asleep: it looks now and then whether it may go on. Somebody
-//! who is in and sleeps for more than [`LINGER`] keeps his turn but no memory is kept for him. Who
-//! is stopped has no turn, and what it has in memory is nobody's, as it cannot be evicted.
+//! **Processes that never wait.** These kinds of process are never held:
+//! - A process that has used less than [`SHORT`] of time since it was last idle for [`REST`]: short
+//!   and interactive work comes first. (For a process that was never idle the limit is `NEWCOMER`:
+//!   of two dozen compilers that begin together each has used less than [`SHORT`] for a second, in
+//!   which all of them thrash.)
+//! - A process that answers others over sockets: a client waits for it and gives up after some
+//!   seconds.
+//! - A process that gets its pages without waiting.
+//! - One child at a time of a process that has a turn and sleeps: the child has the turn instead,
+//!   since its parent may wait for it.
 //!
-//! **If the estimate is wrong.** Too small: those who are in refault, which raises their estimates,
-//! and the last one let in goes back to its place in line, until the others fit. Too large: fewer
-//! are in than could be, for one turn; in its turn a process brings in what it needs, and that is
-//! its estimate from then on. Wrong altogether, or a wait that is not understood: a fault is held
-//! for a tenth of a second at most ([`MAX_HOLD`]), so who is out goes on, slowly.
+//! When no process that is in wants to run, the next comes in at once (*work-conserving*). That
+//! ends every wait of one program for another, by pipes, locks or signals, although load control
+//! does not know of these waits. A process that uses less than a twentieth of a processor counts as
+//! asleep: it only checks now and then whether it may go on. A process that is in and sleeps for
+//! more than [`LINGER`] keeps its turn, but no memory is kept for it. A stopped process has no
+//! turn, and its resident memory is not counted as available, as it cannot be evicted.
 //!
-//! Times are from any fixed moment on; memory is in pages.
+//! **If the estimate is wrong.** Too small: the processes that are in refault, which raises their
+//! estimates, and the one let in last goes back to its place in line, until the others fit. Too
+//! large: for one turn fewer processes are in than could be; in its turn a process brings in what
+//! it needs, and that is its estimate from then on. Wrong altogether, or a wait that load control
+//! does not understand: a fault is held for a tenth of a second at most ([`MAX_HOLD`]), so a
+//! process that is out goes on, slowly.
+//!
+//! Times count from an arbitrary fixed moment; memory is in pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -79,53 +92,56 @@ pub mod programs;
 
 use process::{Process, Turn};
 
-/// A fault is held at most so long at a time.
+/// The longest time for which a fault is held.
 pub const MAX_HOLD: Duration = Duration::from_millis(100);
-/// Whoever used less than this since it was idle last is short or interactive, and never waits.
+/// A process that has used less than this since it was last idle is short or interactive, and never
+/// waits.
 pub const SHORT: Duration = Duration::from_millis(100);
-/// A process that sleeps for so long was idle.
+/// A process that sleeps for this long counts as idle.
 pub const REST: Duration = Duration::from_millis(500);
-/// So long memory is kept for somebody who has a turn and sleeps.
+/// How long memory is kept for a process that has a turn and sleeps.
 pub const LINGER: Duration = Duration::from_millis(50);
-/// A turn ends after so long, however little of it was used.
+/// A turn ends after this time, however little of it the process has used.
 pub const MAX_TURN: Duration = Duration::from_secs(10);
-/// What may be used of a turn, running and waiting for pages: at least and at most.
+/// Least and greatest time that a process may use in one turn, running and waiting for pages.
 const MIN_USE: Duration = Duration::from_millis(250);
 const MAX_USE: Duration = Duration::from_secs(6);
-/// And so many times what it takes to bring the working set in.
+/// Within these bounds, this many times the time that it takes to bring the working set in.
 const TURN_FACTOR: u32 = 5;
-/// A job that is finite has mostly used less when it ends.
+/// Most jobs that end at all have used less than this by then.
 pub const FINITE: Duration = Duration::from_secs(2);
-/// A turn that takes the place of one that does not fit yet is not worth it if it is shorter.
+/// A turn given to a smaller process, while the next in line does not fit yet, is not worth it if
+/// it would be shorter than this.
 const MIN_INTERIM: Duration = Duration::from_millis(250);
 /// Share of its time that a process waits for pages when it thrashes.
 const THRASHES: f64 = 0.3;
-/// It begins after so long a shortage, and ends after so long a time of room.
+/// Load control begins after memory has been short for `PROOF`, and ends after all have fitted for
+/// `RELIEF`.
 const PROOF: Duration = Duration::from_millis(150);
 const RELIEF: Duration = Duration::from_secs(1);
-/// Whoever is let in must fit in this part of what is there: those who are in may grow by the rest
-/// before the last must go.
+/// A process that is let in must fit in this part of the capacity: the processes that are in may
+/// grow by the rest before the last must go.
 const FILLED: f64 = 0.9;
-/// One more than there are processors is enough to keep all busy, if they are; one more than so
-/// many for each is a crowd.
+/// One process more than there are processors is enough, if all processors are busy (idle for less
+/// than `BUSY` of their time); one more than `CROWD` for each processor is a crowd.
 const CROWD: u32 = 2;
 const BUSY: f64 = 0.1;
-/// Who has just begun may become so many times as large.
+/// A process that has just begun may become this many times as large.
 const GROWS: u64 = 3;
-/// All fit if they need no more than this part of what is there.
+/// All processes fit if they need no more than this part of the capacity.
 const EASE: f64 = 0.9;
 
 /// Names a process for as long as it lives.
 pub type Key = u64;
 
-/// What is known of a process since the last tick.
+/// Measurements of one process since the last tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadSample {
-    /// Which.
+    /// The process.
     pub key: Key,
-    /// Its parent, if that is one of us.
+    /// Its parent, if that is managed too.
     pub parent: Option<Key>,
-    /// What it runs.
+    /// The program that it runs.
     pub program: Program,
     /// Its pages in memory.
     pub pages: u64,
@@ -149,40 +165,42 @@ pub struct LoadSample {
     pub stopped: bool,
 }
 
-/// What is known of the machine.
+/// Measurements of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadMachine {
     /// Pages that all processes together may have in memory.
     pub capacity: u64,
-    /// Memory that the pool takes from that for each page that is evicted.
+    /// Memory in pages that the pool takes from `capacity` for each page that is evicted.
     pub pool_cost: f64,
-    /// How much it may take.
+    /// The most that the pool may take.
     pub pool_room: u64,
-    /// What it costs to bring a page back.
+    /// The time that it takes to bring a page back.
     pub swap_in: Duration,
-    /// Processors, and the share of their time that they were idle of late.
+    /// Number of processors, and the recent share of their time that they were idle.
     pub processors: u32,
     /// See `processors`.
     pub idle: f64,
 }
 
-/// Whether who got so much processor time is at work. Less than a twentieth has who looks again and
-/// again whether something has happened, a child ended, say: that is a way of waiting.
+/// Whether a process that got `ran` of processor time in `passed` is at work. A process that uses
+/// less than a twentieth only checks again and again whether something has happened (that a child
+/// has ended, say): that is a way of waiting.
 pub fn works(ran: Duration, passed: Duration) -> bool {
     !ran.is_zero() && ran * 20 >= passed
 }
 
-/// What tests change of the policy.
+/// The policy's rules that tests can change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadTuning {
-    /// Whoever wants to run takes turns of this length, one at a time, whether memory is short or
-    /// not.
+    /// All processes that want to run take turns of this length, one at a time, whether memory is
+    /// short or not.
     pub forced: Option<Duration>,
-    /// Rule off: somebody who is in and sleeps keeps all others out until his turn ends.
+    /// Switches a rule off: then a process that is in and sleeps keeps the others out until its
+    /// turn ends.
     pub idle_turns: bool,
 }
 
-/// Who is in memory and who waits.
+/// Decides which processes are in memory and which wait.
 #[derive(Clone, Debug, Default)]
 pub struct LoadControl {
     processes: BTreeMap<Key, Process>,
@@ -190,16 +208,16 @@ pub struct LoadControl {
     now: Duration,
     on: bool,
     tuning: LoadTuning,
-    /// When it became so that the state should change.
+    /// Since when the state should change between on and off.
     changing: Option<Duration>,
     turns: u64,
     spare: i64,
-    /// How large those became that have ended.
+    /// How large the processes became that have ended.
     programs: Programs,
 }
 
 impl LoadControl {
-    /// One with rules as a test wants them.
+    /// A load control with the rules that a test wants.
     pub fn tuned(tuning: LoadTuning) -> Self {
         Self { on: tuning.forced.is_some(), tuning, ..Self::default() }
     }
@@ -219,7 +237,7 @@ impl LoadControl {
         self.processes.get(&key).is_some_and(|process| process.turn.is_some())
     }
 
-    /// Its place in line: who has a larger one waits longer.
+    /// Its place in line: a process with a larger place waits longer.
     pub fn place(&self, key: Key) -> u64 {
         self.processes.get(&key).map_or(0, |process| process.ticket)
     }
@@ -229,18 +247,18 @@ impl LoadControl {
         self.turns
     }
 
-    /// Pages that are left beside the working sets of those who are in, or that these lack
-    /// (negative) to keep the processors busy, at the last tick.
+    /// Pages that are left beside the working sets of the processes that are in, or (negative) that
+    /// these lack to keep the processors busy, at the last tick.
     pub fn spare(&self) -> i64 {
         self.spare
     }
 
-    /// The estimate of its working set.
+    /// The estimated working set of a process.
     pub fn demand(&self, key: Key) -> u64 {
         self.processes.get(&key).map_or(0, |process| process.demand)
     }
 
-    /// Decides anew at the time `now`. `samples` has every process that lives.
+    /// Decides anew at the time `now`. `samples` has one entry for each living process.
     pub fn tick(&mut self, now: Duration, machine: LoadMachine, samples: &[LoadSample]) {
         let stuck: u64 = samples.iter().filter(|sample| sample.stopped).map(|sample| sample.pages).sum();
         let machine = LoadMachine { capacity: machine.capacity.saturating_sub(stuck).max(1), ..machine };
@@ -258,7 +276,8 @@ impl LoadControl {
         self.choose(machine);
     }
 
-    /// Forgets those who have ended, but not what they came to.
+    /// Forgets the processes that have ended, but remembers how large they became and how much time
+    /// they used.
     fn bury(&mut self, samples: &[LoadSample]) {
         let living: BTreeSet<Key> = samples.iter().map(|sample| sample.key).collect();
         let programs = &mut self.programs;
@@ -271,14 +290,14 @@ impl LoadControl {
         });
     }
 
-    /// What a process is going to need: until it has used as much time as others of its program, as
-    /// much as they did.
+    /// The pages that a process is expected to need: until it has used as much time as others of
+    /// its program, as many as they did.
     fn expected(&self, process: &Process) -> u64 {
         let habit = self.programs.habit(process.program).filter(|habit| process.used < habit.used);
         process.demand.max(habit.map_or(0, |habit| habit.pages as u64))
     }
 
-    /// Switches on and off.
+    /// Switches load control on and off.
     fn switch(&mut self, machine: LoadMachine) {
         if self.tuning.forced.is_some() {
             self.processes.values_mut().for_each(|process| process.thrashed = true);
@@ -295,7 +314,7 @@ impl LoadControl {
         }
     }
 
-    /// Those that are not stopped.
+    /// The processes that are not stopped.
     fn present(&self) -> impl Iterator<Item = &Process> {
         self.processes.values().filter(|process| !process.stopped)
     }
@@ -310,8 +329,8 @@ impl LoadControl {
         thrash || self.is_filling(machine)
     }
 
-    /// Whether more newcomers than the processors need are filling memory, and will not fit if each
-    /// becomes three times as large.
+    /// Whether more new processes than the processors need are filling memory, and will not fit if
+    /// each becomes three times as large.
     fn is_filling(&self, machine: LoadMachine) -> bool {
         let young = || self.present().filter(|process| process.is_new() && process.is_awake(self.now, REST));
         let grown: u64 = young().map(|process| process.demand).sum();
@@ -331,9 +350,10 @@ impl LoadControl {
         process.may_be_held() && (self.tuning.forced.is_some() || !process.rested || process.burst >= SHORT)
     }
 
-    /// While memory is short whoever begins to grow takes turns at once, and sooner if its program
-    /// tells that it will go on for long. Not before it does: of a compiler that is only asked what
-    /// it can do somebody waits for the answer, and everything behind that one.
+    /// While memory is short a new process takes turns as soon as it begins to grow, and sooner if
+    /// others of its program went on for long. It does not before it grows: a compiler may only
+    /// have been asked for its capabilities, and then another process, and everything behind that,
+    /// waits for the answer.
     fn enlist_newcomers(&mut self, machine: LoadMachine) {
         let programs = &self.programs;
         for process in self.processes.values_mut() {
@@ -341,7 +361,7 @@ impl LoadControl {
         }
     }
 
-    /// Gives turns, and says who is held.
+    /// Gives turns, and decides which processes are held.
     fn choose(&mut self, machine: LoadMachine) {
         if !self.on {
             self.processes.values_mut().for_each(|process| (process.held, process.turn) = (false, None));
@@ -363,7 +383,8 @@ impl LoadControl {
         }
     }
 
-    /// Turns that are over go on if nobody waits; else who had them goes to the end of the line.
+    /// A turn that is over is renewed if no process waits; otherwise its process goes to the end of
+    /// the line.
     fn end_turns(&mut self, machine: LoadMachine) {
         let now = self.now;
         let waits =
@@ -395,13 +416,14 @@ impl LoadControl {
         let swap_in = machine.swap_in.saturating_mul(demand.min(1 << 24) as u32);
         let least = FINITE.saturating_sub(burst).max(MIN_USE);
         let left = swap_in.saturating_mul(TURN_FACTOR).clamp(least, MAX_USE);
-        // One that is forced lasts as long as it is told to, however much of it is used.
+        // A forced turn lasts for the given time, however much of it the process uses.
         let (length, left) = self.tuning.forced.map_or((MAX_TURN, left), |length| (length, Duration::MAX));
         Turn { since: self.now, until: self.now + length, left }
     }
 
-    /// All who take turns: those who have one by how long, sleepers last, then the children of
-    /// sleepers who have one, then the others by their place.
+    /// All processes that take turns: first those that have a turn, the longest first and sleeping
+    /// ones last, then the children of sleeping ones that have a turn, then the others by their
+    /// place.
     fn line(&self) -> Vec<Key> {
         let rank = |process: &Process| match process.turn {
             Some(turn) => (u8::from(!process.is_moving(self.now)), turn.since, process.ticket),
@@ -414,7 +436,8 @@ impl LoadControl {
         line.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// When the turn of its parent ends, if that sleeps and no other child of it is in.
+    /// When the turn of the process's parent ends, if the parent sleeps and no other child of it is
+    /// in.
     fn lender(&self, process: &Process) -> Option<Duration> {
         let key = process.parent?;
         let parent = self.processes.get(&key)?;
@@ -423,7 +446,7 @@ impl LoadControl {
         parent.turn.filter(|_| asleep && !lent).map(|turn| turn.until)
     }
 
-    /// Goes along the line and lets in who fits.
+    /// Goes along the line and lets in the processes that fit.
     fn admit(&mut self, machine: LoadMachine, line: &[Key]) {
         let now = self.now;
         let mut room = LoadRoom::new(machine, self.tuning.forced.is_some());
@@ -438,17 +461,19 @@ impl LoadControl {
         let gets_on =
             room.anybody || line.iter().filter(|key| in_turn(key)).any(|key| self.processes[key].is_moving(now));
         let linger = if gets_on { LINGER } else { Duration::ZERO };
-        // The first who does not fit, by when those who are in now have had their turns.
+        // For the first process that does not fit: when the processes that are in now will have had
+        // their turns.
         let mut waits_until = None;
         let mut ends = now;
         for key in line {
             let process = self.processes[key].clone();
-            // Whoever waits keeps his place for a moment of sleep: who just had a turn would come
-            // before him again otherwise.
+            // A waiting process keeps its place while it sleeps for a moment: otherwise one that
+            // just had a turn would come before it again.
             let within = if process.turn.is_some() { linger } else { LINGER };
             let wanted = process.is_awake(now, within) || process.turn.is_some() && self.tuning.idle_turns;
             let demand = self.expected(&process);
-            // A sleeper who has a turn keeps newcomers out for a moment, but nobody who is in.
+            // A sleeping process that has a turn keeps new ones out for a moment, but does not push
+            // out one that is in.
             if let Some(turn) = process.turn {
                 if process.is_moving(now) && !room.fits(&process, process.demand, 1.0) {
                     self.change(*key, |process| process.turn = None);
@@ -476,21 +501,21 @@ impl LoadControl {
             }
         }
         let spare = (machine.capacity as f64 * FILLED) as i64 - room.used as i64;
-        // Where those who are in keep all processors busy nobody gains by more room for them.
+        // If the processes that are in keep all processors busy, more room for them gains nothing.
         self.spare = if room.admitted >= machine.processors && machine.idle < BUSY { spare.max(0) } else { spare };
     }
 }
 
-/// Memory while it is being given away.
+/// The memory that is left while `admit` gives it away.
 struct LoadRoom {
     machine: LoadMachine,
     single: bool,
-    /// Pages of all processes, and of those who are in.
+    /// Pages of all processes, and of those that are in.
     total: u64,
     inside: u64,
     used: u64,
     admitted: u32,
-    /// Somebody who takes no turns gets on.
+    /// A process that takes no turns makes progress.
     anybody: bool,
 }
 
@@ -504,14 +529,15 @@ impl LoadRoom {
         self.inside += process.pages;
     }
 
-    /// What there will be when the pages of all others are evicted: the pool takes its part.
+    /// The capacity that is left for pages once the pages of all other processes are evicted, less
+    /// the pool's part for these.
     fn capacity(&self, process: &Process) -> f64 {
         let others = self.total.saturating_sub(self.inside + process.pages);
         let pool = (others as f64 * self.machine.pool_cost).min(self.machine.pool_room as f64);
         self.machine.capacity as f64 - pool
     }
 
-    /// Whether it fits in a part of what is there; the first always does.
+    /// Whether the process fits in this part of the capacity; the first always does.
     fn fits(&self, process: &Process, demand: u64, part: f64) -> bool {
         let needed = (self.used + demand) as f64;
         let busy = self.admitted > self.machine.processors && self.machine.idle < BUSY;

@@ -1,23 +1,23 @@
-//! What load control knows of one process.
+//! Load control's state of one process.
 
 use std::time::Duration;
 
 use super::{FINITE, Key, LoadSample, REST, SHORT, THRASHES, works};
 use crate::load_control::programs::{Habit, Program};
 
-/// Whoever is let in has so long to begin.
+/// A process that was let in counts as moving for this long, until it begins to run.
 const START: Duration = Duration::from_millis(20);
-/// Share below which its resident pages are its working set.
+/// If its share of thrashing is below this, its resident pages are its working set.
 const CONTENT: f64 = 0.05;
-/// Half-life of what is remembered of waiting and running.
+/// Half-life, in seconds, of the remembered times of waiting and running.
 const HALF_LIFE: f64 = 0.2;
-/// Least time that must be known of a process, in seconds of waiting and running.
+/// A process's share of thrashing counts only from this many seconds of waiting and running on.
 const ENOUGH: f64 = 0.003;
-/// While memory is short newcomers that have used so much time, and are larger than one part in so
-/// many of memory, take turns.
+/// While memory is short, new processes take turns that have used this time and are larger than one
+/// part in this number of all memory.
 const NEWCOMER: (Duration, u64) = (Duration::from_millis(20), 64);
-/// Where others of the program took longer than what is short: whoever is so young and so small has
-/// little to be carried out and back.
+/// The same, where others of the program used more than [`SHORT`]: a process that is this young and
+/// this small has few pages to be evicted and brought back.
 const OF_A_LONG_KIND: (Duration, u64) = (Duration::from_millis(5), 128);
 
 /// Its turn.
@@ -25,7 +25,7 @@ const OF_A_LONG_KIND: (Duration, u64) = (Duration::from_millis(5), 128);
 pub(super) struct Turn {
     pub since: Duration,
     pub until: Duration,
-    /// What may still be used of it.
+    /// The time of the turn that the process may still use.
     pub left: Duration,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Process {
     pub parent: Option<Key>,
     pub program: Program,
     pub turn: Option<Turn>,
-    /// It has thrashed since it was idle last: it takes turns while load control is on.
+    /// It has thrashed since it was last idle: it takes turns while load control is on.
     pub thrashed: bool,
     /// When it last ran, or wanted to.
     pub awake: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Process {
     pub blocked: bool,
     pub serves: bool,
     pub stopped: bool,
-    /// What it used since it was idle last, and whether it ever was.
+    /// The time that it used since it was last idle, and whether it ever was idle.
     pub burst: Duration,
     pub rested: bool,
     pub waited: f64,
@@ -54,7 +54,7 @@ pub(super) struct Process {
     pub distance: f64,
     pub pages: u64,
     pub demand: u64,
-    /// The most that it had, in memory and evicted, and all that it used.
+    /// The most pages that it had, in memory and evicted, and all the time that it used.
     pub most: u64,
     pub used: Duration,
     pub held: bool,
@@ -65,7 +65,7 @@ impl Process {
         if self.waited + self.ran < ENOUGH { 0.0 } else { self.waited / (self.waited + self.ran) }
     }
 
-    /// Whether it has begun of late, and is past its first steps.
+    /// Whether it has begun recently, and is past its first steps.
     pub fn is_new(&self) -> bool {
         self.has_begun(NEWCOMER.0)
     }
@@ -74,15 +74,15 @@ impl Process {
         !self.rested && (least..FINITE).contains(&self.burst)
     }
 
-    /// Whether it has begun of late and begins to grow, where `habit` is what others of its program
-    /// came to.
+    /// Whether it has begun recently and begins to grow; `habit` is what others of its program
+    /// used.
     pub fn begins_to_grow(&self, habit: Option<Habit>, capacity: u64) -> bool {
         let is_long = habit.is_some_and(|habit| habit.used >= SHORT);
         let (least, part) = if is_long { OF_A_LONG_KIND } else { NEWCOMER };
         self.has_begun(least) && self.demand > capacity / part
     }
 
-    /// Whether it can have to wait at all.
+    /// Whether it can be made to wait at all.
     pub fn may_be_held(&self) -> bool {
         self.thrashed && !self.serves && !self.stopped
     }
@@ -91,7 +91,7 @@ impl Process {
         self.blocked || now.saturating_sub(self.awake) <= within
     }
 
-    /// Whether it gets on, or is about to: it was let in a moment ago.
+    /// Whether it makes progress, or is about to because it was let in a moment ago.
     pub fn is_moving(&self, now: Duration) -> bool {
         self.gets_on || self.turn.is_some_and(|turn| self.blocked || now.saturating_sub(turn.since) <= START)
     }
@@ -106,7 +106,8 @@ impl Process {
         (self.program, self.serves, self.stopped) = (sample.program, sample.serves, sample.stopped);
         self.turn = self.turn.filter(|_| !sample.stopped);
         self.most = self.most.max(sample.pages + sample.stored);
-        // Who is stopped was not idle of itself: it goes on as what it was.
+        // A stopped process did not become idle by itself: afterwards it counts as what it was
+        // before.
         if self.gets_on || self.blocked || self.stopped {
             self.awake = now;
         }
@@ -130,7 +131,8 @@ impl Process {
             self.distance *= faded;
         }
         let seen = (sample.pages + self.distance as u64).min(sample.pages + sample.stored);
-        // Who is out shows nothing, and who comes in does not show all at once.
+        // A process that is out shows no working set, and one that comes in does not show all of it
+        // at once.
         let partial = self.held || self.thrashing() > CONTENT;
         self.demand = if partial { self.demand.max(seen) } else { seen }.min(sample.pages + sample.stored);
     }

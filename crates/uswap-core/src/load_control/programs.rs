@@ -1,32 +1,32 @@
-//! How large programs become: what load control expects of a process that has just begun.
+//! How large programs become: load control's expectation for a process that has just begun.
 //!
-//! A compiler that has just begun holds little and asks for little; who lets in as many as fit
-//! *now* has too many a second later, and each that must go again has its pages carried out and
-//! back. What a process is going to need is not to be seen in it, but the same program ended
-//! before: a build runs one compiler hundreds of times. So for each program it is remembered how
-//! large its processes became and how much time they used, as moving averages of the last
-//! [`MEMORY`] or so. A process is expected to become as large until it has used as much time; after
-//! that it is what it is.
+//! A compiler that has just begun has few pages and asks for few. If load control let in as many as
+//! fit *now*, it would have too many a second later, and the pages of each that must go again would
+//! be evicted and brought back. A process does not show how many pages it is going to need, but
+//! other processes of the same program have ended before: a build runs one compiler hundreds of
+//! times. So load control remembers for each program how large its processes became and how much
+//! time they used, as moving averages of about the last [`MEMORY`] processes. It expects a process
+//! to become as large until the process has used as much time; after that only its own size counts.
 //!
-//! **If the guess is wrong.** Too small (the first of its kind, or a larger input): it is seen as
-//! it grows, and the last one let in goes back. Too large: fewer are in than could be, until it has
-//! used what others of its kind used.
+//! **If the guess is wrong.** Too small (the first process of a program, or a larger input): load
+//! control sees the process grow, and the one let in last goes back. Too large: fewer processes are
+//! in than could be, until the process has used as much time as others of its program did.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Names a program: the same number for the same file. 0 is one that nobody knows.
+/// Names a program: the same number for the same file. 0 is an unknown program.
 pub type Program = u64;
 
-/// A new process counts for one part in so many of the average.
+/// A new process counts for one part in this number of the average.
 const MEMORY: f64 = 4.0;
 /// Programs that are remembered, at most.
 const MAX: usize = 256;
 
-/// What processes of a program came to.
+/// The usual size and time of a program's processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habit {
-    /// Pages, at most at a time.
+    /// Most pages at a time.
     pub pages: f64,
     /// Time that they ran and waited for pages.
     pub used: Duration,
@@ -42,7 +42,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// A process has ended that had come to so much.
+    /// A process has ended that had at most `pages` pages and used `used` of time.
     pub fn learn(&mut self, program: Program, pages: u64, used: Duration) {
         if program == 0 {
             return;
@@ -63,7 +63,7 @@ impl Programs {
         }
     }
 
-    /// What is known of a program.
+    /// The habit of a program, if one is known.
     pub fn habit(&self, program: Program) -> Option<Habit> {
         self.known.get(&program).copied()
     }

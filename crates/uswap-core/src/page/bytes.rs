@@ -1,8 +1,9 @@
 //! A page of memory as bytes: its size, its 128-bit hash and the same-filled test.
 //!
-//! The hash serves twice: half of it is the checksum of a stored page, and it tells whether a page
-//! that came back was changed since; the other half is where tables by content look first. It is
-//! keyed with a secret drawn once per run, so that no program can prepare two pages that collide.
+//! The hash serves twice: half of it is the checksum of a stored page, and also shows whether the
+//! program has changed a page since it came back; from the other half tables by content take the
+//! place where they look first. It is keyed with a secret drawn once per run, so that no program
+//! can construct two pages that collide.
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -19,14 +20,14 @@ pub type PageBuf = [u8; PAGE_SIZE];
 pub struct PageHash(pub u128);
 
 impl PageHash {
-    /// The half that is kept with a stored page, as its checksum.
+    /// The half that is stored with a page, as its checksum.
     pub fn check(self) -> u64 {
         (self.0 >> 64) as u64
     }
 
-    /// The other half, of which a table by content may take bits for its places: what is found
-    /// there then agrees with the checksum by chance only as often as if it had not been looked
-    /// for.
+    /// The other half, from which a table by content may take bits for its places. Since it is
+    /// independent of the checksum, a page found by its place agrees with a checksum by chance no
+    /// more often than any other page.
     pub fn place(self) -> u64 {
         self.0 as u64
     }

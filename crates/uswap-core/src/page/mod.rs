@@ -1,4 +1,4 @@
-//! A page: its bytes, its page word, and the table of a space's page words.
+//! Pages: the bytes of a page, its page word, and the table of the page words of a space.
 
 pub(crate) mod bytes;
 pub(crate) mod slab;

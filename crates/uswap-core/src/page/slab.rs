@@ -1,29 +1,30 @@
-//! Things of one size by number, without a word of the allocator's for each.
+//! A slab: values of one size, each named by a number, without the allocator's overhead for each
+//! value.
 //!
-//! They lie in blocks of 32 that never move. A number is given again after its thing went, so who
-//! keeps numbers must know when that is. Blocks in which nothing is left go back to the allocator,
-//! but for the one that is being filled.
+//! The values lie in blocks of 32 that never move. After a value is removed its number is used
+//! again, so a caller that keeps numbers must know when its values are removed. Empty blocks go
+//! back to the allocator, except the block that is being filled.
 
-/// Things of a block: a bit of a word each.
+/// Values in a block: each has one bit of a word.
 const BLOCK: usize = u32::BITS as usize;
 const GIVEN: &str = "a number that was given";
 
 #[derive(Clone, Debug)]
 struct SlabBlock<T> {
-    /// `None` where nothing was left.
+    /// `None` after the block became empty and went back.
     things: Option<Box<[T; BLOCK]>>,
-    /// A bit for each that is not in use.
+    /// One bit for each place that is not in use.
     vacant: u32,
 }
 
-/// See the module.
+/// The slab; the module's text says how it works.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexSlab<T> {
     blocks: Vec<SlabBlock<T>>,
     /// Numbers of blocks with room, each once; the last is being filled. Some of them may have
-    /// nothing any more.
+    /// become empty.
     open: Vec<u32>,
-    /// Numbers of blocks that have nothing, and are not among the open ones.
+    /// Numbers of blocks that have no memory and are not in `open`.
     absent: Vec<u32>,
 }
 
@@ -38,7 +39,7 @@ fn split(number: u32) -> (usize, usize) {
 }
 
 impl<T: Copy> IndexSlab<T> {
-    /// Puts a thing somewhere, and returns its number.
+    /// Stores a value, and returns its number.
     pub fn insert(&mut self, thing: T) -> u32 {
         let number = self.block_with_room(thing);
         let block = &mut self.blocks[number as usize];
@@ -51,7 +52,7 @@ impl<T: Copy> IndexSlab<T> {
         number * BLOCK as u32 + at
     }
 
-    /// The last of the open blocks, which has memory; a fresh one is filled with `thing`.
+    /// The last of the open blocks, which has memory; a new one is filled with `thing`.
     fn block_with_room(&mut self, thing: T) -> u32 {
         while let Some(&number) = self.open.last() {
             if self.blocks[number as usize].things.is_some() {
@@ -75,7 +76,7 @@ impl<T: Copy> IndexSlab<T> {
         number
     }
 
-    /// Gives a number back; the next who puts something somewhere may get it.
+    /// Gives a number back; the next `insert` may return it.
     pub fn remove(&mut self, number: u32) {
         let (block, at) = split(number);
         debug_assert!(self.blocks[block].vacant & 1 << at == 0, "{number} is given back twice");
@@ -112,7 +113,7 @@ impl<T: Copy> IndexSlab<T> {
         self.blocks.iter().map(|block| block.vacant.count_zeros() as usize).sum()
     }
 
-    /// Memory for all.
+    /// Memory of the slab in bytes.
     pub fn bytes(&self) -> usize {
         let blocks = self.blocks.iter().filter(|block| block.things.is_some()).count();
         let numbers = (self.open.capacity() + self.absent.capacity()) * size_of::<u32>();
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Things keep their numbers and their values, and no number names two.
+        /// Values keep their numbers and do not change, and no number names two values.
         #[test]
         fn means_what_a_map_means(steps in prop::collection::vec(any::<(u64, bool)>(), 0..1500)) {
             let (mut slab, mut plain, mut numbers) = (IndexSlab::default(), HashMap::new(), Vec::new());
@@ -153,7 +154,8 @@ mod tests {
         }
     }
 
-    /// What is given back is used before anything is asked for, and empty blocks go.
+    /// The slab uses numbers that were given back before it allocates a block, and gives empty
+    /// blocks back.
     #[test]
     fn memory_follows_what_is_held() {
         let mut slab = IndexSlab::default();

@@ -1,16 +1,16 @@
 //! The page table of one space: page words by address.
 //!
-//! Regions of 1 MiB by address in a tree, and chunks of 16 pages; both have numbers of 4 bytes and
-//! lie side by side in [`IndexSlab`]s. A program may reserve terabytes and touch little: what was
-//! never seen costs nothing, and a page touched alone costs 250 bytes, not a page. A program that
-//! uses its memory has a sixteenth as many regions as chunks, so that the tree above them stays
-//! shallow, and pays 8.5 bytes a page.
+//! A tree holds regions of 1 MiB by address, and each region has chunks of 16 pages; regions and
+//! chunks have numbers of 4 bytes and lie side by side in [`IndexSlab`]s. A program may reserve
+//! terabytes and touch little: memory that it never touched costs nothing, and a page touched alone
+//! costs 250 bytes, not a page of table. A program that uses all its memory has a sixteenth as many
+//! regions as chunks, so that the tree stays shallow, and pays 8.5 bytes a page.
 //!
 //! **Names of 4 bytes.** A list names a page by the number of its region and its place there
-//! ([`PageIndex`]). The number of a region is given to another one only when no list has an entry
-//! of it any more: each region counts those. So an old entry names its own page or one of which
-//! nothing is known, and never another page. A region that is kept for its entries alone has no
-//! chunks.
+//! ([`PageIndex`]). Each region counts the list entries that name its pages, and its number is
+//! given to another region only when none is left. So an old entry names its own page, or that page
+//! after the table has forgotten it, and never another page. A region that is kept only for its
+//! entries has no chunks.
 
 use crate::PAGE;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES as u64 * PAGE;
 const REGION_CHUNKS: usize = 16;
 const REGION_BYTES: u64 = REGION_CHUNKS as u64 * CHUNK_BYTES;
 const REGION_PAGES: u32 = (REGION_CHUNKS * CHUNK_PAGES) as u32;
-/// Regions that have names: 16 million, of 1 MiB each.
+/// Regions that can have a name: 16 million, of 1 MiB each.
 const NAMED: u32 = u32::MAX / REGION_PAGES + 1;
 /// No chunk.
 const NONE: u32 = u32::MAX;
@@ -52,7 +52,7 @@ struct TableRegion {
     /// Its address divided by its length.
     key: u64,
     chunks: [u32; REGION_CHUNKS],
-    /// Chunks that are there.
+    /// Chunks that exist.
     used: u32,
     /// Entries of lists that name pages here.
     listed: u32,
@@ -101,7 +101,7 @@ impl PageTable {
         }
     }
 
-    /// A name for the page at `address`, until [`unname`](Self::unname) takes it back. `None`:
+    /// Gives the page at `address` a name, until [`unname`](Self::unname) takes it back. `None`:
     /// there are too many regions.
     pub fn name(&mut self, address: u64) -> Option<PageIndex> {
         let (key, chunk, page) = split(address);
@@ -131,8 +131,8 @@ impl PageTable {
         self.set_in(index.region(), chunk, page, word);
     }
 
-    /// A list has an entry less that names the page; it may be the last for which its region is
-    /// kept.
+    /// A list has dropped an entry that names the page. If the region was kept only for its entries
+    /// and this was the last, the region goes.
     pub fn unname(&mut self, index: PageIndex) {
         self.regions.get_mut(index.region()).listed -= 1;
         self.end_if_empty(index.region());
@@ -182,7 +182,8 @@ impl PageTable {
         }
     }
 
-    /// Takes every word that is not untouched out of the range, in order, and hands it to `taken`.
+    /// Takes the word of every page in the range that is not `Untouched` out of the table, in
+    /// order, and hands it to `taken`.
     pub fn take_range(&mut self, start: u64, end: u64, mut taken: impl FnMut(u64, PageWord)) {
         let mut from = start / REGION_BYTES;
         while let Some((&key, &number)) = self.by_address.range(from..end.div_ceil(REGION_BYTES).max(from)).next() {
@@ -233,7 +234,7 @@ impl PageTable {
         })
     }
 
-    /// Every word that is not untouched, in order.
+    /// Every word that is not `Untouched`, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, PageWord)> + '_ {
         self.iter_from(0)
     }
@@ -247,7 +248,7 @@ impl PageTable {
         })
     }
 
-    /// Changes every word that is not untouched.
+    /// Changes every word that is not `Untouched`.
     pub fn for_each_mut(&mut self, mut change: impl FnMut(u64, &mut PageWord)) {
         for (key, region) in &self.by_address {
             for (index, number) in self.regions.get(*region).chunks.iter().enumerate().filter(|(_, n)| **n != NONE) {
@@ -260,9 +261,9 @@ impl PageTable {
         }
     }
 
-    /// Memory of the table; of the tree, about.
+    /// Memory of the table in bytes; an estimate for the tree.
     pub fn bytes(&self) -> usize {
-        // A leaf of the tree has room for 11, of which 6 are used when addresses come in order.
+        // A leaf of the tree has room for 11 entries; 6 are in use if addresses come in order.
         self.chunks.bytes() + self.regions.bytes() + self.by_address.len() * 27
     }
 }
@@ -293,7 +294,7 @@ mod tests {
         assert_eq!((table.by_address.len(), table.regions.len(), table.chunks.len()), (0, 0, 0));
     }
 
-    /// While a name is held, the region's number is nobody else's; when it is given back, it is.
+    /// While a list holds a name, no other region gets the region's number; afterwards one may.
     #[test]
     fn an_old_name_names_its_own_page_or_none() {
         let mut table = PageTable::default();
@@ -342,8 +343,8 @@ mod tests {
     }
 
     proptest! {
-        /// Words by address are those of a map, and whoever holds a name reaches by it the page
-        /// that was named, and no other.
+        /// Words by address are those of a map, and a name leads to the page that was named, and to
+        /// no other.
         #[test]
         fn means_what_a_map_means(steps in prop::collection::vec(step(), 0..300)) {
             let (mut table, mut plain, mut names) = (PageTable::default(), BTreeMap::new(), Vec::new());

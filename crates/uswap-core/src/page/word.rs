@@ -1,4 +1,4 @@
-//! The page word: all that is known of one managed page, packed into 8 bytes.
+//! The page word: the whole state of one managed page, packed into 8 bytes.
 //!
 //! ```text
 //! bit  0..3   state
@@ -11,17 +11,17 @@
 //!     32..64  object (stored, or kept copy)
 //! ```
 //!
-//! The word is a hint of what the kernel's page table says, and the truth of what the store holds:
-//! an object's use count is the number of words that name it.
+//! For the kernel's page table the word is only a hint. For the store it is authoritative: an
+//! object's use count is the number of words that name it.
 
-/// What a page is.
+/// The state of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageState {
     /// Never seen, or dropped by the program: reads as zeros.
     Untouched,
     /// Mapped in the program.
     Resident,
-    /// Evicted, and nothing but zeros.
+    /// Evicted; all its bytes are zero.
     Zero,
     /// Moved out of the program into the staging slot; uncompressed in RAM.
     Staged(u16),
@@ -48,7 +48,7 @@ const OBJECT: u64 = 0xffff_ffff << 32;
 pub const SHADOW_SPAN: u32 = 1 << 24;
 
 impl PageWord {
-    /// A page nothing is known of.
+    /// The word of a page that was never seen.
     pub const UNTOUCHED: Self = Self(0);
 
     /// The state.
@@ -71,27 +71,28 @@ impl PageWord {
         self.with(flag, if on { flag } else { 0 })
     }
 
-    /// Becomes resident and keeps list bits; an object named before stays named only if it is a
-    /// kept copy.
+    /// The page becomes resident. The word keeps its list bits, and names the object that it named
+    /// before only if that is a kept copy.
     #[must_use]
     pub fn resident(self) -> Self {
         let object = if self.0 & KEPT == 0 { OBJECT } else { 0 };
         self.with(STATE | MIDDLE | IN_FLIGHT | object, 1)
     }
 
-    /// Resident, with the stored object it came from as kept copy.
+    /// The page becomes resident, and the stored object that it came from its kept copy.
     #[must_use]
     pub fn resident_with_copy(self, object: u32) -> Self {
         self.with(STATE | MIDDLE | IN_FLIGHT | OBJECT, 1 | KEPT | u64::from(object) << 32)
     }
 
-    /// Becomes staged in `slot`; a kept copy stays named, list bits go.
+    /// The page becomes staged in `slot`. A kept copy stays named; the list bits are cleared.
     #[must_use]
     pub fn staged(self, slot: u16) -> Self {
         self.with(STATE | MIDDLE | IN_FLIGHT | QUEUED, 3 | u64::from(slot) << 8)
     }
 
-    /// Becomes stored as `object` at `clock`; active becomes the shadow's workingset bit.
+    /// The page becomes stored as `object` at the eviction clock `clock`. The active bit becomes
+    /// the shadow's workingset bit.
     #[must_use]
     pub fn stored(self, object: u32, clock: u32) -> Self {
         let workingset = if self.0 & ACTIVE != 0 { WORKINGSET } else { 0 };
@@ -99,14 +100,14 @@ impl PageWord {
         self.with(kept, 4 | workingset | shadow(clock) | u64::from(object) << 32)
     }
 
-    /// Becomes an evicted page of zeros at `clock`.
+    /// The page becomes an evicted page of zeros at `clock`.
     #[must_use]
     pub fn zero(self, clock: u32) -> Self {
         let word = self.stored(0, clock);
         word.with(STATE, 2)
     }
 
-    /// Becomes poisoned.
+    /// The page becomes poisoned.
     #[must_use]
     pub fn poisoned(self) -> Self {
         Self(5)

@@ -5,28 +5,29 @@
 //! slab:     | obj | obj | free | obj | ... | never used    64 KiB, cut into n equal places
 //! obj:      | length: u16 | bytes ...                 free: | 0xFFFF | next free: u16 | ...
 //! ```
-//! Classes are the sizes that divide a slab into a whole number of places, so no slab has a rest,
-//! where they are at least [`MIN_STEP`] apart. No object has a page of its own, and none lies in
-//! two slabs.
+//! The classes are the sizes that divide a slab into a whole number of places, so that no slab has
+//! a remainder, as far as two sizes are at least [`MIN_STEP`] apart. No object has a page of its
+//! own, and none lies in two slabs.
 //!
-//! Freed places of a slab are chained through the slab itself. Slabs with room hang in one of four
-//! lists of their class, by how full they are, and an object goes into the fullest, so that thin
-//! slabs run empty. An empty slab goes back to the system at once.
+//! Freed places of a slab are chained through the slab itself. A slab with room is in one of four
+//! lists of its class, by how full it is. A new object goes into the fullest slab, so that the
+//! emptiest slabs run empty. An empty slab goes back to the system at once.
 //!
-//! **Compaction** ([`Allocator::pick_thin`], [`Allocator::relocate`]) goes in two steps. While the
-//! holes of other slabs take all objects of the thinnest one it is emptied into them. The one slab
-//! that is left with holes is then cut: objects from its end move into its lowest holes, and the
-//! pages behind them go back. So what a class wastes in the end is part of a page.
+//! **Compaction** ([`Allocator::pick_thin`], [`Allocator::relocate`]) goes in two steps. As long as
+//! the holes of the other slabs can take all objects of the thinnest (emptiest) slab, that slab is
+//! emptied into them. The one slab that is left with holes is then cut: objects from its end move
+//! into its lowest holes, and the pages behind them go back. So in the end a class wastes only part
+//! of a page.
 //!
-//! **Locks.** Each class has one, and only one is held at a time. So threads meet when they store,
-//! load or free objects of nearly the same size at the same moment. All threads fill the same
-//! slabs: to share them costs nothing here, and slabs of each thread's own would leave a thin one
-//! for each size and thread. The class is part of a handle, so that whoever has a handle knows the
-//! lock.
+//! **Locks.** Each class has a lock, and a thread holds only one of them at a time. So threads wait
+//! for one another only when they store, load or free objects of nearly the same size at the same
+//! moment. All threads fill the same slabs: sharing them costs nothing here, and separate slabs for
+//! each thread would leave a thin slab for each size and thread. The class is part of a handle, so
+//! a handle tells which lock protects its object.
 //!
-//! **What counts.** A slab is charged by the pages that its places have reached from its beginning,
-//! so a slab that has just been begun costs a page. A new one is begun only when all others are
-//! full.
+//! **Charging.** A slab is charged for the pages from its beginning up to the last place that was
+//! ever used, so a slab that has just been begun costs one page. A new slab is begun only when all
+//! others of the class are full.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -37,8 +38,8 @@ use crate::util::rank::{RankedMutex, ranks};
 
 /// Bytes in a slab.
 pub const SLAB_SIZE: usize = 64 << 10;
-/// Sizes of classes are at least so many bytes apart: finer ones would leave more in thin slabs
-/// than they save.
+/// Sizes of classes are at least this many bytes apart: finer classes would waste more in thin
+/// slabs than they save.
 const MIN_STEP: usize = 16;
 /// Size of the smallest class.
 const MIN_SIZE: usize = 48;
@@ -46,16 +47,17 @@ const FULLNESS_GROUPS: usize = 4;
 const FREE_MARK: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
 const NO_OBJECT: u16 = u16::MAX;
-/// A handle is class | slab of the class | object: the fewer objects in a slab, the more slabs.
+/// A handle is class | slab of the class | object: the fewer objects a slab has, the more slabs can
+/// be named.
 const CLASS_BITS: u32 = 7;
 const PLACE_BITS: u32 = 32 - CLASS_BITS;
-/// Most objects of a slab.
+/// The most objects that a slab can hold.
 const MAX_OBJECTS: usize = SLAB_SIZE / MIN_SIZE;
 
 const _: () = assert!(MAX_OBJECT < FREE_MARK as usize);
 const _: () = assert!(MAX_OBJECTS < NO_OBJECT as usize);
 
-/// The sizes of a slab's places, largest first; how many there are.
+/// The sizes of the classes, largest first, and their number.
 const SIZES: ([u16; 1 << CLASS_BITS], usize) = {
     let (mut sizes, mut count, mut objects) = ([0; 1 << CLASS_BITS], 0, SLAB_SIZE / (HEADER + MAX_OBJECT));
     while objects <= MAX_OBJECTS {
@@ -102,18 +104,19 @@ const fn pages_of(class: usize, objects: u16) -> u32 {
 }
 
 struct Slab<P> {
-    /// `None`: no slab, to be used again.
+    /// `None`: the entry has no slab and can be used again.
     memory: Option<P>,
     /// Links of the fullness list; `next` also of vacant ones.
     prev: u32,
     next: u32,
     /// Live objects.
     used: u16,
-    /// Places handed out at least once since the slab was begun; those above were never touched.
+    /// Places handed out at least once since the slab was begun; the places above were never
+    /// touched.
     fresh: u16,
     /// Head of the chain of freed places.
     free: u16,
-    /// The fullness list it hangs in, or `UNLISTED`.
+    /// The fullness list that the slab is in, or `UNLISTED`.
     group: u8,
 }
 
@@ -155,8 +158,9 @@ pub struct Slabs<P> {
 type Emptied<P> = Option<(P, u32)>;
 
 impl<P: PoolPiece> Slabs<P> {
-    /// Sizes of places, each with a slab begun at most: so many pieces more than the limit's bytes
-    /// need are to be supplied, so that it is the limit that ends it.
+    /// Number of classes. Each can have one slab that is begun and not full, so the supply needs
+    /// this many pieces more than the limit's bytes: then the limit is reached before the pieces
+    /// run out.
     pub const CLASSES: usize = CLASSES;
 
     /// An allocator on pieces of [`SLAB_SIZE`].
@@ -292,7 +296,7 @@ impl<P: PoolPiece> Class<P> {
         self.retire(index)
     }
 
-    /// An empty slab goes.
+    /// Removes an empty slab.
     fn retire(&mut self, index: u32) -> Emptied<P> {
         self.unlist(index);
         let slab = &mut self.slabs[index as usize];
@@ -304,7 +308,7 @@ impl<P: PoolPiece> Class<P> {
         Some((memory, pages_of(self.number, fresh)))
     }
 
-    /// The thinnest slab, if the holes of the others take all its objects.
+    /// The thinnest slab, if the holes of the others can take all its objects.
     fn thinnest(&self) -> Option<u32> {
         let index = self.groups.into_iter().find(|head| *head != NONE)?;
         let slab = &self.slabs[index as usize];
@@ -312,8 +316,8 @@ impl<P: PoolPiece> Class<P> {
         (self.slabs_in_use > 1 && u64::from(slab.used) <= elsewhere).then_some(index)
     }
 
-    /// Shows the objects of a slab from place `from` on, the last first; returns how many there
-    /// are.
+    /// Calls `see` with the objects of a slab from place `from` on, the last first; returns their
+    /// number.
     fn show(&self, index: u32, from: u16, see: &mut dyn FnMut(Handle, &[u8])) -> u32 {
         let slab = &self.slabs[index as usize];
         let live = (from..slab.fresh).rev().filter(|object| !self.is_free(slab, *object));
@@ -324,8 +328,9 @@ impl<P: PoolPiece> Class<P> {
         length_at(slab.bytes(), self.start_of(object)) == FREE_MARK
     }
 
-    /// Shows the objects at the end of a slab that would take less pages if they lay in its holes;
-    /// whether there are any. Where only holes lie at the end they are cut off at once.
+    /// Calls `see` with the objects at the end of a slab if it would need fewer pages with these
+    /// objects in its holes; returns whether there are any. If only holes lie at the end they are
+    /// cut off at once.
     fn show_end(&mut self, supply: &Supply<P>, compacted: &AtomicU64, see: &mut dyn FnMut(Handle, &[u8])) -> bool {
         let heads = self.groups;
         heads.into_iter().filter(|head| *head != NONE).any(|index| {
@@ -342,8 +347,8 @@ impl<P: PoolPiece> Class<P> {
         })
     }
 
-    /// Gives back what lies behind the last object of a slab, and chains the holes before it, the
-    /// lowest first. Returns the pages.
+    /// Gives back the pages behind the last object of a slab, and chains the holes before it, the
+    /// lowest first. Returns the number of pages.
     fn cut(&mut self, supply: &Supply<P>, index: u32) -> u32 {
         let mut slab = &self.slabs[index as usize];
         let (before, mut next) = (slab.fresh, NO_OBJECT);
@@ -366,7 +371,7 @@ impl<P: PoolPiece> Class<P> {
         pages.len() as u32
     }
 
-    /// Into another slab, or where none has room to the lowest hole of its own.
+    /// Moves an object into another slab, or if none has room, to the lowest hole of its own slab.
     fn relocate(&mut self, supply: &Supply<P>, compacted: &AtomicU64, handle: Handle) -> Option<(Handle, Emptied<P>)> {
         let mut copy = [0; MAX_OBJECT];
         let length = self.read(handle).len();
@@ -392,13 +397,13 @@ impl<P: PoolPiece> Class<P> {
         Some((self.handle(index, object), emptied))
     }
 
-    /// A place in the fullest slab but `not_in`; in a new slab only where no slab is ruled out.
+    /// A place in the fullest slab except `not_in`; in a new slab only if no slab is excluded.
     fn take_place(&mut self, supply: &Supply<P>, not_in: u32) -> Result<(u32, u16), AllocError> {
         let mut any = false;
         for group in (0..FULLNESS_GROUPS).rev() {
             let mut index = self.groups[group];
-            // One slab may be ruled out, and another one may have no hole, only places never used
-            // that the limit does not allow. Few have such places: the one begun last, and those
+            // One slab may be excluded, and another may have no hole, only never used places that
+            // the limit does not allow. Few slabs have such places: the one begun last, and those
             // that were cut.
             for _ in 0..3 {
                 if index == NONE {
@@ -451,7 +456,7 @@ impl<P: PoolPiece> Class<P> {
         Ok(index)
     }
 
-    /// The next place of a slab, charged already.
+    /// Takes the next place of a slab, which is charged already.
     fn take_place_of(&mut self, index: u32) -> u16 {
         let slab = &self.slabs[index as usize];
         let object = match slab.free {
@@ -473,7 +478,7 @@ impl<P: PoolPiece> Class<P> {
         object
     }
 
-    /// Hangs the slab into the list that fits its use.
+    /// Puts the slab into the list that fits its fullness.
     fn regroup(&mut self, index: u32) {
         let (slab, capacity) = (&self.slabs[index as usize], capacity_of(self.number));
         let (used, old) = (slab.used as usize, slab.group);

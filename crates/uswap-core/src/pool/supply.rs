@@ -1,8 +1,8 @@
-//! Pieces of memory under a limit, for the allocators of the pool.
+//! A supply of pieces of memory under a limit, for the allocators of the pool.
 //!
 //! A piece is lent to one allocator at a time, and comes back empty: its memory has then gone back
-//! to the system. The limit counts pages that are touched and not pieces that are lent, so a piece
-//! of which little is used costs little. It is never exceeded, not by one page, except after it was
+//! to the system. The limit counts touched pages and not lent pieces, so a piece of which little is
+//! used costs little. The limit is never exceeded, not even by one page, except after it was
 //! lowered.
 
 use std::ops::Range;
@@ -15,9 +15,9 @@ use crate::util::rank::{RankedMutex, ranks};
 pub trait PoolPiece: Send {
     /// The bytes.
     fn bytes(&self) -> &[u8];
-    /// The bytes, to write.
+    /// The bytes, for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// Gives the memory of `range`, whole pages, back to the system. What it held is lost; it may
+    /// Gives the memory of `range`, whole pages, back to the system. Its contents are lost; it may
     /// be written again.
     fn release(&mut self, range: Range<usize>);
 }
@@ -31,11 +31,12 @@ pub struct Supply<P> {
     most_pages: AtomicU64,
 }
 
-/// Pieces not lent.
+/// Pieces that are not lent.
 struct Idle<P> {
-    /// Those that came back; the next one is the last. There is room for all.
+    /// Pieces that came back; the last is lent next. The vector has room for all pieces.
     returned: Vec<P>,
-    /// Those that were never lent: at the start nothing is done for each of them.
+    /// Pieces that were never lent. The iterator makes each only when it is needed, so the start
+    /// does no work for them.
     fresh: Box<dyn Iterator<Item = P> + Send>,
 }
 
@@ -63,7 +64,7 @@ impl<P: PoolPiece> Supply<P> {
         self.limit_pages.store((bytes / PAGE_SIZE as u64).min(self.total_pages), Relaxed);
     }
 
-    /// Counts pages that are about to be touched; false when the limit does not allow them.
+    /// Charges pages that are about to be touched; false if the limit does not allow them.
     pub(super) fn charge(&self, pages: u32) -> bool {
         let limit = self.limit_pages.load(Relaxed);
         let charged = |used| Some(used + u64::from(pages)).filter(|used| *used <= limit);
@@ -80,7 +81,7 @@ impl<P: PoolPiece> Supply<P> {
         self.used_pages.fetch_sub(u64::from(pages), Relaxed);
     }
 
-    /// Lends a piece, of which nothing is charged yet.
+    /// Lends a piece, of which no page is charged yet.
     pub(super) fn lend(&self) -> Option<P> {
         let mut idle = self.idle.lock();
         idle.returned.pop().or_else(|| idle.fresh.next())

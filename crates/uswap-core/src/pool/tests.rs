@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::PAGE_SIZE;
 
-/// A piece that spoils what it gives back, and counts it.
+/// A piece that overwrites the memory that it gives back, and counts it.
 struct Memory {
     bytes: Vec<u8>,
     released: Arc<AtomicU64>,
@@ -27,8 +27,8 @@ impl PoolPiece for Memory {
     }
 }
 
-/// Memory enough for a slab of each class that is begun and not full, so that the limit is what
-/// ends it.
+/// A supply with enough pieces for one begun slab of each class, so that the limit is reached
+/// before the pieces run out.
 fn supply(kib: usize, piece: usize) -> (Supply<Memory>, Arc<AtomicU64>) {
     let released = Arc::new(AtomicU64::new(0));
     let counter = released.clone();
@@ -56,7 +56,7 @@ fn read(pool: &dyn Allocator, handle: Handle) -> Vec<u8> {
     bytes
 }
 
-/// Longest object that zbud takes.
+/// The longest object that zbud takes.
 const ZBUD_MOST: usize = 63 * 64 - HEADER;
 
 #[test]
@@ -114,7 +114,8 @@ fn lowered_limit_refuses_until_below() {
     }
 }
 
-/// At the limit a hole is found, also behind the slab that has none but places never used.
+/// At the limit the allocator finds a hole, even if the slab that it tries first has only places
+/// that were never used.
 #[test]
 fn holes_are_used_at_the_limit() {
     let pool = slabs(1024);
@@ -201,12 +202,12 @@ fn compaction_gives_slabs_back() {
     assert!(usage.hole_bytes < 4096);
 }
 
-/// One slab with holes gives back the pages behind what it holds, and grows again.
+/// A slab with holes gives back the pages behind its objects, and grows again.
 #[test]
 fn a_slab_is_cut_to_what_it_holds() {
     let pool = slabs(1 << 12);
     let mut objects = filled(&pool, 1).remove(0);
-    // Every other one goes, then all of the second half.
+    // Every other object is freed, then all of the second half.
     let gone: Vec<Handle> =
         objects.iter().enumerate().filter(|(i, _)| i % 2 == 0 || *i > 40).map(|(_, h)| *h).collect();
     objects.retain(|handle| !gone.contains(handle));
@@ -228,7 +229,7 @@ fn a_slab_is_cut_to_what_it_holds() {
     assert_eq!((pool.used_bytes(), pool.usage().hole_bytes), (0, 0));
 }
 
-/// One step of compaction; whether there was anything to do.
+/// One step of compaction; returns whether there was anything to do.
 fn compact(pool: &dyn Allocator, turn: usize, mut moved: impl FnMut(Handle, Handle)) -> bool {
     let mut thin = Vec::new();
     let found = pool.pick_thin(turn, &mut |handle, bytes| thin.push((handle, bytes.to_vec())));
@@ -250,7 +251,7 @@ fn zbud_holds_two_objects_a_page_and_no_more() {
     for (i, &handle) in small.iter().enumerate() {
         assert_eq!(read(&pool, handle), [i as u8; 100]);
     }
-    // A page with one object left takes what fits beside it, from either end.
+    // A page with one object left takes an object that fits beside it, at either end.
     pool.free(small[0]);
     pool.free(small[3]);
     let large = [0, 1].map(|i| pool.alloc(&[40 + i; 3800]).unwrap());
@@ -308,16 +309,16 @@ fn threads_share_slabs() {
     }
 }
 
-/// Lengths as a compressor makes them of a build's pages, drawn by chance (build_sizes.txt says how
-/// they were got).
+/// Random lengths, distributed like those of a build's compressed pages (build_sizes.txt says how
+/// these were measured).
 struct Build {
-    /// Longest length of a bin, and pages up to it.
+    /// For each bin its longest length, and the number of pages up to it.
     bins: Vec<(usize, u64)>,
     state: u64,
 }
 
 impl Build {
-    /// What the store puts before the compressed bytes.
+    /// Bytes of the tag that the store puts before the compressed bytes.
     const TAG: usize = 4;
 
     fn new() -> Self {
@@ -344,13 +345,14 @@ impl Build {
     }
 }
 
-/// Memory taken over compressed bytes, the tag left out.
+/// Ratio of the memory taken to the compressed bytes without the tag.
 fn density(pool: &dyn Allocator) -> f64 {
     let usage = pool.usage();
     usage.used_bytes as f64 / (usage.stored_bytes - usage.objects * Build::TAG as u64) as f64
 }
 
-/// Filled, and when a third has been replaced and thin slabs emptied.
+/// The density of a filled pool, and the density after a third was replaced and thin slabs were
+/// emptied.
 fn densities_of_a_build(pool: &dyn Allocator) -> [f64; 2] {
     let mut build = Build::new();
     let mut held: Vec<Handle> = (0..20_000).map(|_| pool.alloc(&build.object()).expect("room")).collect();
@@ -391,7 +393,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What an allocator must hold.
+/// The objects that an allocator must hold.
 type Model = BTreeMap<Handle, Vec<u8>>;
 
 fn step(pool: &dyn Allocator, model: &mut Model, op: &Op) {

@@ -1,5 +1,5 @@
-//! One lock around a whole allocator, as it was before each size class had its own: to measure the
-//! difference.
+//! One lock around a whole allocator, as it was before each size class had its own lock; used to
+//! measure the difference.
 
 use super::{AllocError, Allocator, Handle, Usage};
 use crate::util::rank::{RankedMutex, ranks};
@@ -8,7 +8,7 @@ use crate::util::rank::{RankedMutex, ranks};
 pub struct OneLock<A>(RankedMutex<A>);
 
 impl<A: Allocator> OneLock<A> {
-    /// Puts the lock around it.
+    /// Puts one lock around `allocator`.
     pub fn new(allocator: A) -> Self {
         Self(RankedMutex::new(ranks::POOL_WHOLE, allocator))
     }

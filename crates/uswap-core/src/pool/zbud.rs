@@ -1,17 +1,17 @@
-//! Two objects a page: the allocator that zswap was written with in 2013 ("zbud: add to mm/",
-//! PATCHv12), written anew, to measure the dense one against.
+//! An allocator with at most two objects in a page: a new implementation of the allocator that
+//! zswap began with in 2013 ("zbud: add to mm/", PATCHv12), to compare the dense one with.
 //!
 //! ```text
 //! page:  | header chunk | first buddy -> ...... free ...... <- last buddy |        64 chunks of 64 bytes
 //! ```
 //! A page holds one object from its beginning and one up to its end, the *buddies*, in whole
-//! chunks. A page with one object is *unbuddied* and hangs in the list of its number of free
-//! chunks; an object goes into the first page of the first list whose pages have enough, else into
-//! a new page. An empty page goes back to the system. So no page holds more than two objects,
-//! whatever their size, and nothing is ever moved.
+//! chunks. A page with one object is *unbuddied* and is in the list for its number of free chunks.
+//! A new object goes into the first page of the first list whose pages have enough free chunks,
+//! else into a new page. An empty page goes back to the system. So no page holds more than two
+//! objects, whatever their size, and no object is ever moved.
 //!
-//! As in the kernel there is one lock, and a chunk of each page belongs to the header, though here
-//! the header lies beside.
+//! As in the kernel there is one lock, and one chunk of each page is set aside for a header,
+//! although here the header lies outside the page.
 
 use super::supply::{PoolPiece, Supply};
 use super::{AllocError, Allocator, HEADER, Handle, MAX_OBJECT, Usage, length_at, set_length_at, write_object};
@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 const FREE_MARK: u16 = u16::MAX;
 
 struct ZbudPage<P> {
-    /// `None`: no page, to be used again.
+    /// `None`: the entry has no page and can be used again.
     memory: Option<P>,
     /// Links of the list of unbuddied pages; `next` also of vacant ones.
     prev: u32,
@@ -59,11 +59,11 @@ impl<P: PoolPiece> ZbudPage<P> {
 struct ZbudPages<P> {
     pages: Vec<ZbudPage<P>>,
     vacant: u32,
-    /// By free chunks.
+    /// Lists of unbuddied pages, by their number of free chunks.
     unbuddied: [u32; CHUNKS + 1],
     live: u64,
     stored_bytes: u64,
-    /// Of all pages.
+    /// Free chunks of all pages.
     free_chunks: u64,
 }
 
@@ -209,7 +209,7 @@ impl<P: PoolPiece> ZbudPages<P> {
         Ok(index)
     }
 
-    /// Hangs a page with one object into its list.
+    /// Puts a page with one object into its list.
     fn list(&mut self, index: u32) {
         let page = &mut self.pages[index as usize];
         if !page.is_unbuddied() {
@@ -224,7 +224,7 @@ impl<P: PoolPiece> ZbudPages<P> {
         }
     }
 
-    /// Takes it out again, before anything of it changes.
+    /// Takes a page out of its list, before anything of the page changes.
     fn unlist(&mut self, index: u32) {
         let page = &self.pages[index as usize];
         if !page.is_unbuddied() {

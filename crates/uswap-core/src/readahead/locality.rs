@@ -1,44 +1,48 @@
-//! Which neighbours are worth bringing with a page from a device, when its fault belongs to no
-//! stream.
+//! Locality: decides which neighbours are worth bringing with a page from a device, if its fault
+//! belongs to no stream.
 //!
-//! One request brings what lies behind a page on its device as well, for little more than the page
-//! alone. That saves a fault each time the program wants it; where it does not, it costs the
-//! expansion of pages that nobody touches, and for each of them another page its place. So it pays
-//! where neighbours are wanted *sooner than what they displace*: while a program comes back to
-//! memory that has been away, it wants all of it, and what goes is of no use any more; at random
-//! over memory that does not fit, what comes is worth just what goes.
+//! One request can also bring the pages that lie behind a page on its device, for little more than
+//! the page alone. Each such neighbour saves a fault if the program wants it; otherwise it costs
+//! the expansion of a page that is not touched, and displaces another page. So bringing neighbours
+//! pays if they are wanted *sooner than the pages that they displace*. A program that returns to
+//! memory that was evicted wants all of it, and has no more use for the pages that go. In random
+//! access to more than fits in memory, the pages that come are worth just as much as the pages that
+//! go.
 //!
 //! Both are measured in evictions of the space, as rates (per page and *horizon*, a quarter of what
 //! is in memory):
 //!
-//! * of some faults the neighbours are *withheld* from a page on, which is remembered; it is seen
-//!   when the program faults on it;
-//! * of the pages that were evicted within a horizon it is counted how many the program faults on.
+//! * at some faults the neighbours from one page on are *withheld*, and that page is remembered; if
+//!   the program wants it, it faults on it;
+//! * of the pages that were evicted within a horizon, the ones that the program faults on are
+//!   counted.
 //!
-//! Pages that come for another reason are watched no longer and count for neither. Neighbours are
-//! told apart by how far behind they lie, in *bands*; a band is brought while its rate is well
-//! above that of what goes and not next to nothing, if all nearer ones are.
+//! Pages that come for another reason are no longer watched and count for neither rate. Neighbours
+//! are grouped into *bands* by how far behind the page they lie. A band is brought while its rate
+//! is well above the rate of evicted pages and not close to zero, provided that all nearer bands
+//! are brought too.
 //!
-//! If the guess is wrong, what is withheld shows it within a horizon. (Linux scales its swap
+//! If the guess is wrong, the withheld pages show it within a horizon. (Linux scales its swap
 //! readahead by hits, `swapin_nr_pages` in mm/swap_state.c: it counts touches of the pages that it
-//! brought; here no touch of a mapped page can be seen.)
+//! brought; in user space no touch of a mapped page can be seen.)
 
 use crate::PAGE;
 use std::ops::Range;
 
 /// Pages that are watched at once.
 const WATCHED: usize = 96;
-/// How far behind a page each band lies.
+/// The bands: how many pages behind the faulting page they begin and end.
 const BANDS: [Range<u32>; 3] = [1..4, 4..8, 8..16];
-/// One horizon is what is in memory by so much.
+/// One horizon is the number of resident pages divided by this.
 const HORIZON: u64 = 4;
-/// While neighbours are brought, those of one fault in so many are withheld at most.
+/// While neighbours are brought, they are withheld at no more than one fault in this number.
 const SAMPLE: u32 = 4;
-/// What comes must be wanted so much sooner than what goes.
+/// The rate of the pages that come must be more than this many times the rate of the pages that go.
 const SOONER: f32 = 1.4;
-/// And within four horizons, which is as long as it stays, at least one of four must be.
+/// And it must be higher by this: of the pages that come, one in four must be wanted within four
+/// horizons, which is as long as they stay.
 const MIN: f32 = 1.0 / 16.0;
-/// After so many pages or horizons what is known counts half.
+/// After this many pages or horizons the earlier measurements count half.
 const MEMORY: f32 = 32.0;
 
 /// Events per page and horizon.
@@ -91,29 +95,30 @@ impl Now {
     }
 }
 
-/// What is known of one space.
+/// The measurements of one space.
 #[derive(Clone, Debug)]
 pub struct Locality {
     withheld: [Withheld; WATCHED],
     next: usize,
-    /// How many of these there are: mostly none, and each page that comes back is looked for.
+    /// Number of pages in `withheld`. It is mostly 0, which saves a search for each page that comes
+    /// back.
     watched: usize,
     wanted: [Rate; BANDS.len()],
-    /// Of pages that were evicted.
+    /// Rate of the pages that were evicted.
     displaced: Rate,
     /// Evictions at the last fault, and pages that were evicted within a horizon and have come back
     /// since then, with the horizons that they were away.
     seen: u32,
     returned: f32,
     away: f32,
-    /// Evictions when a page was withheld last, faults since then, and whose turn it is.
+    /// Evictions when a page was last withheld, faults since then, and the band whose turn it is.
     sampled: u32,
     faults: u32,
     turn: usize,
 }
 
 impl Default for Locality {
-    /// The nearest neighbours are taken to be worth it.
+    /// At first the nearest band counts as worth bringing.
     fn default() -> Self {
         let rate = |events| Rate { events, exposure: 1.0 };
         Self {
@@ -134,8 +139,8 @@ impl Default for Locality {
 
 impl Locality {
     /// A fault on the page at `address`, which was evicted `distance` evictions ago, goes to a
-    /// device and belongs to no stream. Returns how many pages, itself included, should come for
-    /// it. `lies_there` says of an address whether its page could come.
+    /// device and belongs to no stream. Returns the number of pages to bring, the faulting one
+    /// included. `lies_there` says whether the page at an address could be brought with it.
     pub fn fault(&mut self, address: u64, distance: u32, now: Now, lies_there: impl Fn(u64) -> bool) -> u32 {
         self.count_displaced(distance, now);
         self.settle(address, 1.0, now);
@@ -146,7 +151,7 @@ impl Locality {
         if !due || (bands > 0 && self.faults < SAMPLE) {
             return most;
         }
-        // One band more than is brought is watched.
+        // The bands that are brought are watched, and the next one.
         self.turn = (self.turn + 1) % (bands + 1).min(BANDS.len());
         let band = &BANDS[self.turn];
         let step = band.start + now.evictions % (band.end - band.start);
@@ -159,7 +164,7 @@ impl Locality {
         most
     }
 
-    /// Pages that would come with a page now, itself included, at most.
+    /// The most pages that a fault would bring now, the faulting one included.
     pub fn most(&self, now: Now) -> u32 {
         match self.bands(now) {
             0 => 1,
@@ -167,7 +172,7 @@ impl Locality {
         }
     }
 
-    /// A page has come back that was evicted `distance` evictions ago, whatever for.
+    /// A page that was evicted `distance` evictions ago has come back, for whatever reason.
     pub fn returned(&mut self, address: u64, distance: u32, now: Now) {
         let away = distance as f32 / now.horizon();
         if away < 1.0 {
@@ -177,7 +182,8 @@ impl Locality {
         self.settle(address, 0.0, now);
     }
 
-    /// Bands that are worth it. What is watched now counts as not wanted so far.
+    /// Number of bands that are worth bringing. Pages that are still watched count as not wanted so
+    /// far.
     fn bands(&self, now: Now) -> usize {
         let mut wanted = self.wanted;
         for withheld in self.withheld.iter().filter(|withheld| withheld.page != 0) {
@@ -187,8 +193,8 @@ impl Locality {
         wanted.iter().take_while(|rate| rate.get() > least).count()
     }
 
-    /// Whoever was evicted since the last fault is away for a horizon, except those that came back
-    /// sooner.
+    /// Each page evicted since the last fault counts as away for a horizon, except those that came
+    /// back sooner.
     fn count_displaced(&mut self, distance: u32, now: Now) {
         let evicted = now.evictions.wrapping_sub(self.seen) as f32;
         let exposure = evicted - std::mem::take(&mut self.returned) + std::mem::take(&mut self.away);
@@ -197,7 +203,7 @@ impl Locality {
         self.displaced.note(wanted, exposure, now.horizon() / 2.0);
     }
 
-    /// The page at `address` is watched no longer: `wanted` is 1 if the program wants it.
+    /// Stops watching the page at `address`; `wanted` is 1 if the program wants it.
     fn settle(&mut self, address: u64, wanted: f32, now: Now) {
         if self.watched == 0 {
             return;
@@ -230,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// Memory of so many pages that go in the order in which they came.
+    /// Simulated memory for a number of pages, which go in the order in which they came.
     struct Memory {
         locality: Locality,
         size: usize,
@@ -310,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Touches at random over so many pages, after these were filled in order.
+    /// Touches `pages` pages at random after filling them in order; memory has room for `size`.
     fn at_random(pages: u64, size: usize) -> f64 {
         let mut memory = Memory::new(size);
         (0..pages).for_each(|page| memory.touch(page));
@@ -352,8 +358,8 @@ mod tests {
         }
     }
 
-    /// Half of memory is wanted at random after other pages have filled it, as when a program turns
-    /// back to an array.
+    /// A program wants half of memory at random after other pages have filled it, as when it
+    /// returns to an array.
     #[test]
     fn what_a_program_turns_back_to_comes_in_few_faults() {
         let mut memory = Memory::new(4000);

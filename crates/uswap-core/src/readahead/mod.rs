@@ -1,4 +1,4 @@
-//! How many pages are brought beside the one that faulted, and which.
+//! Readahead: which pages are brought together with the one that faulted.
 
 pub mod locality;
 pub mod streams;

@@ -1,71 +1,72 @@
-//! Readahead: how many pages to bring with the one that faulted, and how far apart, decided per
-//! stream of faults.
+//! Readahead by streams: for each stream of faults decides how many pages to bring with the one
+//! that faulted, and how far apart.
 //!
 //! A fault at the place where the last batch of some stream ended proves the stream: its window
 //! doubles, from the second proof on. A fault elsewhere starts a stream anew with a window of one.
-//! The first proof brings nothing along yet: records that cross the border of a page are touched as
-//! two neighbours and no third, and at random over memory that does not fit every page too many
-//! costs a fault elsewhere (a quarter of all time, measured). Runs of four pages take three faults
-//! either way. Several streams are followed at once, so that threads that each walk their own array
-//! do not spoil each other's windows (linux keeps one word per mapping for the same reason,
-//! `vma->swap_readahead_info`).
+//! The first proof brings no further pages yet: a record that crosses the border of a page touches
+//! two neighbours and no third, and in random access to more than fits in memory every needless
+//! page costs a fault elsewhere (measured: a quarter of all time). Runs of four pages take three
+//! faults either way. Several streams are followed at the same time, so that threads that each walk
+//! their own array do not spoil each other's windows (linux keeps one word per mapping for the same
+//! reason, `vma->swap_readahead_info`).
 //!
-//! A new stream is taken to go on with the next page, unless most of the last faults that belonged
-//! to no stream were equally far apart: then that is its stride, which may be negative (a walk
-//! along the columns of a matrix, or backwards). The vote is that of Leap (Al Maruf and Chowdhury,
-//! USENIX ATC 2020, section 4.1): the majority of a window of differences, found by Boyer and
-//! Moore's algorithm and then counted. If the guess is wrong, at most one page too many is brought,
-//! and the stream is not proven.
+//! A new stream is expected to go on with the next page, unless most of the last faults that
+//! belonged to no stream were equally far apart: then that distance is its stride, which may be
+//! negative (a walk along the columns of a matrix, or backwards). The vote is taken as in Leap (Al
+//! Maruf and Chowdhury, USENIX ATC 2020, section 4.1): the majority of a window of differences,
+//! found by Boyer and Moore's algorithm and then counted. If the guess is wrong, at most one
+//! needless page is brought, and the stream is not proven.
 //!
-//! Where a page comes over a long way, one window is not enough: while it is consumed the next ones
-//! must be on their way, as many as are consumed in a round trip. A proven stream therefore has a
-//! *lead*, pages that are asked for before anybody touches them. Each time its program reaches
-//! pages of the lead the lead is filled up again, and doubles, up to what the device's round trip
-//! makes worth having; pages of it that nobody touched halve it.
+//! If pages take long to arrive, one window is not enough: while the program consumes it, the next
+//! ones must be on their way, as many pages as it consumes in one round trip to the device. A
+//! proven stream therefore has a *lead*: pages that are requested before the program touches them.
+//! Each time the program reaches pages of the lead, the lead is filled up again and doubles, up to
+//! the length that the device's round trip makes worthwhile; each page of it that the program never
+//! touched halves it.
 //!
-//! A fault right before the only one of a stream turns that stream round: merges of sorted runs
-//! walk backwards along three arrays at a time, with other faults in between, where no distance has
-//! a majority.
+//! If a stream has had only one fault, a fault on the page right before it turns the stream round:
+//! merges of sorted runs walk backwards along three arrays at a time, with other faults in between,
+//! where no distance has a majority.
 //!
 //! A program that walks the same pages again leaves the streams of its last walk behind, which
-//! claim pages that have long gone. So where several streams know a page, the one followed last is
-//! meant, and two that go on at the same page are one.
+//! claim pages that were evicted long ago. So if several streams claim a page, the stream that was
+//! followed last counts, and two streams that would go on at the same page become one.
 //!
 //! ```text
 //!   ... consumed ...| window |  lead: asked for, not touched   |
 //!                   ^ fault: asks for what follows here ───────^ next
 //! ```
 
-/// Streams followed at a time.
+/// Streams that are followed at the same time.
 const STREAMS: usize = 16;
-/// Of these, how many are left to those that proved nothing yet.
+/// Of these, the number reserved for streams that are not proven yet.
 const UNPROVEN: usize = 6;
-/// Faults whose distances vote on the stride of a new stream, and how many distances must be the
-/// same.
+/// Number of faults whose distances vote on the stride of a new stream, and number of distances
+/// that must be equal.
 const VOTERS: usize = 9;
 const MAJORITY: usize = 5;
-/// Pages further apart than this have nothing to do with each other, in bytes.
+/// Pages further apart than this (in bytes) do not belong to one stream.
 const MAX_STRIDE: i64 = 4 << 20;
 const PAGE: i64 = crate::PAGE_SIZE as i64;
-/// Pages of a lead, whatever the device.
+/// The most pages of a lead, whatever the device.
 const LONGEST_LEAD: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct FaultStream {
     next: u64,
     stride: i64,
-    /// Pages brought last; 0: never proven.
+    /// Pages that the stream brought last; 0: the stream was never proven.
     window: u32,
     used: u64,
-    /// Pages to be ahead of the program; 0 while the stream is not proven.
+    /// Pages that are to be requested ahead of the program; 0 while the stream is not proven.
     lead: u32,
     /// The last page of the stream that was touched, as far as is known.
     seen: u64,
 }
 
 impl FaultStream {
-    /// Pages from `address` to where the stream goes on, if it has passed there since it was seen
-    /// last.
+    /// Pages from `address` to where the stream goes on, if the stream has requested `address` and
+    /// the program was not seen beyond it.
     fn behind(&self, address: u64) -> Option<i64> {
         let (left, all) = (self.next.wrapping_sub(address) as i64, self.next.wrapping_sub(self.seen) as i64);
         let is_page = self.used != 0 && left % self.stride == 0;
@@ -82,19 +83,20 @@ fn grown(window: u32) -> u32 {
     (window * 2).max(1)
 }
 
-/// Pages of a stream's lead that are to be asked for.
+/// Pages of a stream's lead that are to be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
     /// The first.
     pub from: u64,
     stream: usize,
-    /// How many, and how far apart.
+    /// The number of pages, and their distance.
     pub window: Window,
-    /// Pages that were asked for and that the program has not reached yet.
+    /// Pages that were requested and that the program has not reached yet.
     pub ahead: u32,
 }
 
-/// What to bring: so many pages from the faulting one on, each `stride` bytes after the one before.
+/// The pages to bring: `pages` of them from the faulting one on, each `stride` bytes after the one
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// 1 or more, the faulting page included.
@@ -115,15 +117,14 @@ impl Window {
 pub struct Streams {
     streams: [FaultStream; STREAMS],
     clock: u64,
-    /// The stream that was asked for last.
+    /// The stream that was followed last.
     last: usize,
-    /// The last faults that belonged to no stream, oldest first. Only kept where strides are
-    /// wanted.
+    /// The last faults that belonged to no stream, oldest first. Only kept if strides are wanted.
     voters: Option<[u64; VOTERS]>,
 }
 
 impl Streams {
-    /// Streams that may go in strides. Those made by `default` go from page to page.
+    /// Streams that may have strides. Streams made by `default` go from page to page.
     pub fn with_strides() -> Self {
         Self { voters: Some([0; VOTERS]), ..Self::default() }
     }
@@ -133,13 +134,13 @@ impl Streams {
         self.go_on(address, most).unwrap_or_else(|| self.begin(address, most, 0))
     }
 
-    /// The same, if the fault belongs to a stream.
+    /// The window for a fault on the page at `address`, if the fault belongs to a stream.
     pub fn go_on(&mut self, address: u64, most: u32) -> Option<Window> {
         let index = self.going_on_at(address)?;
         self.follow(index);
         let stream = &mut self.streams[index];
         stream.window = grown(stream.window).min(most.max(1));
-        // It has come to the end of its lead, which was too short.
+        // The program has reached the end of the lead, which was too short.
         if stream.lead > 0 {
             stream.lengthen_lead();
         }
@@ -147,8 +148,8 @@ impl Streams {
         Some(Window { pages: stream.window, stride: stream.stride })
     }
 
-    /// A stream that begins at `address` with `first` pages (0: one, which proves nothing), in
-    /// place of the one that was left longest ago.
+    /// Begins a stream at `address` with `first` pages (0: one page, and the stream is not proven),
+    /// in place of the stream that was left longest ago.
     pub fn begin(&mut self, address: u64, most: u32, first: u32) -> Window {
         let guessed = self.vote(address).filter(|stride| *stride != PAGE);
         if let Some(window) = self.turn_round(address) {
@@ -162,9 +163,9 @@ impl Streams {
         Window { pages: window.max(1), stride }
     }
 
-    /// The stream whose place a new one takes: of those that proved nothing the one left longest
-    /// ago, while there are enough of them. Else faults at random would drive out the streams
-    /// between them.
+    /// The stream whose place a new one takes: among the unproven streams, while there are enough
+    /// of them, the one left longest ago. Otherwise random faults would drive out the proven
+    /// streams.
     fn replaceable(&self) -> usize {
         let unproven = |index: &usize| self.streams[*index].window <= 1;
         let enough = (0..STREAMS).filter(unproven).count() >= UNPROVEN;
@@ -172,8 +173,8 @@ impl Streams {
         candidates.min_by_key(|index| self.streams[*index].used).expect("there are streams")
     }
 
-    /// A fault right before a page that began a stream and proved nothing yet is that stream's
-    /// first proof, the other way.
+    /// A fault right before the page that began a stream which is not proven yet is that stream's
+    /// first proof, in the other direction.
     fn turn_round(&mut self, address: u64) -> Option<Window> {
         self.voters?;
         let fits = |stream: &FaultStream| {
@@ -189,14 +190,14 @@ impl Streams {
         Some(Window { pages: 1, stride: -PAGE })
     }
 
-    /// The window that a fault at `address` is going to have, roughly, without counting it.
+    /// An estimate of the window that a fault at `address` would get; does not count as a fault.
     pub fn forecast(&self, address: u64, most: u32) -> u32 {
         self.going_on_at(address).map_or(1, |index| grown(self.streams[index].window).min(most.max(1)))
     }
 
-    /// Pages from `address` on, at most `most`, that a stream has asked for already, the last time
-    /// it was looked at: one that was brought and has gone again, or lies elsewhere than the
-    /// others, and whose fault says nothing new of the stream.
+    /// Pages from `address` on, at most `most`, that a stream has already requested. The page at
+    /// `address` was brought and has gone again, or does not lie on the device beside the others;
+    /// its fault tells nothing new about the stream.
     pub fn passed(&self, address: u64, most: u32) -> Option<Window> {
         let (index, left) = self.having(address)?;
         let is_newer = |other: usize| self.streams[other].used > self.streams[index].used;
@@ -205,17 +206,17 @@ impl Streams {
         (!is_left_over).then_some(window)
     }
 
-    /// The program is at `address`, which was asked for before: what is to be asked for now, so
-    /// that a lead of at most `most` pages is kept. `None`: no stream has that page, or its lead is
-    /// long enough.
+    /// The program has reached `address`, which was requested before. Returns the pages to request
+    /// now, so that the stream keeps a lead of at most `most` pages. `None`: no stream has that
+    /// page, or the lead is long enough.
     ///
-    /// [`advance_lead`](Self::advance_lead) says how far that was done.
+    /// [`advance_lead`](Self::advance_lead) is to be told how many of them were requested.
     pub fn reached(&mut self, address: u64, most: u32) -> Option<Lead> {
         let (index, left) = self.having(address)?;
         self.clock += 1;
         let stream = &mut self.streams[index];
         stream.used = self.clock;
-        // Only of a stream that was proven twice: one right guess can be luck.
+        // Only a stream that was proven twice has a lead: one right guess can be luck.
         if stream.window < 4 {
             return None;
         }
@@ -231,15 +232,15 @@ impl Streams {
         worth_it.then_some(Lead { from: stream.next, stream: index, window, ahead })
     }
 
-    /// Of a lead, everything up to `next` was asked for.
+    /// Notes that the pages of a lead before `next` were requested.
     pub fn advance_lead(&mut self, lead: Lead, next: u64) {
         if self.streams[lead.stream].next == lead.from {
             self.go_on_at(lead.stream, next);
         }
     }
 
-    /// Nobody touched the page, which was asked for ahead: long ago, so the oldest of the streams
-    /// that have it did.
+    /// The program did not touch the page, which was requested ahead. That was long ago, so it was
+    /// the oldest of the streams that have the page.
     pub fn missed(&mut self, address: u64) {
         let has = self.streams.iter_mut().filter(|stream| stream.behind(address).is_some());
         if let Some(stream) = has.min_by_key(|stream| stream.used) {
@@ -247,7 +248,7 @@ impl Streams {
         }
     }
 
-    /// The stream that was asked for last goes on at `next`: behind what was brought.
+    /// The stream that was followed last goes on at `next`, behind the pages that were brought.
     pub fn advance(&mut self, next: u64) {
         self.go_on_at(self.last, next);
     }
@@ -258,7 +259,8 @@ impl Streams {
         (0..STREAMS).filter(fits).max_by_key(|index| self.streams[*index].used)
     }
 
-    /// The stream that has asked for `address`, and how many of its steps are left from there on.
+    /// The stream that has requested `address`, and the number of its steps that are left from
+    /// there on.
     fn having(&self, address: u64) -> Option<(usize, i64)> {
         let known = self.streams.iter().enumerate();
         let having = known.filter_map(|(index, stream)| stream.behind(address).map(|left| (index, left)));
@@ -271,7 +273,8 @@ impl Streams {
         self.last = index;
     }
 
-    /// Others that go on at the same page in the same direction are forgotten.
+    /// Lets a stream go on at `next`, and forgets others that go on at the same page with the same
+    /// stride.
     fn go_on_at(&mut self, index: usize, next: u64) {
         let stride = self.streams[index].stride;
         for (other, stream) in self.streams.iter_mut().enumerate() {
@@ -283,7 +286,7 @@ impl Streams {
         }
     }
 
-    /// The distance that most of the last lonely faults had, this one included.
+    /// The distance that most of the last faults had that belonged to no stream, this one included.
     fn vote(&mut self, address: u64) -> Option<i64> {
         let voters = self.voters.as_mut()?;
         voters.rotate_left(1);
@@ -308,8 +311,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Faults as an engine would see them that brings each window whole; returns how many there
-    /// were.
+    /// Faults as an engine would see them that brings each window completely; returns their number.
     fn walk(streams: &mut Streams, pages: impl Iterator<Item = u64>, most: u32) -> usize {
         let mut here = std::collections::HashSet::new();
         let mut faults = 0;
@@ -387,8 +389,8 @@ mod tests {
         }
     }
 
-    /// A program that walks, pages that come a round trip after they were asked for, in blocks: how
-    /// often it finds the next page not even asked for.
+    /// A program walks pages that arrive in blocks, one round trip after they were requested.
+    /// Counts how often it finds that the next page was not even requested.
     fn stalls(most: u32, pages: u64) -> (u64, u32) {
         let (mut streams, mut asked, mut stalls, mut lead) = (Streams::default(), 0u64, 0, 0);
         for page in 0..pages {
@@ -433,7 +435,7 @@ mod tests {
         assert_eq!(streams.window(at, 16).pages, 16, "the stream goes on");
     }
 
-    /// Each fault falls on the very end of what was asked for.
+    /// Each fault hits the first page that was not requested.
     #[test]
     fn a_lead_that_is_always_outrun_grows() {
         let (mut streams, mut at, mut asked) = (Streams::default(), 0, 0);
@@ -475,8 +477,9 @@ mod tests {
         }
     }
 
-    /// A program walks a range and turns back before its end, again and again: what the last walk
-    /// asked for at the end and nobody touched is known to its stream and has gone since.
+    /// A program walks a range and turns back before its end, again and again: the pages that the
+    /// last walk requested at its end and never touched are still known to its stream, but are
+    /// evicted by now.
     #[test]
     fn a_second_walk_is_not_answered_from_what_the_first_left() {
         let mut streams = Streams::default();
@@ -497,7 +500,7 @@ mod tests {
         }
     }
 
-    /// A stream that never faults, since its lead is long enough, is not the one that was left
+    /// A stream that never faults, since its lead is long enough, does not count as the one left
     /// longest ago.
     #[test]
     fn random_faults_do_not_end_a_stream_that_runs_on_its_lead() {

@@ -1,40 +1,41 @@
-//! How it is told whether a page is in use: behind a trait, because kernels differ in what they
-//! tell.
+//! The age test: finds out whether a page is in use. It is a trait, because kernels differ in the
+//! accesses that they report.
 //!
-//! The pages that are next to go are under *test*: whoever is touched there is in use, and becomes
-//! active; who passes it is evicted. The test is the same for every kernel; what a touch costs, and
-//! so how many pages should be under test, is not:
+//! The pages that are next to be evicted are under *test*: a page that is touched there is in use
+//! and becomes active; a page that is not touched until the end of the test is evicted. The test is
+//! the same for every kernel, but the cost of a touch, and so the number of pages that should be
+//! under test, differ:
 //!
 //! - [`Staging`](crate::reclaim::staging::Staging), *soft faults*: a page under test has left the
-//!   program and lies in RAM. A touch is a fault that is answered by mapping it again. For kernels
-//!   that tell programs nothing of accesses: all so far.
-//! - [`AccessBits`]: a page under test stays mapped, and the kernel notes a touch, which is asked
-//!   for when the page is to go. The touch costs nothing. This is for kernels whose userfaultfd
-//!   traps or notes accesses to present pages (UFFDIO_REGISTER_MODE_RWP with PAGEMAP_SCAN); the
-//!   engine does not drive it yet, the laboratory does (`uswap-bits`), and shows what it would
-//!   bring.
+//!   program and lies in RAM. A touch is a fault that is answered by mapping the page again. This
+//!   is for kernels that report no accesses to programs: all kernels so far.
+//! - [`AccessBits`]: a page under test stays mapped, and the kernel notes a touch, for which the
+//!   pager asks when the page is to be evicted. The touch costs nothing. This is for kernels whose
+//!   userfaultfd traps or notes accesses to present pages (UFFDIO_REGISTER_MODE_RWP with
+//!   PAGEMAP_SCAN); the engine does not drive it yet; the lab does (`uswap-bits`), and shows what
+//!   it would gain.
 
-/// What touches cost beside refaults.
+/// The cost of touches compared with the cost of refaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cost {
-    /// So little that there may be more.
+    /// Touches cost so little that more of them are acceptable.
     #[default]
     Low,
-    /// As much as they may.
+    /// Touches cost as much as they may.
     Fair,
-    /// More than that.
+    /// Touches cost too much.
     High,
 }
 
-/// A test of age, and how many pages it has.
+/// A test of age, and the number of pages under test.
 pub trait AgeTest: Clone + std::fmt::Debug + Default {
-    /// What `doctor` calls it.
+    /// The name that `doctor` prints.
     const NAME: &'static str;
 
     /// A touch is noted without a fault.
     const IS_SILENT: bool;
 
-    /// Pages that shall be under test beside so many resident ones.
+    /// Number of pages that should be under test while `resident` pages are resident.
     fn target(&self, resident: u64) -> u64;
 
     /// A page under test was touched.
@@ -43,16 +44,16 @@ pub trait AgeTest: Clone + std::fmt::Debug + Default {
     /// A page that had been evicted came back.
     fn refaulted(&mut self);
 
-    /// What touches cost beside refaults, as it was measured lately.
+    /// Reports the cost of touches compared with refaults, as recently measured.
     fn touches_cost(&mut self, cost: Cost);
 
-    /// A page has passed the test untouched and goes; so many are resident. `aged`: what is under
-    /// test was chosen by age, and not at random.
+    /// A page has passed the test untouched and is evicted; `resident` pages are resident. `aged`:
+    /// the pages under test were chosen by age, and not at random.
     fn evicted(&mut self, resident: u64, aged: bool);
 }
 
-/// The test that costs nothing: a quarter of the pages at any time, which makes the rest of the
-/// active list as good as in the order of use.
+/// The test that costs nothing: a quarter of the pages are under test at any time, so that the rest
+/// of the active list is nearly in the order of use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AccessBits;
 

@@ -1,5 +1,5 @@
-//! No policy, for comparison: pages go in the order in which they came. Nothing is active, and no
-//! age is tested.
+//! A policy for comparison: pages are evicted in the order in which they came. No page is active,
+//! and no age is tested.
 
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;
@@ -50,7 +50,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Also one that comes back at once, and one that was to be active.
+    /// This also holds for a page that comes back at once, and for one that was to be active.
     #[test]
     fn without_a_policy_who_came_first_goes_first() {
         let (mut table, mut policy) = (PageTable::default(), Fifo::default());

@@ -2,27 +2,28 @@
 //!
 //! An entry takes 4 bytes: it names a page by its place in the table ([`PageIndex`]). Entries are
 //! not removed when a page leaves: an entry counts only if the page's word says that it is queued
-//! on this list. That makes leaving free, at the price of stale entries that are skipped, and
-//! dropped before they are half as many as the others. How many entries count is kept beside, so
-//! whoever overwrites the word of a queued page says so (`leave`).
+//! on this list. So a page leaves a list at no cost; the price is stale entries, which are skipped,
+//! and which are dropped before they are half as many as the others. The number of entries that
+//! count is kept separately, so a caller that overwrites the word of a queued page must report it
+//! (`leave`).
 //!
-//! Entries lie in blocks, so that a list that grows is not copied. Blocks that become empty are
-//! used again, since pages that come and go must not need memory; what a peak has left is given
-//! back by [`Lists::trim`].
+//! Entries lie in blocks, so that a growing list is not copied. Blocks that become empty are used
+//! again, since pages that come and go must not need memory; [`Lists::trim`] gives back the blocks
+//! that a peak has left.
 
 use std::collections::VecDeque;
 
 use crate::page::table::PageIndex;
 use crate::util::growth::{Growth, during};
 
-/// Entries of a block: a KiB.
+/// Entries of a block: one KiB.
 const BLOCK: usize = 256;
-/// So many stale entries may be there whatever there is else.
+/// This many stale entries are always allowed, however few others there are.
 const STALE: u64 = 1024;
 
 type ListBlock = Box<[PageIndex; BLOCK]>;
 
-/// The two lists of a space. Validity of an entry is decided by the caller's page words.
+/// The two lists of a space. The caller's page words decide whether an entry is valid.
 #[derive(Default, Debug)]
 pub struct Lists {
     queues: [PageFifo; 2],
@@ -30,12 +31,12 @@ pub struct Lists {
     spare: Spare,
 }
 
-/// Blocks that are in no list. There is always room for all there are, so that giving one back
+/// Blocks that are in no list. The vector always has room for all blocks, so that giving one back
 /// needs no memory.
 #[derive(Default, Debug)]
 struct Spare {
     blocks: Vec<ListBlock>,
-    /// In lists and here.
+    /// Number of blocks in lists and here.
     all: usize,
 }
 
@@ -151,8 +152,8 @@ impl Lists {
         self.valid[usize::from(active)] += 1;
     }
 
-    /// Takes the entry at the head of a list, which may be stale: if it counts,
-    /// [`leave`](Self::leave) says so.
+    /// Takes the entry at the head of a list, which may be stale: if it counts, call
+    /// [`leave`](Self::leave).
     pub fn pop(&mut self, active: bool) -> Option<PageIndex> {
         self.queues[usize::from(active)].pop_front(&mut self.spare)
     }
@@ -172,7 +173,7 @@ impl Lists {
         Some(entry)
     }
 
-    /// A page that was on a list is on none any more.
+    /// Reports that a page that was on a list is on none any more.
     pub fn leave(&mut self, active: bool) {
         let valid = &mut self.valid[usize::from(active)];
         *valid = valid.saturating_sub(1);
@@ -207,7 +208,7 @@ impl Lists {
         of(false).chain(of(true))
     }
 
-    /// Entries that there may be for those that count.
+    /// The most entries that are allowed for the entries that count.
     fn most(&self) -> u64 {
         let valid = self.valid[0] + self.valid[1];
         valid + valid / 2 + STALE
@@ -227,9 +228,9 @@ impl Lists {
         }
     }
 
-    /// Gives back blocks that what is there now cannot fill before it is purged.
+    /// Gives back the blocks that the present entries cannot fill before the next purge.
     pub fn trim(&mut self) {
-        // Each list has two blocks that may be begun only.
+        // Each list has two blocks that may be only partly filled.
         let most = self.most() as usize / BLOCK + 4;
         let surplus = self.spare.all.saturating_sub(most).min(self.spare.blocks.len());
         if surplus > 0 {
@@ -239,7 +240,7 @@ impl Lists {
         }
     }
 
-    /// Memory of both.
+    /// Memory of both lists in bytes.
     pub fn bytes(&self) -> usize {
         let pointers = self.queues.iter().map(|queue| queue.blocks.capacity()).sum::<usize>();
         self.spare.all * size_of::<[PageIndex; BLOCK]>()
@@ -257,7 +258,7 @@ mod tests {
         used + spare.blocks.len() == spare.all && spare.blocks.capacity() >= spare.all
     }
 
-    /// To take pages from a list needs no memory: not in a fork child, and not after memory went
+    /// Taking pages from a list needs no memory, also in a fork child, and after memory was given
     /// back.
     #[test]
     fn what_becomes_empty_has_a_place_to_go() {

@@ -1,6 +1,7 @@
-//! Which page is evicted next. [`policy`] says what the pager asks of a policy, and the list below
-//! names them all: a policy is a file of this folder and a line here. The engine's own
-//! (`working_set.rs`): two lists, refault distance, and the test of age.
+//! The eviction policies, which decide which page is evicted next. [`policy`] is the trait that the
+//! pager calls, and the list below names all policies: a policy is a file of this folder and a line
+//! here. The engine's own policy (`working_set.rs`) has two lists, the refault distance, and the
+//! test of age.
 
 #[macro_use]
 mod registry;

@@ -1,5 +1,5 @@
-//! A policy that only tests know: the page that came last goes first. It shows what a new policy
-//! takes, and passes what every policy must pass.
+//! A policy that exists only in tests: the page that came last is evicted first. It shows how much
+//! code a new policy needs, and passes the tests that every policy must pass.
 
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;
@@ -22,7 +22,7 @@ impl ReclaimPolicy for NewestFirst {
         &mut self.pages
     }
 
-    /// The active list holds nobody back here: it goes after the other one.
+    /// Active pages are not protected here: they go after the inactive ones.
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.pages.take_last(table, false).or_else(|| self.pages.take_last(table, true))
     }

@@ -1,16 +1,16 @@
-//! The resident pages of a space that can be taken, on two lists: the lists together with the page
+//! The resident pages of a space that can be evicted, on two lists: joins the lists with the page
 //! words that say which of their entries count.
 //!
 //! Every policy keeps its pages here. Policies differ in which page they take: the one at the head
 //! of a list, at its tail, or anywhere. The invariant is the same for all: a page whose word says
-//! *queued* has one entry that counts, on the list that its word names, and so is found by reclaim
-//! and chosen once.
+//! *queued* has one entry that counts, on the list that its word names, and so reclaim finds it,
+//! and chooses it once.
 
 use crate::page::table::{PageIndex, PageTable};
 use crate::page::word::{PageState, PageWord};
 use crate::reclaim::lists::Lists;
 
-/// An inactive and an active list of pages. A policy that needs one list only leaves the active one
+/// An inactive and an active list of pages. A policy that needs only one list leaves the active one
 /// empty.
 #[derive(Clone, Debug, Default)]
 pub struct PageLists {
@@ -28,7 +28,8 @@ impl PageLists {
         self.enter(table, page, word.set_active(false), Lists::push_first);
     }
 
-    /// Of a table so large that it has no names left a page is on no list, and stays where it is.
+    /// If the table is so large that it has no names left, the page is on no list, and stays where
+    /// it is.
     fn enter(&mut self, table: &mut PageTable, page: u64, word: PageWord, push: fn(&mut Lists, PageIndex, bool)) {
         let Some(index) = table.name(page) else { return table.set(page, word.set_queued(false)) };
         push(&mut self.lists, index, word.active());
@@ -38,7 +39,7 @@ impl PageLists {
         }
     }
 
-    /// The word of a page is about to be overwritten.
+    /// Must be called before the word of a page is overwritten.
     pub fn forget(&mut self, word: PageWord) {
         if word.state() == PageState::Resident && word.queued() {
             self.lists.leave(word.active());
@@ -65,19 +66,20 @@ impl PageLists {
         }
     }
 
-    /// Takes the entry at the head of a list, which may be stale; [`settle`](Self::settle) is to
-    /// follow.
+    /// Takes the entry at the head of a list, which may be stale; call [`settle`](Self::settle)
+    /// with it.
     pub fn pop(&mut self, active: bool) -> Option<PageIndex> {
         self.lists.pop(active)
     }
 
-    /// The same with the entry at `index` of the active list; the one at its head takes its place.
+    /// Takes the entry at `index` of the active list; the entry at the head takes its place. Call
+    /// [`settle`](Self::settle) with it.
     pub fn pop_at(&mut self, index: usize) -> Option<PageIndex> {
         self.lists.pop_at(index)
     }
 
     /// The page of an entry that was taken from a list, or `None` if the entry is stale. The page
-    /// is on no list any more, and `stays_active` says what its word tells of it.
+    /// is on no list any more; `stays_active` says whether its word still marks it active.
     pub fn settle(&mut self, table: &mut PageTable, entry: PageIndex, active: bool, stays_active: bool) -> Option<u64> {
         let (page, word) = (table.address(entry), table.word(entry));
         let chosen = counts(word, active);
@@ -89,7 +91,7 @@ impl PageLists {
         chosen.then_some(page)
     }
 
-    /// The page at the tail of the active list goes to the head of the inactive one; `false` if
+    /// Moves the page at the tail of the active list to the head of the inactive one; `false` if
     /// there is none.
     pub fn demote_last(&mut self, table: &mut PageTable) -> bool {
         while let Some(entry) = self.lists.pop_last(true) {
@@ -120,7 +122,7 @@ impl PageLists {
         self.lists.entries(active)
     }
 
-    /// The lists, for those who check the books.
+    /// The lists, for code that checks their consistency.
     pub fn lists(&self) -> &Lists {
         &self.lists
     }
@@ -134,9 +136,9 @@ impl PageLists {
         self.lists.trim();
     }
 
-    /// Drops stale entries. While that goes on, the first entry of a page takes its mark from the
-    /// word, so that others of the same page are seen to be stale; the second passage gives the
-    /// marks back.
+    /// Drops stale entries. In a first pass the first entry of a page clears the mark in the page's
+    /// word, so that further entries of the same page show as stale; a second pass restores the
+    /// marks.
     fn purge(&mut self, table: &mut PageTable) {
         self.lists.purge(|entry, active| {
             let word = table.word(entry);
@@ -151,7 +153,7 @@ impl PageLists {
     }
 }
 
-/// Whether an entry of that list counts.
+/// Whether an entry of that list counts, by the page's word.
 fn counts(word: PageWord, active: bool) -> bool {
     word.state() == PageState::Resident && word.queued() && word.active() == active
 }

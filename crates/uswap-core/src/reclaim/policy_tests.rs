@@ -1,5 +1,5 @@
-//! What holds of every policy of the registry. A space's table and lists go through all that
-//! happens to pages: no page that is listed is lost or named twice, and what is stale stays little.
+//! Tests that every policy of the registry must pass. A space's table and lists go through all that
+//! can happen to pages: no listed page is lost or named twice, and stale entries stay few.
 
 use crate::PAGE;
 use std::collections::BTreeMap;
@@ -10,20 +10,20 @@ use crate::reclaim::policy::ReclaimPolicy;
 use crate::reclaim::{AnyPolicy, PolicyKind};
 use proptest::prelude::*;
 
-/// Stale entries that there may be beside half as many as count.
+/// Stale entries that are allowed beyond half the number of those that count.
 const STALE: u64 = 1024;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Pages of the range that are not resident come.
+    /// Pages of the range that are not resident become so.
     Touch(u64, u64, bool),
     Unmap(u64, u64),
     /// mremap of a range to another.
     Move(u64, u64, u64),
     Evict(u32),
-    /// Chosen and refused.
+    /// Pages are chosen and put back.
     Refuse(u32),
-    /// The child goes on; the parent is dropped.
+    /// A fork: the test goes on with the child and drops the parent.
     Fork,
     Tidy,
 }
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Space {
     table: PageTable,
     policy: AnyPolicy,
-    /// What the table must say: whether a page is resident.
+    /// Expected content of the table: whether a page is resident.
     plain: BTreeMap<u64, bool>,
 }
 
@@ -133,13 +133,13 @@ impl Space {
     }
 }
 
-/// Takes these steps, and in the end all that is resident.
+/// Takes these steps, and in the end evicts all resident pages.
 fn lose_no_page_and_choose_none_twice(kind: PolicyKind, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut space = Space::of(kind);
     for step in steps {
         space.take(step)?;
         space.check()?;
-        // Who leaves may make entries stale; who comes, and the hand that tidies, finds them.
+        // A page that leaves may make entries stale; a page that comes, and `tidy`, removes them.
         if matches!(step, Step::Tidy) {
             let lists = space.policy.pages().lists();
             let counted = lists.count(false) + lists.count(true);
@@ -188,7 +188,7 @@ fn leave_few_stale_entries(mut space: Space) {
         let (lists, most) = (space.policy.pages().lists(), pages + pages / 2 + STALE);
         assert!(lists.len() as u64 <= most, "{} entries for {pages}", lists.len());
     }
-    // Each time somewhere else: what is stale names regions of which nothing is left.
+    // Each round uses another place, so that stale entries name regions of which nothing is left.
     for round in 1..2000u64 {
         let old = (round - 1) << 32;
         space.unmap(old, old + pages * PAGE);

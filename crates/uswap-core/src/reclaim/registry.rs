@@ -1,4 +1,4 @@
-//! What one line for each policy is made into: its module, its name, and its place in
+//! The macro that turns one line for each policy into its module, its name, and its variant of
 //! [`AnyPolicy`](super::AnyPolicy), which the engine calls without an indirect call and clones for
 //! fork children.
 
@@ -16,32 +16,33 @@ macro_rules! reclaim_policies {
 
         /// A policy of any kind.
         #[derive(Clone, Debug)]
-        // A space has one, in place: what the smaller kinds waste is nothing beside a page table.
+        // Each space contains one: the bytes that the smaller variants waste are negligible beside
+        // a page table.
         #[allow(clippy::large_enum_variant)]
         pub enum AnyPolicy {
             $(#[doc = $about] $(#[$only])* $policy($file::$policy),)+
         }
 
         impl PolicyKind {
-            /// All of them; the engine's own is the first.
+            /// All policies; the engine's own is the first.
             pub const ALL: &'static [Self] = &[$($(#[$only])* Self::$policy,)+];
 
-            /// Its name.
+            /// The name of the policy.
             pub const fn name(self) -> &'static str {
                 match self { $($(#[$only])* Self::$policy => $name,)+ }
             }
 
-            /// Its name beside policies that are not the engine's.
+            /// The name of the policy in comparisons with policies that are not the engine's.
             pub const fn full_name(self) -> &'static str {
                 match self { $($(#[$only])* Self::$policy => concat!("uswap-", $name),)+ }
             }
 
-            /// What it is, in a few words.
+            /// A description in a few words.
             pub const fn about(self) -> &'static str {
                 match self { $($(#[$only])* Self::$policy => $about,)+ }
             }
 
-            /// A new one, which has no pages yet.
+            /// Makes a policy, which has no pages yet.
             pub fn build(self) -> AnyPolicy {
                 match self { $($(#[$only])* Self::$policy => AnyPolicy::$policy(Default::default()),)+ }
             }

@@ -1,46 +1,48 @@
-//! How many pages lie staged: the length of the test of age, by what it costs and what it saves.
+//! Decides how many pages are staged, that is, the length of the test of age, by its cost and its
+//! savings.
 //!
-//! A staged page that is touched costs a soft fault; one that is evicted and was still needed costs
-//! a refault, which is many times dearer. More staged pages find more of those that are in use
-//! before they go (with all pages staged it would be LRU), and cost more soft faults. Of what is
-//! staged a part is touched by accident: if all pages are used alike, a page has been touched with
-//! about the probability of the share that lies staged. So the share
+//! A staged page that is touched costs a soft fault; a page that is evicted although it was still
+//! needed costs a refault, which is many times as expensive. With more staged pages the test finds
+//! more of the pages that are in use before they are evicted (with all pages staged it would be
+//! LRU), and costs more soft faults. Some staged pages are touched by chance: if all pages are used
+//! alike, the share of staged pages that is touched is about the share of resident pages that is
+//! staged. So the staged share
 //!
-//! - **grows** by a quarter when pages are touched in staging more than twice as often as that, and
-//!   all soft faults of the time cost less than an eighth of its refaults;
-//! - **shrinks** by a fifth when they are touched less than once and a quarter as often, or cost
-//!   more than a quarter of the refaults;
+//! - **grows** by a quarter when staged pages are touched more than twice as often as by chance,
+//!   and all soft faults of a period cost less than an eighth of its refaults;
+//! - **shrinks** by a fifth when they are touched less than 1.25 times as often as by chance, or
+//!   cost more than a quarter of the refaults;
 //!
-//! - **shrinks** as well while the thrash guard stands ajar: then pages are staged at random, also
-//!   those in use, and a touch tells nothing of age,
+//! - **shrinks** as well while the thrash guard is ajar: then pages are staged at random, also
+//!   pages in use, and a touch tells nothing about age,
 //!
-//! between [`MIN`] and [`MAX`]. A sweep, a stream and uniform random access are left at the least;
-//! programs whose pages differ in heat get what they pay for. If the guess is wrong it costs soft
-//! faults, whose sum the second condition bounds. It is looked at each time the list has been
-//! passed once or so.
+//! between [`MIN`] and [`MAX`]. With a sweep, a stream or uniform random access the share stays at
+//! the least; with programs that use some pages more than others it grows as far as that pays. A
+//! wrong guess costs soft faults, whose sum the second condition bounds. The share is adjusted
+//! about each time that the staged pages have been replaced once.
 //!
-//! What a refault costs is a guess as well: from the pool it is hardly more than a soft fault. So
-//! there is a bound by the clock, as the engine measures it (its `soft_fault_cost.rs`): while soft
-//! faults cost too much the share shrinks whatever it saves, down to next to nothing, and it grows
-//! again only when they cost much less.
+//! The cost of a refault is an estimate as well: from the pool it is hardly more than that of a
+//! soft fault. So there is also a bound by measured time (the engine's `soft_fault_cost.rs`): while
+//! soft faults cost too much the share shrinks whatever it saves, down to almost nothing, and it
+//! grows again only when they cost much less.
 
 use crate::reclaim::age_test::{AgeTest, Cost};
 
-/// Shares are counted in so many parts of what is resident.
+/// A share is counted in parts of this size: this number stands for all resident pages.
 const PARTS: u64 = 4096;
-/// The least that lies staged: a thirty-second.
+/// The least share: a thirty-second.
 const MIN: u64 = PARTS / 32;
-/// The least while soft faults cost too much.
+/// The least share while soft faults cost too much.
 const MIN_DEAR: u64 = 1;
-/// The most: a quarter.
+/// The greatest share: a quarter.
 const MAX: u64 = PARTS / 4;
-/// A refault costs as much as so many soft faults: from the pool, at least. From devices it is
+/// A refault costs as much as this many soft faults: at least, from the pool. From devices it costs
 /// more.
 const REFAULT_COST: u64 = 4;
-/// Passages of the list are looked at when at least so many pages have gone or been touched.
+/// The share is adjusted only after at least this many pages were evicted or touched.
 const MIN_SEEN: u64 = 128;
 
-/// The share of a space, and what was seen since it was last set.
+/// The staged share of a space, and the counts since it was last adjusted.
 #[derive(Clone, Debug)]
 pub struct Staging {
     share: u64,
@@ -86,7 +88,7 @@ impl AgeTest for Staging {
 
 impl Staging {
     fn adjust(&mut self, aged: bool) {
-        // Both as shares of those that left: in parts.
+        // The share of pages that left staging by a touch, in parts.
         let touched = self.touched * PARTS / (self.evicted + self.touched);
         let refaults = self.refaults * REFAULT_COST;
         let pays = touched > 2 * self.share && self.touched * 8 < refaults;
@@ -129,7 +131,7 @@ mod tests {
     fn a_sweep_and_uniform_access_leave_the_least_staged() {
         let least = RESIDENT / 32;
         assert_eq!(live(&mut Staging::default(), 0, 1000), least);
-        // As often as by accident: a thirty-second.
+        // As often as by chance: a thirty-second.
         assert_eq!(live(&mut Staging::default(), 31, 500), least);
     }
 

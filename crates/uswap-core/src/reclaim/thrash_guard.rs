@@ -1,91 +1,95 @@
-//! Whether pages that come back soon may take the place of active ones: the thrash guard.
+//! The thrash guard: decides whether pages that come back soon may take the place of active ones.
 //!
-//! A page that refaults within a distance that the active list could have spared it *challenges*
-//! that list (Weiner 2013). To let every challenger in is right when the working set changes, and
-//! ruinous when a program sweeps over more than fits: then each page that is let in displaces one
-//! that is needed just as soon, and everything misses, where a part that is held would be hit in
-//! each round (DIP and BIP, Qureshi et al., ISCA 2007).
+//! A page *challenges* the active list if its refault distance is at most the length of that list
+//! (Weiner 2013). Admitting every challenger is right when the working set changes, and ruinous
+//! when a program sweeps over more than fits: then each page that is let in displaces one that is
+//! needed just as soon, and every access misses, although a part of the pages, if it were held,
+//! would be hit in each round (DIP and BIP, Qureshi et al., ISCA 2007).
 //!
-//! The two are told apart by what happened to those displaced. A replacement was *wrong* if the
-//! displaced page came back no later than the challengers do: the memory that was given away was
-//! worth as much as what it was given for. So the guard is
+//! The guard tells the two cases apart by what became of the displaced pages. A replacement was
+//! *wrong* if the displaced page came back no later than the challengers do: then the page that
+//! went was worth as much as the page that took its place. So the guard is
 //!
-//! - **closed** at first: for the time of a trial one challenger in [`PROBE`] is let in, against
-//!   pages of the active list chosen at random, so that those displaced are a fair sample of what
-//!   is held; both by blocks of neighbours, since holes in runs cost more than they tell. It opens
-//!   when few of them come back, or when as much of what is held is not in use as all challengers
-//!   together would need;
-//! - **ajar** when of those displaced many came back, but not nearly all, and challengers come
-//!   after very different distances, so that it is no sweep: what is held and what comes are of
-//!   much the same worth, and neither is to be kept for long. Each challenger is let in, against
-//!   random pages, which forgets what is not used any more (phases of a program);
-//! - **open**: each challenger is let in, against the head of the active list.
+//! - **closed** at first: during a trial one challenger in [`PROBE`] is let in, in place of pages
+//!   of the active list chosen at random, so that the displaced pages are a fair sample of the
+//!   active list. Both are taken in blocks of neighbours, since holes in runs cost more than they
+//!   tell. The guard opens if few of the displaced pages come back, or if the active pages that are
+//!   not in use are as many as all challengers together would need;
+//! - **ajar** if many of the displaced pages came back, but not nearly all, and the distances of
+//!   the challengers differ widely, so that it is no sweep: active pages and challengers are worth
+//!   about the same, and neither should be kept for long. Each challenger is let in, in place of
+//!   random pages, so that pages which are not used any more go (phases of a program);
+//! - **open**: each challenger is let in, in place of the page at the head of the active list.
 //!
-//! An open guard displaces half of the list before it is judged, and by the second half of that:
-//! pages lie there in the order in which they came, and the head may be what was left of the new
-//! set, so that it would judge the new set by itself.
+//! An open guard displaces half of the list before it is judged, and only the second half of these
+//! pages counts: pages lie on the list in the order in which they came, and those at its head may
+//! be remains of the new working set, so that the new set would be judged by itself.
 //!
-//! In a trial some of those displaced are watched for as long as a challenger takes from its
-//! arrival to its return: the time to pass the inactive list, and its refault distance. In a sweep
-//! all are back by then. The guard opens when few of them are (what is held is not in use), an open
-//! one closes when half of them or more are, and four fifths are too many to stand ajar. A stream
-//! thus wears down what is held by its probes, but slowly: the sample is small, and while it is
-//! watched a closed guard lets nobody in.
+//! In a trial some of the displaced pages are watched for as long as a challenger takes from its
+//! arrival to its return: the time to pass the inactive list, plus its refault distance. In a sweep
+//! all of them are back by then. The guard opens if few of them are back (the active pages are not
+//! in use); an open guard closes if half of them or more are back; and with four fifths or more it
+//! is not left ajar. So the probes of a stream wear down the active list, but slowly: the sample is
+//! small, and while it is watched a closed guard lets no page in.
 //!
-//! Part of a new set is often held already, so that half of a sample comes back although there is
-//! room: what is not in use is *room*, and the refault distance is how much of it a challenger
-//! needs. So a closed guard opens as well if the share of the sample that stayed away, less two and
-//! a half standard errors, is that much of the list. A sweep over more than fits has no such room.
-//! Samples of trials in a row are taken together, the older ones for less.
+//! Part of a new working set is often active already, so that half of a sample comes back although
+//! there is room. *Room* is the part of the active list that is not in use, and the refault
+//! distance is the room that a challenger needs. So a closed guard opens as well if the share of
+//! the sample that stayed away, less two and a half standard errors, times the length of the list
+//! is at least that distance. A sweep over more than fits has no such room. The samples of
+//! consecutive trials are added up; older ones weigh less.
 //!
-//! Time is the space's count of evictions, so nothing happens while nothing is evicted. If the
-//! guess is wrong: closed for nothing it costs the misses until a trial has ended, one round and a
-//! half over the new set; open for nothing, as long, and the part that was held is lost.
+//! Time is the space's count of evictions, so nothing happens while no page is evicted. If the
+//! guess is wrong: a guard that is wrongly closed costs the misses until a trial has ended, one and
+//! a half rounds over the new set; a guard that is wrongly open costs as long, and the active pages
+//! of that time are lost.
 
-/// One challenger in so many is let in while the guard is closed.
+/// One challenger in this number is let in while the guard is closed.
 const PROBE: u64 = 8;
-/// So many blocks of those displaced are watched, at least and at most. With half as many of a long
-/// list one trial in some hundreds judges wrongly.
+/// Least and greatest number of blocks of displaced pages that are watched. With half as many, on a
+/// long list, one trial in some hundreds would judge wrongly.
 const MIN_BLOCKS: u64 = 14;
 const MAX_BLOCKS: u64 = 64;
-/// One page of the list in so many, between those.
+/// Between these bounds, one page of the list in this number is watched.
 const SAMPLED: u64 = 400;
-/// Most neighbours that are treated alike.
+/// The most neighbours that are let in or displaced together.
 const MAX_BLOCK: u64 = 8;
-/// An open guard is judged when one part in so many of the list was displaced, by the second half
-/// of those: it
+/// An open guard is judged when 1/SPAN of the list was displaced, by the second half of these
+/// pages.
 const SPAN: u64 = 2;
-/// watches so many parts of the distance, the last one in so many of each.
+/// In that half an open guard divides the mean refault distance into this many parts, and watches
+/// the pages displaced in the last 1/WATCHED of each part.
 const WATCHES: u64 = 16;
 const WATCHED: u64 = 4;
-/// They are waited for a little longer than a round takes: by one part in so many.
+/// The guard waits for the watched pages a little longer than a round takes: by one part in this
+/// number.
 const LATE: u64 = 64;
-/// If a smaller share of those displaced comes back, the guard opens.
+/// If a smaller share of the displaced pages comes back, the guard opens.
 const OPENS: f64 = 0.35;
-/// If this share or more comes back, it does not stay open.
+/// If this share or more comes back, the guard does not stay open.
 const CLOSES: f64 = 0.5;
-/// Room is what a sample says less so many standard errors.
+/// Room is the estimate of a sample less this many standard errors.
 const SURE: f64 = 2.5;
-/// If this share or more comes back, it is closed.
+/// If this share or more comes back, the guard is closed.
 const SWEEP: f64 = 0.8;
-/// Distances of challengers that differ less from their mean than this part of it, on average, are
-/// those of a sweep.
+/// If the distances of challengers differ on average from their mean by less than this part of it,
+/// the program makes a sweep.
 const SWEEP_SPREAD: f64 = 0.2;
 
-/// The sample of a trial.
+/// The size of the sample of a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardSample {
-    /// So many in a row are treated alike.
+    /// Pages in a row that are let in or displaced together.
     pub block: u64,
-    /// So many are watched.
+    /// Pages that are watched.
     pages: u64,
-    /// Of so many.
+    /// Pages of the active list.
     list: u64,
 }
 
 impl GuardSample {
-    /// Of a list of so many pages: one in [`SAMPLED`], where that is enough blocks and not too
-    /// many.
+    /// The sample for a list of `active` pages: one block in [`SAMPLED`] pages, within the bounds
+    /// on the number of blocks.
     pub fn of(active: u64) -> Self {
         let block = (active / 16_384).clamp(1, MAX_BLOCK);
         Self { block, pages: block * (active / SAMPLED).clamp(MIN_BLOCKS, MAX_BLOCKS), list: active }
@@ -97,19 +101,19 @@ impl GuardSample {
 pub struct Passing {
     /// On the inactive list.
     pub inactive: u64,
-    /// Chosen to go, and not gone.
+    /// Chosen to be evicted, and not evicted yet.
     pub staged: u64,
 }
 
 impl Passing {
-    /// From one touch of a page of a sweep to the next so many evictions pass, if it is evicted and
-    /// comes back after `distance`.
+    /// Evictions between two touches of a page in a sweep, if the page is evicted and comes back
+    /// after `distance`.
     fn round(self, distance: f64) -> u64 {
         ((self.inactive + self.staged) as f64 + distance) as u64
     }
 }
 
-/// Who is let in.
+/// The challengers that are let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Guard {
     #[default]
@@ -124,27 +128,27 @@ pub struct ThrashGuard {
     guard: Guard,
     /// Mean refault distance of challengers; 0 before the first.
     distance: f64,
-    /// Mean difference from it.
+    /// Mean deviation from that distance.
     spread: f64,
     challengers: u64,
-    /// Let in during this trial.
+    /// Challengers let in during this trial.
     admitted: u64,
     begin: u64,
-    /// A part of the distance as it was then.
+    /// One of the `WATCHES` parts of the mean distance when the trial began.
     part: u64,
-    /// So long an open guard displaces before it is judged.
+    /// Evictions for which an open guard displaces pages before it is judged.
     stretch: u64,
-    /// Those displaced later are not watched; not known yet before enough were.
+    /// Pages displaced from then on are not watched; `None` until enough were displaced.
     until: Option<u64>,
     displaced: u64,
     returned: u64,
-    /// Displaced and returned in trials since the guard closed, those before the last for three
-    /// quarters of what came after.
+    /// Displaced and returned pages in the trials since the guard closed; each trial weighs three
+    /// quarters of the one after it.
     trials: (f64, f64),
 }
 
 impl ThrashGuard {
-    /// Whether nobody has challenged the list yet.
+    /// Whether no page has challenged the list yet.
     pub fn is_untried(&self) -> bool {
         self.distance == 0.0
     }
@@ -154,7 +158,7 @@ impl ThrashGuard {
         self.guard == Guard::Open
     }
 
-    /// Whether every challenger is let in against pages chosen at random.
+    /// Whether every challenger is let in, in place of pages chosen at random.
     pub fn is_ajar(&self) -> bool {
         self.guard == Guard::Ajar
     }
@@ -165,8 +169,8 @@ impl ThrashGuard {
     }
 
     /// Whether a page that is displaced at `then` belongs to the sample of this trial. At the head
-    /// of the active list pages lie in the order in which they came, those of one kind together: an
-    /// open guard watches some now and some then.
+    /// of the active list pages lie in the order in which they came, and pages of one kind lie
+    /// together, so an open guard takes its sample at intervals.
     fn is_watched(&self, then: u64) -> bool {
         let within = then >= self.begin && self.until.is_none_or(|until| then < until);
         let late = || then >= self.begin + self.stretch / 2;
@@ -179,8 +183,8 @@ impl ThrashGuard {
             return;
         }
         self.displaced += 1;
-        // From one end of the list it takes longer to a fair sample. A closed guard has counted
-        // whom it let in.
+        // A sample from one end of the list takes longer to be fair. A closed guard counts the
+        // challengers that it lets in instead.
         let fair = match self.guard {
             Guard::Closed => false,
             Guard::Ajar => true,
@@ -199,7 +203,7 @@ impl ThrashGuard {
         self.returned += self.displaced - before;
     }
 
-    /// A page came back soon enough to challenge the active list. Whether it is let in.
+    /// A page came back soon enough to challenge the active list. Returns whether it is let in.
     pub fn challenge(&mut self, now: u64, distance: u64, passing: Passing, sample: GuardSample) -> bool {
         let distance = distance.max(1) as f64;
         if self.is_untried() {
@@ -217,14 +221,14 @@ impl ThrashGuard {
             now >= self.begin && self.until.is_none() && (self.challengers / sample.block).is_multiple_of(PROBE);
         self.admitted += u64::from(probe);
         if probe && self.admitted >= sample.pages {
-            // By then those displaced are evicted.
+            // By then the displaced pages are evicted.
             self.until = Some(now + passing.staged + 1);
         }
         probe
     }
 
-    /// Whether what is held and not in use is room enough for all challengers, by the trials since
-    /// the guard closed.
+    /// Whether the active pages that are not in use are room enough for all challengers, by the
+    /// trials since the guard closed.
     fn has_room(&mut self, sample: GuardSample) -> bool {
         if self.guard != Guard::Closed {
             self.trials = (0.0, 0.0);
@@ -234,7 +238,7 @@ impl ThrashGuard {
         self.trials = (displaced * 0.75 + self.displaced as f64, returned * 0.75 + self.returned as f64);
         let (displaced, returned) = self.trials;
         let share = returned / displaced;
-        // Neighbours are in use together: each block tells one thing.
+        // Neighbours are in use together, so each block counts as one observation.
         let error = (share * (1.0 - share) * sample.block as f64 / displaced).sqrt();
         (1.0 - share - SURE * error) * sample.list as f64 >= self.distance
     }
@@ -244,7 +248,7 @@ impl ThrashGuard {
         self.stretch = sample.list / SPAN;
     }
 
-    /// Ends a trial of which enough is known, and begins the next.
+    /// Ends a trial that has enough observations, and begins the next.
     fn judge(&mut self, now: u64, passing: Passing, sample: GuardSample) {
         let round = passing.round(self.distance);
         if self.until.is_none_or(|until| now < until + round + round / LATE) {
@@ -254,7 +258,7 @@ impl ThrashGuard {
         if self.displaced >= MIN_BLOCKS / 2 {
             self.guard = self.verdict(sample);
         }
-        // Pages that an open guard chose are still on their way out, and no fair sample.
+        // Pages that an open guard chose are still on their way out, and are no fair sample.
         let closes = was_open && !self.is_open();
         self.begin(if closes { now + passing.staged } else { now }, sample);
         (self.until, self.displaced, self.returned, self.admitted) = (None, 0, 0, 0);

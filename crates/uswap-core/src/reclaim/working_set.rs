@@ -1,9 +1,9 @@
-//! Who stays in memory: working set detection for memory without access bits.
+//! The engine's eviction policy: working set detection for memory without access bits.
 //!
-//! No access bit is to be had in user space: a page that is mapped and used is silent. All that is
-//! seen of a page are its first touch, its *soft fault* (touched while it was staged: out of the
-//! program, still in RAM) and its *refault* (touched after it was evicted). Three places hold what
-//! is in memory:
+//! User space has no access bits: the use of a mapped page cannot be seen. A pager sees only a
+//! page's first touch, its *soft fault* (a touch while it was staged: out of the program, still in
+//! RAM) and its *refault* (a touch after it was evicted). The pages in memory are in one of three
+//! places:
 //!
 //! ```text
 //! first touch ──> inactive ──> staged ──> evicted
@@ -12,27 +12,27 @@
 //!                              active <───────┘  (otherwise: inactive)
 //! ```
 //!
-//! - **Active**: what is held. It fills at first with whatever comes while there is room, in the
-//!   order it comes: of a program that sweeps over more than fits, a part stays. It ages only as
-//!   far as others take its place: pages go from its head (unless the thrash guard is open, from
-//!   random places) through staging, and who is touched there comes back to its tail.
-//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), through which
-//!   everything streams that has not proved itself. A stream that is read once displaces nothing
-//!   else.
-//! - **Staged** (the engine's trays): the test of both. A soft fault is a reference and makes a
-//!   page active at once. How many lie staged follows from what that costs and saves
-//!   (`staging.rs`).
+//! - **Active**: the pages that are kept. The list fills at first with all pages that come while
+//!   there is room, in the order in which they come: of a program that sweeps over more than fits,
+//!   a part stays. Active pages go only as far as others take their place: from the head of the
+//!   list if the thrash guard is open, else from random places. They pass through staging, and a
+//!   page that is touched there comes back to the tail of the list.
+//! - **Inactive**: a tenth of what is resident (a quarter while the guard is open), which all pages
+//!   pass that have not been used again yet. A stream that is read once displaces no other pages.
+//! - **Staged** (the engine's staging slots): the test of the pages of both lists. A soft fault is
+//!   a reference and makes a page active at once. The number of staged pages follows from the cost
+//!   and the savings of staging (`staging.rs`).
 //!
 //! An evicted page leaves a *shadow*: when it went, by the count of evictions of its space, and
-//! whether it had been active (`workingset`). On its return the difference is the *refault
-//! distance*: how many more pages of room it would have needed to stay. If the active list is
-//! longer than that, the page challenges it; whether it is let in is decided by the thrash guard
-//! (`thrash_guard.rs`). Sources: Weiner's thrash detection (2013; linux `mm/workingset.c`), 2Q and
-//! S3-FIFO for the small first list, segmented FIFO with a resident but unmapped list (Turner and
-//! Levy 1981; Babaoglu and Joy 1981).
+//! whether it had been active (`workingset`). On its return the difference to the present count is
+//! the *refault distance*: the number of pages more that memory would have had to hold for the page
+//! to stay. If the active list is longer than that, the page challenges it; the thrash guard
+//! (`thrash_guard.rs`) decides whether the page is let in. Sources: Weiner's thrash detection
+//! (2013; linux `mm/workingset.c`), 2Q and S3-FIFO for the small first list, segmented FIFO with a
+//! resident but unmapped list (Turner and Levy 1981; Babaoglu and Joy 1981).
 //!
-//! The shadow lies in the page word: a page that is unmapped takes it along, and costs and misleads
-//! nobody.
+//! The shadow is part of the page word: when a page is unmapped its shadow goes too, so that it
+//! takes no memory and misleads no decision.
 
 use crate::page::table::{PageIndex, PageTable};
 use crate::page::word::PageWord;
@@ -42,16 +42,16 @@ use crate::reclaim::policy::{ReclaimPolicy, Refault};
 use crate::reclaim::staging::Staging;
 use crate::reclaim::thrash_guard::{GuardSample, Passing, ThrashGuard};
 
-/// One page in so many is inactive.
+/// One page in this number is inactive.
 const INACTIVE_SHARE: u64 = 10;
-/// The same while the thrash guard is open: what is held is not in use, so that more is to be
-/// tried.
+/// The same while the thrash guard is open: then active pages are not in use, and more new pages
+/// should be tried.
 const INACTIVE_SHARE_OPEN: u64 = 4;
-/// Most neighbours that go together when the active list must shrink.
+/// The most neighbours that go together when the active list must shrink.
 const MAX_SHRINK: u64 = 64;
 
-/// Which pages of a space stay. Addresses are of pages, in bytes. The test of age is [`Staging`]
-/// wherever no other is named.
+/// Decides which pages of a space stay in memory. Addresses are those of pages, in bytes. The test
+/// of age is [`Staging`] unless another is named.
 #[derive(Clone, Debug, Default)]
 pub struct WorkingSet<A: AgeTest = Staging> {
     pages: PageLists,
@@ -59,13 +59,13 @@ pub struct WorkingSet<A: AgeTest = Staging> {
     ageing: A,
     /// Evictions so far.
     clock: u64,
-    /// Pages that lie staged, as it was told last.
+    /// Pages that are staged, by the last report.
     staged: u64,
-    /// Pages joined the active list because there was room: the inactive list gets its share from
-    /// them.
+    /// Pages joined the active list because there was room; the inactive list is to get its share
+    /// from them.
     filled: bool,
     random: u64,
-    /// Where pages of the active list are taken at random.
+    /// The block of the active list from which pages are taken at random.
     block: Block,
     /// Pages that became active while the guard was closed, and for which none was displaced yet.
     owed: u64,
@@ -76,7 +76,7 @@ pub struct WorkingSet<A: AgeTest = Staging> {
 struct Block {
     place: u64,
     left: u64,
-    /// For pages that became active, and not because memory shrinks.
+    /// The block makes room for pages that became active; it is not taken because memory shrinks.
     owed: bool,
 }
 
@@ -89,7 +89,7 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         &mut self.pages
     }
 
-    /// Nothing was evicted yet, or memory is `ample`.
+    /// There is room while no page was evicted yet, or while memory is `ample`.
     fn has_room(&mut self, ample: bool) -> bool {
         let room = ample || self.clock == 0;
         self.filled |= room;
@@ -107,7 +107,7 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         let passing = Passing { inactive: self.pages.count(false), staged: self.staged };
         let admitted = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
         self.owed += u64::from(admitted && !self.challenge.is_open());
-        // What the inactive list has beyond its share need not be taken from the active one.
+        // If the inactive list has more than its share, the active one need not give a page.
         let spare = near && !self.challenge.is_open() && self.pages.count(false) > self.inactive_target() * 3 / 2;
         Refault { activate: admitted || spare, restore, distance }
     }
@@ -130,8 +130,8 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         self.fill_inactive(table);
         loop {
             let (entry, active) = self.pop_entry()?;
-            // Whom nobody displaced is no sample of what is held: neighbours go, and may be of one
-            // kind.
+            // Only pages that challengers displaced are a sample of the active list: when memory
+            // shrinks, neighbours go together, and may be of one kind.
             let makes_room = active && !self.challenge.is_open() && !self.block.owed;
             if let Some(page) = self.pages.settle(table, entry, active, active && !makes_room) {
                 return Some(page);
@@ -147,7 +147,7 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         self.staged = pages;
     }
 
-    /// A reference. A page that was displaced has come back before it was gone.
+    /// Counts a reference. A displaced page has come back before it was evicted.
     fn soft_fault(&mut self, word: PageWord) {
         self.ageing.touched();
         if word.active() {
@@ -166,15 +166,16 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
 }
 
 impl<A: AgeTest> WorkingSet<A> {
-    /// An entry of the list that must give, which may be stale, and which list that is.
+    /// Takes an entry of the list that must give a page; the entry may be stale. Also returns
+    /// whether that is the active list.
     fn pop_entry(&mut self) -> Option<(PageIndex, bool)> {
         let active = self.active_gives();
         let entry = if active && !self.challenge.is_open() { self.pop_random() } else { self.pages.pop(active) };
         entry.map(|entry| (entry, active)).or_else(|| Some((self.pages.pop(!active)?, !active)))
     }
 
-    /// Whether the next victim is an active page: while the guard is closed one for each that was
-    /// let in, and beyond that when the inactive list has much less than its share.
+    /// Whether the next victim is an active page: while the guard is closed, one for each
+    /// challenger that was let in, and more if the inactive list has much less than its share.
     fn active_gives(&self) -> bool {
         let target = self.inactive_target();
         let least = if self.challenge.is_open() { target } else { target / 2 };
@@ -195,14 +196,14 @@ impl<A: AgeTest> WorkingSet<A> {
             // A linear congruential step (Knuth's constants): any sequence will do that does not
             // follow the program's.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Displaced by others: a sample of all. Otherwise memory shrinks, and few holes are
-            // better than many.
+            // Pages that challengers displace are a sample of the list. Otherwise memory shrinks,
+            // and few large holes are better than many small ones.
             let left = if owed { self.sample().block } else { (entries / 64).clamp(1, MAX_SHRINK) };
             self.block = Block { place: (self.random >> 33) % entries.max(1), left, owed };
         }
         self.owed = self.owed.saturating_sub(1);
         self.block.left -= 1;
-        // What follows moves up to the place that was left.
+        // Keeps the place: the next neighbour comes to the place that became free.
         self.pages.pop_at(self.block.place as usize)
     }
 
@@ -210,9 +211,10 @@ impl<A: AgeTest> WorkingSet<A> {
         GuardSample::of(self.pages.count(true))
     }
 
-    /// The first shortage after a time of room, and later ones while no page has come back, so that
-    /// nothing is known of any: the pages that came last go to the head of the inactive list, so
-    /// many that it keeps its share when the first are staged.
+    /// Fills the inactive list at the first shortage after a time of room, and at later ones as
+    /// long as no page has come back, so that nothing is known about any: moves the pages that came
+    /// last to the head of the inactive list, as many as it needs to keep its share when the first
+    /// ones are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
         let ignorant = self.challenge.is_untried() && self.active_gives();
         if !std::mem::take(&mut self.filled) && !ignorant {

@@ -1,9 +1,9 @@
-//! Tables as long as a device may become, made a block at a time.
+//! Tables for all slots that a device may ever have, made one block at a time.
 //!
-//! A swap file is sparse and may be as large as the disk: tables of all its clusters would be
-//! megabytes that mostly nobody looks at, and making them would be a third of the start of a run. A
-//! block is made when something in it is first asked for, under the name [`Growth::Devices`], and
-//! stays.
+//! A swap file is sparse and may be as large as the disk: tables of all its clusters would take
+//! megabytes, most of which are never read, and making them would take a third of the start of a
+//! run. A block is made when one of its entries is first needed, under the name
+//! [`Growth::Devices`], and stays.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use crate::util::growth::{Growth, during};
 /// Entries of a block.
 const BLOCK: usize = 64;
 
-/// A table of `T`, all alike at first.
+/// A table of `T` whose entries are all alike at first.
 #[derive(Debug)]
 pub struct Blocks<T> {
     blocks: Box<[OnceLock<Box<[T]>>]>,
@@ -20,7 +20,7 @@ pub struct Blocks<T> {
 }
 
 impl<T> Blocks<T> {
-    /// One of `length` entries (rounded up to whole blocks), of which none is made yet.
+    /// A table of `length` entries (rounded up to whole blocks), of which none is made yet.
     pub fn new(length: usize, make: fn() -> T) -> Self {
         Self { blocks: (0..length.div_ceil(BLOCK)).map(|_| OnceLock::new()).collect(), make }
     }

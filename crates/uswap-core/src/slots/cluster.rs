@@ -1,17 +1,17 @@
-//! One cluster: which of its slots are taken, and where it belongs.
+//! One cluster: which of its slots are taken, and in which list it belongs.
 
 /// Slots in a cluster.
 pub const CLUSTER_SLOTS: u32 = 512;
 
-/// Where a cluster is to be found.
+/// The place of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Home {
     /// In the list of that number.
     Listed(ClusterList),
     /// No slot is free: in no list.
     Full,
-    /// Current in a lane, or out for a trim: in no list, and only its owner takes slots of it or
-    /// moves it.
+    /// The current cluster of a lane, or taken for a trim: in no list, and only its owner takes
+    /// slots of it or moves it.
     Owned,
 }
 
@@ -19,11 +19,11 @@ pub(super) enum Home {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum ClusterList {
-    /// All slots free, no room taken on the device.
+    /// All slots are free, and it takes no room on the device.
     Clean,
-    /// All slots free, and written before.
+    /// All slots are free, but were written before.
     Dirty,
-    /// Some slots free.
+    /// Some slots are free.
     Partial,
 }
 
@@ -47,7 +47,7 @@ impl Cluster {
         self.free > 0
     }
 
-    /// Where it belongs when nobody owns it.
+    /// The place where it belongs when it has no owner.
     pub fn proper_home(&self) -> Home {
         match self.free as u32 {
             0 => Home::Full,
@@ -99,8 +99,8 @@ impl Cluster {
         self.free -= count as u16;
     }
 
-    /// Frees `count` slots from `first` on; `false`, and nothing is to be relied on, when one of
-    /// them is free already.
+    /// Frees `count` slots from `first` on; `false` if one of them is free already; then the state
+    /// of the others is undefined.
     #[must_use]
     pub fn unmark(&mut self, first: u32, count: u32) -> bool {
         let mut all_taken = true;

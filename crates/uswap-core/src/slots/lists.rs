@@ -1,7 +1,8 @@
-//! The lists in which clusters with free slots hang, and what is known of the device's room.
+//! The lists of clusters with free slots, and the state of the room on the device.
 //!
-//! Clusters that were never used are in no list: they are clean, and come in their order when none
-//! that is linked is left. So a device costs what is used of it and not what it may become.
+//! Clusters that were never used are in no list: they are clean, and are handed out in order when
+//! no linked clean cluster is left. So a device costs memory for the part of it that was used, not
+//! for its full length.
 
 use super::cluster::ClusterList;
 use super::{NONE, SlotRun};
@@ -16,7 +17,7 @@ struct ClusterLinks {
 /// The lists of a device's clusters. Which list a cluster is in is noted in the cluster itself
 /// (`Cluster::home`).
 pub(super) struct ClusterLists {
-    /// Of the clusters that were used.
+    /// Links of the clusters that were used.
     links: Vec<ClusterLinks>,
     clusters: u32,
     heads: [u32; 3],
@@ -27,7 +28,7 @@ pub(super) struct ClusterLists {
 }
 
 impl ClusterLists {
-    /// All clusters clean, the lowest first.
+    /// Lists in which all clusters are clean, the lowest first.
     pub fn new(clusters: u32) -> Self {
         Self { links: Vec::new(), clusters, heads: [NONE; 3], dirty: 0, set_aside: Vec::new() }
     }
@@ -37,7 +38,7 @@ impl ClusterLists {
         self.linked(list).or_else(unused)
     }
 
-    /// The lowest cluster that was never used; as many as there are when all were.
+    /// The lowest cluster that was never used; equal to the number of clusters when all were used.
     fn unused(&self) -> u32 {
         self.links.len() as u32
     }

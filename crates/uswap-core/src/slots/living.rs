@@ -1,10 +1,9 @@
-//! How many units of something shared are alive: the number of living units in a slot on which
-//! several objects lie.
+//! A count of living units, for a slot on which several objects lie.
 //!
-//! A count belongs to whoever took the slot until the objects in it are told to others; from then
-//! on it only falls. It reaches zero once, and whoever brings it there, and nobody else, is told so
-//! and may free the slot. No lock is needed for that: the answer is part of the subtraction
-//! (`living_models.rs` tries it under loom, and the mistake of looking afterwards).
+//! The thread that took the slot owns the count until it publishes the objects in the slot; from
+//! then on the count only falls. It reaches zero once, and only the thread that brings it to zero
+//! learns so and may free the slot. That needs no lock: the answer is part of the subtraction
+//! (`living_models.rs` tries it under loom, and also the mistake of reading the count afterwards).
 
 use crate::util::sync::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
 
@@ -17,16 +16,17 @@ pub struct Living {
 }
 
 impl Living {
-    /// Adds the units of an object that only the caller knows of. Returns how many there were.
+    /// Adds the units of an object that only the caller knows of. Returns the number of units
+    /// before.
     pub fn add(&self, units: u8) -> u8 {
         self.units.fetch_add(units, AcqRel)
     }
 
-    /// Takes away the units of an object that has gone. `true`: nothing lives any more, and the
-    /// caller is the one who is told.
+    /// Takes away the units of an object that has gone. `true`: no unit lives any more, and the
+    /// caller may free the slot.
     ///
     /// # Panics
-    /// When there were fewer: they were taken away twice.
+    /// When there were fewer units: then they were taken away twice.
     pub fn remove(&self, units: u8) -> bool {
         let before = self.units.fetch_sub(units, AcqRel);
         assert!(before >= units, "{units} units were freed twice");

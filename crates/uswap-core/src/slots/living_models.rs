@@ -12,12 +12,12 @@ use super::*;
 
 struct ModelSlots {
     living: [Living; 2],
-    /// How often each was freed.
+    /// How often each slot was freed.
     freed: [Mutex<u32>; 2],
 }
 
 impl ModelSlots {
-    /// As a writer leaves them.
+    /// The counts as a writer leaves them.
     fn new(mistake: bool) -> Self {
         let living = [0, 1].map(|_| Living { mistake, ..Living::default() });
         assert_eq!([living[0].add(40), living[0].add(24), living[1].add(25), living[1].add(39)], [0, 40, 0, 25]);
@@ -28,7 +28,7 @@ impl ModelSlots {
         for &(slot, units) in parts {
             if self.living[slot].remove(units) {
                 *self.freed[slot].lock().expect("no panic") += 1;
-                // It is free: the next who takes it finds nothing in it, and writes.
+                // The slot is free: the next thread that takes it finds no units in it, and writes.
                 assert_eq!(self.living[slot].add(7), 0, "a slot was free twice");
             }
         }

@@ -1,12 +1,12 @@
-//! Swap slots of one device, in clusters of 512 with a lock each, and caches of slots for the
+//! The swap slots of one device, in clusters of 512 with a lock each, and caches of slots for the
 //! threads that use them.
 //!
-//! A cluster hangs in one of three lists: **clean** (all slots free, no room taken on the device:
-//! never written, or trimmed), **dirty** (all free, but written before: a discard would give the
-//! room back) and **partial**. A thread takes slots through a *lane*: its lane owns one *current*
-//! cluster, from which slots are handed out in order. When it is exhausted the next comes from
-//! dirty, then clean, then partial: space already taken on a sparse file is used again before new
-//! space.
+//! A cluster with free slots is in one of three lists: **clean** (all slots free, no room taken on
+//! the device: never written, or trimmed), **dirty** (all free, but written before: a discard would
+//! give the room back) and **partial**. A thread takes slots through a *lane*. A lane owns one
+//! *current* cluster, from which slots are handed out in order. When it is exhausted the next one
+//! comes from dirty, then clean, then partial, so that space already taken in a sparse file is used
+//! again before new space.
 //!
 //! ```text
 //! worker ── lane: ready 64 ── current cluster     a small request takes from `ready`, a large one from the cluster;
@@ -16,17 +16,19 @@
 //! and batches of one lane follow one another; only a device without empty clusters yields
 //! scattered runs.
 //!
-//! **Caches never make a device look full.** What lies in them counts as free. When fewer slots are
+//! **Caches never make a device look full.** Slots in a cache count as free. When fewer slots are
 //! left than would fill all caches twice, or a request falls short, caching ends: all lanes are
-//! emptied and everybody takes from lane 0, to the last slot. It begins again when twice as many
-//! are free. Who would put something into a lane first sets the lane's bit in `holding`, then looks
-//! whether caching still is on; who ends it says so first, then looks at the bits. A fence between
-//! the two on both sides: at least one sees the other (`slots_models.rs` tries every interleaving).
+//! emptied, and all threads take slots from lane 0, down to the last slot. Caching begins again
+//! when twice as many are free. A thread that wants to put slots into a lane first sets the lane's
+//! bit in `holding`, then checks that caching is still on; the thread that ends caching first
+//! clears `caching`, then reads the bits. Both have a fence between the two steps, so at least one
+//! of them sees the other (`models.rs` tries every interleaving).
 //!
 //! When a device turns out to have less room than it announced (a sparse file on a full disk), the
-//! slots that could not be written are set aside by [`Slots::no_room`] with what lay ready, and no
-//! clean cluster is opened, so that only slots which own their room are handed out. The state ends
-//! when half of the use has gone, or by [`Slots::thaw`].
+//! slots that could not be written are set aside by [`Slots::no_room`] together with the slots that
+//! were ready in lanes, and no clean cluster is opened, so that only slots which already have room
+//! on the device are handed out. This state ends when half of the used slots were freed, or by
+//! [`Slots::thaw`].
 //!
 //! Locks, in the order in which they are taken: lane, lists, cluster ([`crate::ranks`]).
 
@@ -44,16 +46,17 @@ use crate::slots::blocks::Blocks;
 use crate::util::rank::{RankedGuard, RankedMutex};
 use crate::util::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
-/// Slots that a cache takes and gives back at a time, and requests from which on none is used.
+/// Slots that a cache takes and gives back at a time; requests for this many or more bypass the
+/// caches.
 pub const BATCH_SLOTS: u32 = 64;
 
 const NONE: u32 = u32::MAX;
 /// Partial clusters looked at for a run of the wanted length before scattered slots are taken.
 const PARTIAL_LOOKS: usize = 8;
-/// Lanes of a device, at most (a bit each in `holding`).
+/// The most lanes of a device (each has a bit in `holding`).
 const MAX_LANES: u32 = 64;
-/// A device has a lane for so many batches: all caches together never hold more than an eighth of
-/// it.
+/// A device has one lane for this many batches of slots, so that all caches together never hold
+/// more than an eighth of it.
 const BATCHES_PER_LANE: u32 = 16;
 
 /// `count` contiguous slots from `first`.
@@ -65,8 +68,8 @@ pub struct SlotRun {
     pub count: u32,
 }
 
-/// How the slots of a device are guarded. [`Caches`](Self::Caches) is what is used; the others are
-/// there to measure it against.
+/// How the slots of a device are guarded. [`Caches`](Self::Caches) is used; the others exist for
+/// comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Locking {
     /// One lock around everything.
@@ -87,15 +90,15 @@ pub fn worker_number() -> usize {
     MINE.with(|mine| *mine)
 }
 
-/// What a lane holds.
+/// The slots of a lane.
 struct Hand {
     /// The cluster that it owns, or `NONE`.
     current: u32,
     /// Where in the current cluster the search begins (next fit).
     hint: u32,
-    /// Taken and not handed out yet.
+    /// Slots taken and not handed out yet.
     ready: SlotRun,
-    /// Freed and not given back yet.
+    /// Slots freed and not given back yet.
     freed: Vec<u32>,
 }
 
@@ -130,34 +133,34 @@ pub struct Slots {
     lists: RankedMutex<ClusterLists>,
     lanes: Box<[SlotLane]>,
     whole: Option<RankedMutex<()>>,
-    /// Slots marked in clusters, those in caches included and those set aside not.
+    /// Slots marked as taken in clusters, including those in caches, without those set aside.
     taken: AtomicU32,
     /// Bit n: lane n may hold something. Set and cleared under the lock of the lane.
     holding: AtomicU64,
-    /// Lanes may hold something. Changed under the lock of the lists.
+    /// Whether lanes may hold slots. Changed under the lock of the lists.
     caching: AtomicBool,
-    /// Requests that fell short and look everywhere: caching does not begin meanwhile.
+    /// Requests that fell short and now search everywhere: caching does not begin meanwhile.
     searching: AtomicU32,
-    /// Nothing is handed out (swapoff).
+    /// No slots are handed out (swapoff).
     stopped: AtomicBool,
-    /// 0, or 1 + the use from which on clean clusters may be opened again. Changed under the lock
-    /// of the lists.
+    /// 0, or 1 + the number of used slots at which clean clusters may be opened again. Changed
+    /// under the lock of the lists.
     frozen: AtomicU32,
     #[cfg(all(test, loom))]
     mistake: SlotMistake,
 }
 
-/// A mistake that the models must find.
+/// A mistake in the protocol that the models must find.
 #[cfg(all(test, loom))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SlotMistake {
     None,
-    /// Whether caching is on is looked at before the lane's bit is set.
+    /// The thread checks whether caching is on before it sets the lane's bit.
     LooksBeforeItSays,
 }
 
 impl Slots {
-    /// All `total` slots free and clean. A last cluster that is not whole is left out.
+    /// Slots that are all free and clean; `total` of them, less a last cluster that is not whole.
     pub fn new(total: u32, locking: Locking) -> Self {
         let (batch, lanes) = match locking {
             Locking::Caches => (BATCH_SLOTS, (total / (BATCHES_PER_LANE * BATCH_SLOTS)).clamp(1, MAX_LANES)),
@@ -190,7 +193,7 @@ impl Slots {
         slots
     }
 
-    /// Slots there are.
+    /// The number of slots.
     pub fn total(&self) -> u32 {
         self.total
     }
@@ -206,7 +209,7 @@ impl Slots {
         self.frozen.load(Relaxed) != 0
     }
 
-    /// Whether a slot can be had now.
+    /// Whether a slot can be handed out now.
     pub fn has_room(&self) -> bool {
         let _whole = self.lock_whole();
         if !self.is_frozen() {
@@ -218,9 +221,9 @@ impl Slots {
         current || lists.head(ClusterList::Partial).is_some() || lists.head(ClusterList::Dirty).is_some()
     }
 
-    /// Hands out up to `count` slots as runs appended to `runs`; returns how many. Fewer than asked
-    /// only when no more can be had. `worker`: [`worker_number`] of the calling thread; any number
-    /// will do.
+    /// Hands out up to `count` slots as runs appended to `runs`; returns their number, which is
+    /// smaller than `count` only if there are no more. `worker`: [`worker_number`] of the calling
+    /// thread; any number will do.
     pub fn allocate(&self, worker: usize, count: u32, runs: &mut Vec<SlotRun>) -> u32 {
         let _whole = self.lock_whole();
         let mut out = Out { runs, got: 0 };
@@ -251,8 +254,9 @@ impl Slots {
         }
     }
 
-    /// The device had no room for `run` (as handed out): sets it aside with what lies ready and the
-    /// rest of the current clusters, and opens no new room until half of the use has gone.
+    /// The device had no room for `run` (as handed out): sets it aside with the slots that are
+    /// ready in lanes and the rest of the current clusters, and opens no clean cluster until half
+    /// of the used slots were freed.
     pub fn no_room(&self, run: SlotRun) {
         let _whole = self.lock_whole();
         self.taken.fetch_sub(run.count, Relaxed);
@@ -267,8 +271,8 @@ impl Slots {
         }
     }
 
-    /// Takes one empty cluster whose room on the device can be given back, as long as more than
-    /// `keep` are there. The caller discards it and hands it to [`trimmed`](Self::trimmed).
+    /// Takes one empty cluster whose room on the device can be given back, if there are more than
+    /// `keep` of them. The caller discards it and hands it to [`trimmed`](Self::trimmed).
     pub fn take_trimmable(&self, keep: u32) -> Option<SlotRun> {
         let _whole = self.lock_whole();
         let mut lists = self.lists.lock();
@@ -289,7 +293,8 @@ impl Slots {
         self.settle(&mut lists, index, true);
     }
 
-    /// Lets clean clusters be opened again and returns what was set aside: there may be room now.
+    /// Lets clean clusters be opened again and gives back the slots that were set aside: the device
+    /// may have room now.
     pub fn thaw(&self) {
         let mut lists = self.lists.lock();
         self.frozen.store(0, Relaxed);
@@ -299,8 +304,8 @@ impl Slots {
         self.begin_caching();
     }
 
-    /// Hands out nothing from now on and empties the caches. When this returns no request is under
-    /// way, and [`used`](Self::used) only falls.
+    /// Stops handing out slots and empties the caches. When this returns no request is under way,
+    /// and [`used`](Self::used) only falls.
     pub fn stop(&self) {
         let lists = self.lists.lock();
         self.stopped.store(true, Relaxed);
@@ -338,7 +343,7 @@ impl Slots {
 
 /// The lanes: caching begins, is used, and ends.
 impl Slots {
-    /// One try; true when nothing more was to be had, in caches neither.
+    /// One try; returns true if no more slots were left, not even in caches.
     fn allocate_some(&self, worker: usize, count: u32, out: &mut Out<'_>) -> bool {
         let number = if self.caching.load(Relaxed) { worker % self.lanes.len() } else { 0 };
         let lane = &self.lanes[number];
@@ -359,7 +364,7 @@ impl Slots {
         nothing_hidden
     }
 
-    /// Whether something may be put into the lane, whose lock the caller holds.
+    /// Whether slots may be put into the lane, whose lock the caller holds.
     fn may_fill(&self, number: usize) -> bool {
         let bit = 1 << number;
         #[cfg(all(test, loom))]
@@ -375,8 +380,8 @@ impl Slots {
         self.caching.load(Relaxed)
     }
 
-    /// From now on nothing is put into lanes, but for who holds the lock of one. The caller holds
-    /// the lock of the lists.
+    /// From now on no thread puts slots into a lane, except a thread that already holds the lock of
+    /// one. The caller holds the lock of the lists.
     fn stop_filling(&self) {
         self.caching.store(false, Relaxed);
         fence(SeqCst);
@@ -390,7 +395,7 @@ impl Slots {
         (0..self.lanes.len()).filter(|number| holding & 1 << number != 0).for_each(|number| self.empty_lane(number));
     }
 
-    /// Begins if there are slots enough.
+    /// Begins caching if there are slots enough.
     fn begin_caching(&self) {
         if self.batch > 0 && self.left() >= 2 * self.scarce() && !self.stopped.load(Relaxed) {
             let _lists = self.lists.lock();
@@ -416,7 +421,7 @@ impl Slots {
         lane.count_held(hand);
     }
 
-    /// Notes a freed slot in the lane of the worker; false when there is no caching.
+    /// Notes a freed slot in the lane of the worker; false if caching is off.
     fn free_later(&self, worker: usize, slot: u32) -> bool {
         let number = worker % self.lanes.len();
         let lane = &self.lanes[number];
@@ -445,7 +450,8 @@ impl Slots {
         self.holding.fetch_and(!(1 << number), Relaxed);
     }
 
-    /// Sets aside what the lane has taken and nobody has written, and gives back what was freed.
+    /// Sets aside the slots that the lane has taken and that were never written, and gives back the
+    /// slots that were freed.
     fn set_lane_aside(&self, number: usize) {
         let lane = &self.lanes[number];
         let mut hand = lane.hand.lock();
@@ -494,8 +500,8 @@ impl Slots {
         self.take_in_current(hand, want, false)
     }
 
-    /// A run of `want` free slots of the current cluster, or the longest one there if it need not
-    /// be `whole`.
+    /// A run of `want` free slots of the current cluster, or its longest run of free slots if the
+    /// run need not be `whole`.
     fn take_in_current(&self, hand: &mut Hand, want: u32, whole: bool) -> Option<SlotRun> {
         let mut cluster = self.cluster(hand.current);
         let (first, count) = cluster.find(hand.hint, want).filter(|(_, count)| !whole || *count == want)?;
@@ -539,7 +545,8 @@ impl Slots {
         }
     }
 
-    /// Puts a cluster where its free slots say it belongs. One that is owned only its owner moves.
+    /// Puts a cluster into the list where it belongs by its free slots. Only its owner moves a
+    /// cluster that is owned.
     fn settle(&self, lists: &mut ClusterLists, index: u32, owner: bool) {
         let mut cluster = self.cluster(index);
         let home = cluster.proper_home();
@@ -570,7 +577,7 @@ impl Slots {
         hand.freed.clear();
     }
 
-    /// After slots were freed a thaw, or caching, may be due.
+    /// After slots were freed: thaws, or begins caching, if that is due.
     fn look_after_free(&self) {
         let thaw_at = self.frozen.load(Relaxed);
         if thaw_at != 0 && self.used() < thaw_at {
@@ -605,14 +612,14 @@ impl Slots {
     }
 }
 
-/// Where runs go that are handed out.
+/// The destination of runs that are handed out.
 struct Out<'a> {
     runs: &'a mut Vec<SlotRun>,
     got: u32,
 }
 
 impl Out<'_> {
-    /// Adds a run, to the last one if they are neighbours.
+    /// Adds a run; joins it with the last one if they are neighbours.
     fn push(&mut self, run: SlotRun) {
         match self.runs.last_mut() {
             Some(last) if self.got > 0 && last.first + last.count == run.first => last.count += run.count,

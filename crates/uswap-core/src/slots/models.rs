@@ -1,9 +1,9 @@
 //! The slot caches under every interleaving that the memory model allows, up to three preemptions:
 //! `RUSTFLAGS="--cfg loom" cargo test -p uswap-core --release`.
 //!
-//! One cluster, two lanes, batches of two. What caching promises is tried: no slot is handed out
-//! twice, none is lost, a request falls short only when nothing is hidden in a cache, and who stops
-//! the device sees what is in use.
+//! One cluster, two lanes, batches of two. The models try what caching promises: no slot is handed
+//! out twice, none is lost, a request falls short only if no slot is hidden in a cache, and the
+//! thread that stops the device sees which slots are in use.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -34,7 +34,7 @@ fn free(slots: &Slots, worker: usize, slot: u32) {
     slots.free(worker, SlotRun { first: slot, count: 1 });
 }
 
-/// All slots of `mine` and those that can still be had are all there are, each once.
+/// The slots of `mine` and those that can still be taken are all slots, each once.
 fn complete(slots: &Slots, mut mine: Vec<u32>) {
     assert_eq!(slots.used() as usize, mine.len());
     mine.extend(take(slots, 0, u32::MAX));
@@ -61,8 +61,8 @@ fn two_workers_take_and_free() {
     });
 }
 
-/// One wants all there is while the other fills its cache and takes of it. Caching ends in between,
-/// because few slots are left.
+/// One thread wants all slots while the other fills its cache and takes slots from it. Caching ends
+/// in between, because few slots are left.
 fn everything_beside_a_cache(mistake: SlotMistake) {
     model(move || {
         let slots = Arc::new(Slots { mistake, ..caching() });

@@ -1,4 +1,4 @@
-//! Tests of the slots: as a set, to the last slot, and by many threads at once.
+//! Tests of the slots: as a set, down to the last slot, and with many threads.
 
 use std::collections::BTreeSet;
 
@@ -148,7 +148,7 @@ fn the_last_slot_is_had_though_others_hold_slots_ready_and_freed() {
         }
         assert_eq!((mine.len(), slots.used(), slots.has_room()), (total as usize, total, false));
         assert!((0..20).all(|worker| take_as(&slots, worker, 1).is_empty()));
-        // One at a time: whoever frees it, whoever wants it.
+        // One slot at a time, whichever worker frees it and whichever wants it.
         for slot in 0..200 {
             free_one(&slots, slot as usize, slot);
             assert_eq!(take_as(&slots, slot as usize + 1, 1), [SlotRun { first: slot, count: 1 }]);
@@ -174,7 +174,7 @@ fn a_device_that_is_left_hands_out_nothing_and_its_caches_are_empty() {
     assert_eq!(take(&slots, 1).len(), 1);
 }
 
-/// Who owns each slot, to be found out by atomics of its own.
+/// The owner of each slot, kept in separate atomics.
 struct Owners(Vec<std::sync::atomic::AtomicBool>);
 
 impl Owners {

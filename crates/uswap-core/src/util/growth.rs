@@ -1,24 +1,24 @@
-//! Growth: what the threads that serve pages may allocate, by name.
+//! Growth: the memory that the threads that serve pages may allocate, by name.
 //!
 //! Swap over a network must not need memory to free memory. Everything that a page needs on its way
-//! to or from a device is made at start: buffers of the reserve ([`crate::Reserve`]), queues,
-//! scratch memory. What is left grows with the programs and not with the traffic, counts as memory
-//! of the engine within the budget, and is named here; whoever lets it grow says so ([`during`]). A
-//! thread that has said [`forbid`] and allocates otherwise is a defect, and the allocator of
-//! `uswap-sys` ends the process (fault point `no-alloc`).
+//! to or from a device is allocated at the start: buffers of the reserve ([`crate::Reserve`]),
+//! queues, scratch memory. The remaining memory grows with the programs and not with the traffic,
+//! counts as memory of the engine within the budget, and has a name here; code that lets it grow
+//! gives the name ([`during`]). If a thread has called [`forbid`] and allocates without a name,
+//! that is a defect, and the allocator of `uswap-sys` ends the process (fault point `no-alloc`).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 macro_rules! growths {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// What grows.
+        /// The kinds of memory that grow.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub enum Growth { $($(#[$doc])* $name),* }
 
         impl Growth {
-            /// All, with the names of their figures.
+            /// All kinds, with the names of their figures.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$name, $text)),*];
         }
     };
@@ -40,16 +40,16 @@ growths! {
     Groups = "groups",
     /// Connections made anew, rings of the kernel's, tables of packs.
     Devices = "devices",
-    /// Records of TLS: its library makes a buffer for each, at most so many as it was told, and
-    /// gives it back.
+    /// Records of TLS: its library makes a buffer for each, at most of the size that it was given,
+    /// and frees it again.
     Tls = "tls",
-    /// What is told to users.
+    /// Messages to users.
     Telling = "telling",
 }
 
 const KINDS: usize = Growth::ALL.len();
-/// Values of [`STATE`]: nothing is said, growth is forbidden, and from here on the kind that is
-/// under way.
+/// Values of [`STATE`]: allocation is free, allocation is forbidden, and from here on the kind of
+/// growth that is under way.
 const FREE: u8 = 0;
 const FORBIDDEN: u8 = 1;
 const FIRST_KIND: u8 = 2;
@@ -67,7 +67,7 @@ pub fn forbid() {
 
 static LENIENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether what is forbidden is only told.
+/// Sets whether a forbidden allocation is only reported.
 pub fn set_lenient(lenient: bool) {
     LENIENT.store(lenient, Relaxed);
 }
@@ -77,12 +77,12 @@ pub fn is_lenient() -> bool {
     LENIENT.load(Relaxed)
 }
 
-/// Nothing is forbidden to this thread any more.
+/// Lets this thread allocate freely again.
 pub fn permit() {
     STATE.set(FREE);
 }
 
-/// Lets something grow.
+/// Runs `work`, which may allocate under the name `what`.
 pub fn during<R>(what: Growth, work: impl FnOnce() -> R) -> R {
     let before = STATE.replace(FIRST_KIND + what as u8);
     let result = work();
@@ -90,9 +90,9 @@ pub fn during<R>(what: Growth, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Asked by the allocator: whether this thread may have so many bytes.
+/// The allocator asks this: whether the thread may allocate this number of bytes.
 pub fn may_allocate(bytes: usize) -> bool {
-    // A thread that ends has no state any more.
+    // A thread that is ending has no state any more.
     match STATE.try_with(Cell::get).unwrap_or(FREE) {
         FREE => true,
         FORBIDDEN => false,
@@ -103,7 +103,7 @@ pub fn may_allocate(bytes: usize) -> bool {
     }
 }
 
-/// Bytes asked for under each name so far, given back or not.
+/// Bytes requested under each name so far, freed or not.
 pub fn figures() -> impl Iterator<Item = (&'static str, u64)> {
     Growth::ALL.iter().map(|(what, name)| (*name, BYTES[*what as usize].load(Relaxed)))
 }

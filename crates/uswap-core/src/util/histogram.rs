@@ -23,7 +23,7 @@ pub struct Histogram {
     max_ns: AtomicU64,
 }
 
-/// What a [`Histogram`] held at one time. Times in nanoseconds.
+/// The figures of a [`Histogram`] at one time. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HistogramSnapshot {
     /// Durations recorded.

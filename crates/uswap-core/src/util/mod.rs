@@ -1,5 +1,5 @@
-//! What every other folder uses: ranked locks, lent buffers, histograms, sizes, and what a thread
-//! may allocate.
+//! Utilities that every other folder uses: ranked locks, lent buffers, histograms, sizes, and the
+//! rules for a thread's allocations.
 
 pub mod growth;
 pub(crate) mod histogram;

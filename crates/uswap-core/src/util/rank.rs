@@ -4,8 +4,8 @@
 //! A debug build panics at the first violation, whether or not it would have deadlocked; a release
 //! build checks nothing.
 //!
-//! Each thread counts how often it had to wait for such a mutex, and how long ([`LockWaits`]): the
-//! clock is read only when a lock is not to be had at once.
+//! Each thread counts how often it had to wait for such a mutex, and how long ([`LockWaits`]): it
+//! reads the clock only if another thread holds the lock.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -18,13 +18,13 @@ use crate::util::sync::{Mutex, MutexGuard};
 pub mod ranks {
     /// A shard of the store's objects.
     pub const SHARD: u8 = 10;
-    /// All of the pool, only where one lock is measured against the others.
+    /// All of the pool; only used to compare one lock with the locks of the classes.
     pub const POOL_WHOLE: u8 = 19;
     /// A size class of the allocator of compressed bytes.
     pub const POOL: u8 = 20;
-    /// The memory that the pool's classes are given.
+    /// The supply of memory of the pool's classes.
     pub const SUPPLY: u8 = 21;
-    /// All slots of a device, where one lock is to guard them ([`Locking::Whole`](crate::Locking)).
+    /// All slots of a device, if one lock is to guard them ([`Locking::Whole`](crate::Locking)).
     pub const SLOTS: u8 = 30;
     /// A lane: a worker's cache of slots.
     pub const LANE: u8 = 31;
@@ -32,17 +32,18 @@ pub mod ranks {
     pub const LISTS: u8 = 32;
     /// One cluster.
     pub const CLUSTER: u8 = 33;
-    /// Whether a device of the store still is there.
+    /// Whether a device of the store is still attached.
     pub const DEVICE: u8 = 35;
     /// A stripe of a device in memory.
     pub const STRIPE: u8 = 40;
-    /// The context for expanding pages of threads that have no memory for one of their own.
+    /// The context for expanding pages, shared by threads that have no memory for a context of
+    /// their own.
     pub const DECODER: u8 = 50;
     /// A reserve of buffers ([`Reserve`](crate::Reserve)).
     pub const RESERVE: u8 = 51;
     /// Jobs that wait for a thread of the engine.
     pub const JOBS: u8 = 54;
-    /// What an owner thread is told.
+    /// The mailbox of a pager thread.
     pub const MAILBOX: u8 = 55;
 }
 
@@ -53,17 +54,17 @@ thread_local! {
     static WAITS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// What one thread has waited for ranked mutexes since it began.
+/// The waits of one thread for ranked mutexes since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LockWaits {
-    /// Locks that were held by another thread when they were asked for.
+    /// Locks that another thread held when this thread wanted them.
     pub count: u64,
-    /// Time until they were had, all together.
+    /// Total time until the thread got them.
     pub time: Duration,
 }
 
 impl LockWaits {
-    /// Of the calling thread.
+    /// The waits of the calling thread.
     pub fn here() -> Self {
         let (count, nanoseconds) = WAITS.get();
         Self { count, time: Duration::from_nanos(nanoseconds) }
@@ -72,8 +73,8 @@ impl LockWaits {
 
 const POISONED: &str = "a thread panicked while it held this lock";
 
-/// Ranks are not looked at in a loom model, whose threads share one thread of the system: loom
-/// itself finds deadlocks.
+/// Ranks are not checked in a loom model, whose threads share one thread of the system; loom itself
+/// finds deadlocks.
 const CHECKED: bool = cfg!(all(debug_assertions, not(all(test, loom))));
 
 /// A mutex that knows its place in the lock order.
@@ -143,7 +144,7 @@ impl<T> DerefMut for RankedGuard<'_, T> {
 
 #[cfg(not(all(test, loom)))]
 impl<T> RankedGuard<'_, T> {
-    /// Gives the lock back until `bell` is rung, or for no reason, and has it again then.
+    /// Gives the lock back until `bell` is notified (or wakes up spuriously), and takes it again.
     ///
     /// # Panics
     /// As [`RankedMutex::lock`]. In debug builds also when this thread holds another ranked lock,
@@ -162,9 +163,9 @@ impl<T> RankedGuard<'_, T> {
     }
 }
 
-/// A lock for many readers or one writer that knows its place in the lock order. Nobody may read it
-/// twice at a time: a writer that came between would wait for the first, and the second for the
-/// writer.
+/// A lock for many readers or one writer that knows its place in the lock order. No thread may hold
+/// two read guards of it: a writer that came between them would wait for the first, and the second
+/// would wait for the writer.
 #[cfg(not(all(test, loom)))]
 #[derive(Debug)]
 pub struct RankedRwLock<T> {
@@ -189,7 +190,7 @@ impl<T> RankedRwLock<T> {
         RankedReadGuard { inner: self.inner.read().expect(POISONED), _held: held }
     }
 
-    /// Changes what it protects; nobody reads meanwhile.
+    /// Changes the protected value; no thread reads it meanwhile.
     ///
     /// # Panics
     /// As [`RankedMutex::lock`].

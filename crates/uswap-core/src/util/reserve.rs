@@ -1,9 +1,9 @@
-//! A reserve: buffers that are made once and lent, so that nothing on the way of a page to or from
-//! a device allocates.
+//! A reserve: buffers that are made once and lent, so that moving a page to or from a device
+//! allocates no memory.
 //!
-//! Swap over a network needs memory to free memory. What a request and its answer need is therefore
-//! there from the start, and who finds nothing left waits for an answer, which frees a buffer, and
-//! never for memory.
+//! Swap over a network needs memory to free memory. So the buffers for requests and answers are
+//! there from the start. A thread that finds no buffer left waits for an answer, which frees a
+//! buffer, and never for memory.
 //!
 //! Buffers come in sizes. Each is lent to a *holder* (a group of processes, or one process), and
 //! the half of the reserve that is free when things go well is what keeps holders from starving one
@@ -11,14 +11,14 @@
 //!
 //! ```text
 //! 0 ............................ half ............................ all
-//!   whoever asks, as long as        holders below their fair share;
+//!   every holder, as long as        holders below their fair share;
 //!   others have their share         faults inside system calls
 //! ```
 //! With `n` holders that hold or want something, the *fair share* of each is `half / n`. Above
 //! half, or above its fair share while others wait, a holder is refused until something of its own
-//! comes back. Whoever is below its fair share is not refused: the others hold `half` at most when
-//! they pass their shares, and the shares are `half` together. Pages read ahead of their faults are
-//! refused at three eighths already: they can be done without.
+//! comes back. A holder below its fair share is not refused: the others hold at most `half` if they
+//! exceed their shares, and all shares together are `half`. Requests for pages ahead of their
+//! faults are refused from three eighths on, as the programs can do without them.
 //!
 //! A lease gives its buffer back when it is dropped. Neither lending nor giving back allocates.
 
@@ -28,13 +28,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::util::rank::{RankedMutex, ranks};
 
-/// Holders that are told apart; others share a place by turns.
+/// Number of holders that are told apart; further holders share the places of these.
 const HOLDERS: usize = 64;
 
-/// How much a buffer is needed.
+/// How urgently a buffer is needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
-    /// For pages that nobody waits for.
+    /// For pages that no thread waits for.
     Ahead,
     /// For a page that a thread waits for.
     Fault,
@@ -79,20 +79,20 @@ struct ReserveSize<B> {
     free: Vec<B>,
 }
 
-/// What is known of a reserve.
+/// The use of a reserve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReserveUse {
     /// Pages of all buffers.
     pub total: u32,
     /// Pages of those that are lent.
     pub used: u32,
-    /// The most that ever were.
+    /// The most pages that were ever lent.
     pub peak: u32,
-    /// Grows when somebody was refused, reading ahead included.
+    /// Grows when a holder was refused, including requests for reading ahead.
     pub refused: u64,
 }
 
-/// A buffer for as long as it is needed.
+/// A lent buffer; goes back when it is dropped.
 #[derive(Debug)]
 pub struct Lease<B> {
     buffer: Option<B>,
@@ -103,7 +103,8 @@ pub struct Lease<B> {
 }
 
 impl<B> Reserve<B> {
-    /// A reserve of these buffers: pages of each of a size, rising, and the buffers of that size.
+    /// A reserve of these buffers: for each size, in rising order, the pages of a buffer and the
+    /// buffers.
     pub fn new(sizes: Vec<(u32, Vec<B>)>) -> Self {
         debug_assert!(sizes.is_sorted_by_key(|(pages, _)| *pages));
         let total = sizes.iter().map(|(pages, buffers)| pages * buffers.len() as u32).sum();
@@ -119,7 +120,7 @@ impl<B> Reserve<B> {
         Self { inner: Arc::new(inner) }
     }
 
-    /// More buffers of a size that there is, for a device that came later.
+    /// Adds buffers of an existing size, for a device that came later.
     pub fn add(&self, pages: u32, buffers: Vec<B>) {
         let mut state = self.inner.state.lock();
         if let Some(size) = state.sizes.iter_mut().find(|size| size.pages == pages) {
@@ -128,7 +129,7 @@ impl<B> Reserve<B> {
         }
     }
 
-    /// Lends a buffer of at least `pages`, or the largest there is when none is so large; `None`:
+    /// Lends a buffer of at least `pages`, or the largest that is free if none is as large; `None`:
     /// the holder must wait.
     pub fn take(&self, holder: usize, pages: u32, need: Need) -> Option<Lease<B>> {
         let holder = holder % HOLDERS;
@@ -153,18 +154,18 @@ impl<B> Reserve<B> {
         Some(Lease { buffer, size, pages, holder, reserve: inner.clone() })
     }
 
-    /// Forgets who was refused. To be called now and then: whoever still wants something is refused
-    /// again, and who has ended keeps nobody waiting.
+    /// Forgets which holders were refused. To be called now and then: a holder that still wants a
+    /// buffer is refused again, and one that has ended no longer keeps others waiting.
     pub fn forget_wants(&self) {
         self.inner.state.lock().wanting = 0;
     }
 
-    /// Whether half of it is lent: who can wait should.
+    /// Whether half of the reserve is lent: then threads that can wait should.
     pub fn is_tight(&self) -> bool {
         self.inner.used.load(Relaxed) * 2 >= self.inner.total.load(Relaxed)
     }
 
-    /// How much of it is in use.
+    /// The present use of the reserve.
     pub fn usage(&self) -> ReserveUse {
         let inner = &self.inner;
         ReserveUse {
@@ -188,7 +189,7 @@ impl<B> ReserveState<B> {
             Need::System => total - used,
             Need::Ahead if others_wait => 0,
             Need::Ahead => (half - half / 4).saturating_sub(used),
-            // Its first buffer is given to everybody, however small the shares are.
+            // Every holder gets its first buffer, however small the shares are.
             Need::Fault if self.held[holder] == 0 => total - used,
             Need::Fault if others_wait => below_share,
             Need::Fault => below_share.max(half.saturating_sub(used)),
@@ -230,7 +231,7 @@ impl<B> Drop for Lease<B> {
         let mut state = self.reserve.state.lock();
         state.held[self.holder] -= self.pages;
         self.reserve.used.fetch_sub(self.pages, Relaxed);
-        // There is room: it came from here.
+        // The vector has room, since the buffer came from it.
         state.sizes[self.size].free.extend(self.buffer.take());
     }
 }
@@ -271,8 +272,8 @@ mod tests {
         assert!(reserve.take(1, 1, Need::System).is_some(), "inside a system call nobody waits for that");
     }
 
-    /// The promise that fairness rests on, for holders that take and give back at random and never
-    /// have enough.
+    /// Tests the promise that fairness rests on, for holders that take and give back at random and
+    /// always want more.
     #[test]
     fn whoever_is_below_its_fair_share_is_never_refused() {
         let reserve = Reserve::new(vec![(1, (0..256u32).collect())]);

@@ -5,9 +5,9 @@ use std::fmt;
 /// A memory size as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// So much of a whole, in percent.
+    /// A part of a whole, in percent.
     Percent(f64),
 }
 
@@ -49,7 +49,7 @@ impl std::str::FromStr for Size {
 }
 
 impl Size {
-    /// In bytes, where percent are of `whole`.
+    /// The size in bytes; percentages are of `whole`.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -58,8 +58,7 @@ impl Size {
     }
 }
 
-/// For a number that says neither that it is a share (of the `whole` that is named) nor in what it
-/// counts.
+/// A hint for a number that has neither a percent sign (for a part of `whole`) nor a unit.
 pub fn unit_hint(text: &str, whole: &str) -> String {
     match text.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number <= 100.0 => format!(" ({text}% is a share of {whole}, {text}M a size)"),
@@ -68,7 +67,7 @@ pub fn unit_hint(text: &str, whole: &str) -> String {
     }
 }
 
-/// Bytes for people: `1.5 GiB`.
+/// A number of bytes for people to read: `1.5 GiB`.
 pub fn human(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

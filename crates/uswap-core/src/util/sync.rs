@@ -1,4 +1,4 @@
-//! Locks and atomics: those of std, and in the models (`slots_models.rs`) loom's.
+//! Locks and atomics: those of std, or in the models (`slots/models.rs`) those of loom.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{

@@ -1,11 +1,12 @@
-//! Emptying thin slabs of the pool by moving their objects into the holes of fuller ones.
+//! Compaction: empties thin slabs of the pool by moving their objects into the holes of fuller
+//! ones.
 //!
 //! Objects leave the pool in LRU order, not in the order of their slabs, so slabs thin out and hold
-//! memory that stores nothing. Each object in the pool begins with its id: the one who moves it
-//! finds the entry to change.
+//! memory that stores nothing. Each object in the pool begins with its id, by which the thread that
+//! moves it finds the entry to change.
 //!
-//! What was chosen may be freed, written or moved by another before its turn comes. An object is
-//! moved under the lock of its shard, and only if its entry still names the place that was chosen.
+//! Another thread may free, write or move a chosen object before its turn comes. So an object is
+//! moved under the lock of its shard, and only if its entry still names the chosen place.
 
 use uswap_core::Handle;
 use uswap_core::util::growth::{Growth, during};
@@ -17,13 +18,14 @@ use crate::object::table::ObjectPlace;
 use crate::stats::add;
 use crate::store::Store;
 
-/// More than one byte in so many of the pool is a hole: worth a compaction when there is time.
+/// If more than one byte in this number of the pool is a hole, a compaction is worthwhile when
+/// there is time.
 const THIN: u64 = 64;
-/// The same where it should not wait: what a crowd of processes frees is not all taken by what it
-/// stores next.
+/// The same for a compaction that should not wait: a crowd of processes frees more places than its
+/// next pages take.
 const QUITE_THIN: u64 = 32;
-/// The same when room is needed at once, and a batch written to a device makes more of it than
-/// moving many objects for a page.
+/// The same when room is needed at once: with fewer holes, writing a batch to a device makes more
+/// room than moving many objects to free a page.
 const VERY_THIN: u64 = 8;
 
 /// The id that an object in the pool begins with.
@@ -37,7 +39,7 @@ impl Store {
         self.has_a_hole_in(THIN)
     }
 
-    /// Whether freed places take more than a thirty-second of it.
+    /// Whether freed places take more than a thirty-second of the pool's memory.
     pub fn is_quite_thin(&self) -> bool {
         self.has_a_hole_in(QUITE_THIN)
     }
@@ -52,7 +54,7 @@ impl Store {
         usage.hole_bytes * bytes > usage.used_bytes
     }
 
-    /// Empties one slab if the holes elsewhere suffice; returns how many objects moved.
+    /// Empties one slab if the holes elsewhere suffice; returns the number of objects that moved.
     pub fn compact(&self, scratch: &mut WritebackScratch) -> u32 {
         scratch.moves.clear();
         scratch.turn += 1;

@@ -1,19 +1,19 @@
-//! Draining: everything leaves a device while programs run (`swapoff`).
+//! Draining: moves all objects off a device while programs run (`swapoff`).
 //!
-//! The device takes no more pages: none is written to it, and no page that is evicted again is
-//! taken for its copy there. Each object on it, packed or not, is put into the pool if it is
-//! compressed and there is room, else on another device ([`crate::background::relocate`]); copies
-//! that are only cached are given up. What neither has room for is not read here but left to those
-//! whose pages they are: brought back into memory its objects lose their last reference. Once the
-//! device has been closed a reader that looked an object up before looks again and finds the new
-//! place.
+//! The device takes no more pages: none is written to it, and a page that is evicted again does not
+//! reuse its copy there. Each object on it, packed or not, is put into the pool if it is compressed
+//! and there is room, else on another device ([`crate::background::relocate`]); copies that are
+//! only cached are given up. Objects that neither has room for are not read here but left to the
+//! spaces that own the pages: when these bring the pages back into memory, the objects lose their
+//! last reference. After the device was closed, a reader that looked an object up before looks
+//! again and finds the new place.
 //!
-//! **Whether it fits** is looked at beforehand ([`DrainRoom`]). A page that does not compress
-//! cannot go to the pool, a compressed one takes a whole page in memory, and one that several
-//! processes have takes a page for each.
+//! **Room** is checked beforehand ([`DrainRoom`]). A page that does not compress cannot go to the
+//! pool; a compressed page takes a whole page when it is brought back into memory; and a page that
+//! several processes have takes a page for each of them.
 //!
-//! What cannot be read stays where it is: the device can then not be closed, and its other pages
-//! are safe.
+//! An object that cannot be read stays where it is: then the device cannot be closed, and its other
+//! pages are safe.
 
 use uswap_core::PAGE_SIZE;
 use uswap_device::{Device, News};
@@ -26,38 +26,38 @@ use crate::store::Store;
 /// Why a device is not drained.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DrainRefusal {
-    /// There is no device of that name; these are there.
+    /// There is no device of that name; the devices have these names.
     Unknown(Vec<String>),
     /// It is being drained already.
     Busy,
-    /// What lies on it does not fit elsewhere.
+    /// The objects on it do not fit elsewhere.
     NoRoom {
-        /// Pages that it takes on the device.
+        /// Pages that the objects take on the device.
         slots: u64,
-        /// Pages that it would take in memory.
+        /// Pages that they would take in memory.
         pages: u64,
-        /// What there is.
+        /// The room that there is.
         room: DrainRoom,
     },
 }
 
-/// Where what lies on a device can go. All in pages.
+/// The room for the objects of a device, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DrainRoom {
-    /// Of what is compressed, as much as the pool takes.
+    /// Compressed objects that the pool takes.
     pub pool: u64,
     /// Slots of other devices.
     pub devices: u64,
-    /// Back into the memory of the programs, beside what the pool takes.
+    /// Pages that can come back into the memory of the programs, besides the memory of the pool.
     pub memory: u64,
 }
 
-/// What lies on a device, but for copies that are only cached.
+/// The objects on a device, without copies that are only cached.
 #[derive(Clone, Copy, Default)]
 struct Holdings {
     /// Pages that are not compressed.
     whole: u64,
-    /// Units of those that are.
+    /// Units of the compressed objects.
     units: u64,
     /// Pages in memory, if all came back: one for each reference.
     pages: u64,
@@ -72,31 +72,31 @@ impl Holdings {
         self.whole + self.compressed()
     }
 
-    /// Whether all of it can go: to the pool what it takes, then to other devices, and the rest as
-    /// it comes to memory.
+    /// Whether all objects can leave: to the pool as many as it takes, then to other devices, and
+    /// the rest as pages into memory.
     fn fits(&self, room: &DrainRoom) -> bool {
         let left = self.slots().saturating_sub(room.pool + room.devices);
         left == 0 || (self.pages * left).div_ceil(self.slots()) <= room.memory
     }
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DrainReport {
     /// Pages that lie elsewhere now, were given up, or freed meanwhile.
     pub moved: u32,
     /// Pages that could not be read or were damaged.
     pub unreadable: u32,
-    /// Pages that nobody took.
+    /// Pages that neither the pool nor a device took.
     pub refused: u32,
-    /// All objects have been looked at once since the cursor was new or this was said last.
+    /// All objects have been looked at once since the start or since this was last true.
     pub round_done: bool,
 }
 
-/// Entries looked at per lock of a shard.
+/// Entries that are looked at each time a shard is locked.
 const LOOKS: u32 = 8192;
 
-/// How far a drain has come, and its working memory.
+/// The progress of a drain, and its working memory.
 pub struct Drain {
     device: u8,
     mover: Mover,
@@ -118,13 +118,13 @@ impl Store {
         added
     }
 
-    /// Hands over what the devices have to tell their user.
+    /// Calls `tell` with the news of the devices.
     pub fn device_news(&self, tell: impl FnMut(News)) {
         self.devices.news(tell);
     }
 
-    /// Begins to drain the device of this name: it takes no more pages. So many pages could come
-    /// back into `memory`, pool and programs together.
+    /// Begins to drain the device of this name: it takes no more pages. `memory` is the number of
+    /// pages that could come back into memory, pool and programs together.
     ///
     /// # Errors
     /// [`DrainRefusal`]; then nothing is changed.
@@ -171,7 +171,7 @@ impl Store {
         all
     }
 
-    /// Whether the copy lies on a device that is being drained: it must not be used anew.
+    /// Whether the copy lies on a device that is being drained: then it must not be reused.
     pub(crate) fn is_leaving(&self, place: ObjectPlace) -> bool {
         matches!(place, ObjectPlace::Device(extent) if self.devices.bay(extent.device).is_draining())
     }
@@ -191,18 +191,18 @@ impl Store {
         u64::from(self.devices.bay(drain.device).slots_used())
     }
 
-    /// The device is used again.
+    /// Ends a drain; the device is used again.
     pub fn cancel_drain(&self, drain: &Drain) {
         self.devices.bay(drain.device).set_draining(false);
         self.unstall();
     }
 
-    /// Lets the device go; `false` while something still lies on it.
+    /// Closes the device; `false` while objects still lie on it.
     pub fn end_drain(&self, drain: &Drain) -> bool {
         self.devices.bay(drain.device).close()
     }
 
-    /// Moves some pages. May wait for devices.
+    /// Moves some pages off the device. May wait for devices.
     pub fn drain_step(&self, drain: &mut Drain) -> DrainReport {
         let next = self.find_next(drain.device, &mut drain.mover, LOOKS, |_| true);
         let mut report = DrainReport { moved: next.given_up, round_done: next.round_done, ..DrainReport::default() };

@@ -1,4 +1,5 @@
-//! What moves stored pages while programs run: writeback, compaction, draining, repacking.
+//! Background work that moves stored pages while programs run: writeback, compaction, draining,
+//! repacking.
 
 pub(crate) mod compact;
 pub(crate) mod drain;

@@ -1,15 +1,15 @@
-//! Moving stored pages away from where they lie on a device: for a swapoff
-//! ([`crate::background::drain`]) and to free thin slots ([`crate::background::repack`]).
+//! Relocation: moves stored pages to another place than the one that they have on a device: for a
+//! swapoff ([`crate::background::drain`]) and to free thin slots ([`crate::background::repack`]).
 //!
 //! Each page is read, verified, and written elsewhere or put into the pool. Then its entry is
-//! changed, if it still names the place and the checksum that were read. Should the object have
-//! been freed meanwhile and another one with the same content have come to the same place, the new
-//! copy is right for that one too, since it was verified against it. A reader that looked the
-//! object up before reads the old place. Its bytes stay as long as the slot is in no other hands;
-//! afterwards the reader finds them wrong, looks again, and finds the new place
-//! ([`Store::load_blocking`]).
+//! changed, if it still has the place and the checksum that were read. If the object was freed
+//! meanwhile and another one with the same content has come to the same place, the new copy is
+//! right for that one too, since it was verified against the same checksum. A reader that looked
+//! the object up before reads the old place. The bytes there stay until the slot is used again;
+//! after that the reader finds that they are wrong, looks the object up again, and finds the new
+//! place ([`Store::load_blocking`]).
 //!
-//! What cannot be read stays where it is.
+//! An object that cannot be read stays where it is.
 
 use uswap_core::util::growth::{Growth, during};
 use uswap_core::{PAGE_SIZE, PageBuf};
@@ -24,7 +24,7 @@ use crate::device::{ReadPlan, WriteLists};
 use crate::object::table::ObjectPlace;
 use crate::store::Store;
 
-/// Objects that are moved at a time, at most. Each takes a slot at most.
+/// The most objects that are moved at a time. Each takes at most one slot.
 pub(crate) const BATCH: usize = 60;
 
 const _: () = assert!(BATCH < BATCH_BYTES / PAGE_SIZE);
@@ -37,9 +37,9 @@ pub(crate) struct LeavingObject {
     pub check: u64,
 }
 
-/// The working memory of one who moves pages (768 KiB, touched when used).
+/// The working memory of a thread that moves pages (768 KiB, touched only when used).
 pub(crate) struct Mover {
-    /// Where the next step looks on: shard, and entry in it.
+    /// Where the next step continues: the shard, and the entry in it.
     shard: usize,
     index: u32,
     found: Vec<u32>,
@@ -52,26 +52,26 @@ pub(crate) struct Mover {
     plan: ReadPlan,
     extents: Vec<Extent>,
     lists: WriteLists,
-    /// For whom slots are taken.
+    /// Which slots the thread may take.
     taker: Taker,
 }
 
-/// What a step found, besides the pages that are to leave.
+/// The result of a search for objects, besides the objects that are to leave.
 pub(crate) struct Next {
     /// Copies that were only cached.
     pub given_up: u32,
-    /// All objects have been looked at once since the beginning or since this was said last.
+    /// All objects have been looked at once since the start or since this was last true.
     pub round_done: bool,
 }
 
-/// What became of the objects of a step.
+/// The outcome of a step, as numbers of objects.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Moved {
-    /// They lie elsewhere now, or were freed meanwhile.
+    /// Objects that lie elsewhere now, or were freed meanwhile.
     pub moved: u32,
-    /// They could not be read or were damaged.
+    /// Objects that could not be read or were damaged.
     pub unreadable: u32,
-    /// Nobody took them.
+    /// Objects that neither the pool nor a device took.
     pub refused: u32,
 }
 
@@ -80,7 +80,7 @@ impl Mover {
         Self::for_whom(Taker::Anybody)
     }
 
-    /// The same for one who may take other slots.
+    /// The same, for a thread that may take other slots.
     pub fn for_whom(taker: Taker) -> Self {
         Self {
             shard: 0,
@@ -133,8 +133,8 @@ impl Store {
         Next { given_up, round_done: next.is_none() && mover.shard == 0 }
     }
 
-    /// Moves the pages of `mover`, which lie on `device`: with `to_pool` into the pool what it
-    /// takes, the rest to devices. May wait for devices.
+    /// Moves the pages of `mover`, which lie on `device`: with `to_pool` into the pool as many as
+    /// it takes, the rest to devices. May wait for devices.
     pub(crate) fn move_pages(&self, device: u8, mover: &mut Mover, to_pool: bool) -> Moved {
         debug_assert!(mover.pages.len() <= BATCH);
         let mut report = Moved::default();
@@ -168,14 +168,14 @@ impl Store {
         report
     }
 
-    /// The bytes of a page as read, if they are right.
+    /// The bytes of a page as read, if they match its checksum.
     fn verified<'a>(&self, page: &LeavingObject, units: &'a [u8]) -> Option<&'a [u8]> {
         let mut whole: PageBuf = [0; PAGE_SIZE];
         let bytes = unpack(units)?;
         self.expand_whole(bytes, page.check, &mut whole).then_some(bytes)
     }
 
-    /// Moves compressed bytes into the pool, if there is room; others not.
+    /// Moves the page into the pool, if its bytes are compressed and there is room.
     fn move_to_pool(&self, page: &LeavingObject, bytes: &[u8]) -> bool {
         let mut tagged = [0; TAG + MAX_COMPRESSED];
         let length = TAG + bytes.len();
@@ -201,8 +201,8 @@ impl Store {
         report.refused += (mover.batched.len() - mover.extents.len()) as u32;
     }
 
-    /// The page lies in `new` too. Its entry changes over if it still names the old place; else the
-    /// object was freed meanwhile, or its copy given up.
+    /// Makes the entry of a page name its new copy in `new`, if it still names the old place;
+    /// otherwise the object was freed meanwhile, or its copy given up.
     fn settle_moved(&self, page: &LeavingObject, new: ObjectPlace) {
         let (shard, index) = self.split(page.id);
         let mut guard = self.shards[shard].lock();

@@ -1,55 +1,56 @@
-//! Freeing thin slots: what still lives in them moves together into other ones.
+//! Repacking: frees thin slots by moving the objects that still live in them together into other
+//! slots.
 //!
-//! Objects that share a slot die at different times, and a slot is free only when the last one has
-//! gone. With packs that are refilled by nobody this could, at worst, leave one small object in
-//! each slot. So when slots are short (less than a quarter of them is left, or the disk is full)
-//! and less than half of the room of all slots with packs is alive, the table of objects is gone
-//! through step by step, and what touches a slot that is less than half alive is written anew, in
-//! packs. Copies that are only cached are given up instead. Each object moved frees more room than
-//! it takes: a slot that is left was less than half alive, one that is written is full, or, on
-//! devices that read whole pages only, more than half full in the mean.
+//! Objects that share a slot are freed at different times, and a slot is free only when the last of
+//! them has gone. Since packs are never refilled, this could, at worst, leave one small object in
+//! each slot. So if slots are short (less than a quarter of them is left, or the disk is full) and
+//! less than half of the room of all slots with packs is alive, repacking goes through the table of
+//! objects step by step, and writes each object that touches a slot less than half alive into a new
+//! pack. Copies that are only cached are given up instead. Each object that moves frees more room
+//! than it takes: the slot that it leaves was less than half alive, and the slot that is written is
+//! full, or, on devices that read whole pages only, more than half full on average.
 //!
-//! When the last slots are in sight, less is enough ([`crate::background::squeeze`]): an eighth of
-//! the room must be lost, and slots that are not more alive than the mean are thin. A round that
-//! frees no slot counts as one that moved nothing then.
+//! When few slots are left, a smaller gain is enough ([`crate::background::squeeze`]): an eighth of
+//! the room must be lost, and a slot counts as thin if it is no more alive than the mean. Then a
+//! round that frees no slot counts as one that moved nothing.
 //!
-//! The condition holds for averages, so as long as it holds there is something to move. A step is
-//! bounded in objects and in entries looked at; who calls waits a while after a round that freed
-//! nothing (what could not be read stays).
+//! The condition is about averages, so as long as it holds there are objects to move. A step is
+//! bounded in objects and in entries looked at. The caller waits a while after a round that freed
+//! nothing (objects that could not be read stay).
 
 use crate::background::relocate::Mover;
 use crate::background::squeeze::Taker;
 use crate::stats::add;
 use crate::store::Store;
 
-/// Entries looked at per lock of a shard.
+/// Entries that are looked at each time a shard is locked.
 const LOOKS: u32 = 2048;
 
-/// What one call of [`Store::repack`] did.
+/// The result of one call of [`Store::repack`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepackReport {
     /// Pages that lie elsewhere now.
     pub moved: u32,
     /// Cached copies given up.
     pub given_up: u32,
-    /// All objects have been looked at once since the beginning or since this was said last.
+    /// All objects have been looked at once since the start or since this was last true.
     pub round_done: bool,
-    /// A round is done, and nothing was moved in it.
+    /// A round is done, and no object was moved in it.
     pub round_was_idle: bool,
 }
 
 impl RepackReport {
-    /// Whether another call now may move something: not after a round that moved nothing.
+    /// Whether another call now may move objects: not after a round that moved none.
     pub fn may_go_on(&self) -> bool {
         !self.round_was_idle
     }
 }
 
-/// How far repacking has come, and its working memory.
+/// The progress of repacking, and its working memory.
 pub(crate) struct Repacker {
-    /// In this round.
+    /// Objects moved in this round.
     moved: u32,
-    /// Slots with packs when it began, if it did.
+    /// Slots with packs when the round began; `None` before it begins.
     slots: Option<u64>,
     mover: Mover,
 }
@@ -59,7 +60,7 @@ impl Repacker {
         Self { moved: 0, slots: None, mover: Mover::for_whom(Taker::Repacker) }
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub fn begin(&mut self) {
         (self.moved, self.slots) = (0, None);
     }

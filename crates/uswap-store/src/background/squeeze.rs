@@ -1,19 +1,19 @@
-//! Squeezing: before a page is refused because all devices are full, room is made out of slots with
-//! packs.
+//! Squeezing: before the store refuses a page because all devices are full, it makes room in slots
+//! with packs.
 //!
 //! Repacking ([`crate::background::repack`]) begins while there is time and looks at slots that are
-//! less than half alive. A device can be full though all its slots are two thirds alive: a third of
-//! it is lost. So who finds no room squeezes: objects in slots that are not more alive than the
-//! mean are written anew, until there is room for a batch, an eighth of the packs' room or less is
-//! lost, or a bound is reached. The same is done ahead of time, by whoever repacks, when less than
-//! a sixteenth of the slots is left.
+//! less than half alive. A device can be full although all its slots are only two thirds alive:
+//! then a third of it is lost. So a thread that finds no room squeezes: it writes objects in slots
+//! that are no more alive than the mean into new packs, until there is room for a batch, an eighth
+//! of the packs' room or less is lost, or a bound is reached. The repacking thread does the same
+//! ahead of time, when less than a sixteenth of the slots is left.
 //!
-//! **The reserve.** What moves needs a place before it gives up its own. So the last slots of a
-//! device that holds packs are handed out to who repacks only ([`Taker::Repacker`]); of a device
-//! without packs everybody has the last slot.
+//! **The reserve.** An object that moves needs a new place before it gives up its old one. So the
+//! last slots of a device that holds packs are handed out only for repacking ([`Taker::Repacker`]);
+//! on a device without packs any thread may take the last slot.
 //!
-//! One thread squeezes at a time: it takes the working memory, and who finds none does not wait. No
-//! lock is held meanwhile.
+//! One thread squeezes at a time: it takes the working memory, and another thread that finds it
+//! taken does not wait. No lock is held meanwhile.
 
 use crate::background::repack::Repacker;
 use crate::path::put::IO_PAGES;
@@ -21,20 +21,20 @@ use crate::store::Store;
 
 /// Steps of one squeeze, at most. Each moves up to 60 objects or looks at 2048 entries.
 const MAX_STEPS: u32 = 256;
-/// Slots that are freed at least if they can be: room for a batch.
+/// Squeezing goes on until this many slots are free, if possible: room for a batch.
 const ENOUGH: u64 = IO_PAGES as u64;
 
-/// Who takes slots.
+/// The kinds of thread that take slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taker {
-    /// Anybody: not the reserve.
+    /// Any thread: it may not take the reserve.
     Anybody,
-    /// Who repacks.
+    /// A thread that repacks.
     Repacker,
 }
 
 impl Store {
-    /// Makes room on devices; `false`: there is none to be made, or somebody else is at it. May
+    /// Makes room on devices; `false`: no room can be made, or another thread is squeezing. May
     /// wait for devices.
     pub(crate) fn squeeze(&self) -> bool {
         if self.squeezes_not() {

@@ -1,16 +1,17 @@
-//! Writeback: from the tail of the pool's LRU to a device, in batches of contiguous slots.
+//! Writeback: moves objects from the tail of the pool's LRU to a device, in batches of contiguous
+//! slots.
 //!
 //! It starts when the pool is above 95 % of its limit or a page found no room, and goes on to 90 %.
-//! A step does the cheapest thing that makes room: give up cached copies, else empty thin slabs by
-//! moving what is in them while holes take more than an eighth of the pool, else write one batch.
-//! Pages are written as they are compressed, packed one behind the other
-//! ([`crate::device::write_batch`]) in the order in which they were stored: what was evicted
-//! together lies together, and one read brings several.
+//! A step does the cheapest thing that makes room: it gives up cached copies; else, while holes
+//! take more than an eighth of the pool, it moves objects to empty thin slabs; else it writes one
+//! batch. Pages are written as they are compressed, packed one behind the other
+//! ([`crate::device::write_batch`]) in the order in which they were stored: pages that were evicted
+//! together lie together, and one read brings several.
 //!
-//! During the write an object stays in the pool and readable, marked `writing` so that nobody else
-//! frees or moves its copy. Who releases the last reference meanwhile leaves the entry with
-//! `refs == 0`; the writer then frees both copies. A loaded object gets a second chance: it is
-//! passed by once before it is written.
+//! During the write an object stays in the pool and readable, marked `writing` so that no other
+//! thread frees or moves its copy. A thread that releases the last reference meanwhile leaves the
+//! entry with `refs == 0`; the writer then frees both copies. A loaded object gets a second chance:
+//! writeback skips it once before it writes it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -29,18 +30,19 @@ use crate::store::Store;
 
 /// Cached copies given up at a time.
 const GIVE_UP: u32 = 128;
-/// Objects looked at per lock of a shard, so that a reader waits for microseconds only.
+/// Objects that are looked at each time a shard is locked, so that a reader waits only for
+/// microseconds.
 const PER_LOCK: usize = 16;
-/// Objects taken from one shard in a row: so many were stored there in a row.
+/// Objects taken from one shard in a row: as many as are stored there in a row.
 const PER_SHARD: usize = 64;
 /// Shards that a batch empties, roughly.
 const SHARDS: u32 = 3;
-/// Objects of a slab, at most.
+/// The most objects of a slab.
 const MAX_MOVES: usize = 2048;
 const HIGH_PERCENT: u64 = 95;
 const LOW_PERCENT: u64 = 90;
 
-/// What one call of [`Store::writeback`] did.
+/// The result of one call of [`Store::writeback`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WritebackReport {
     /// Cached copies given up.
@@ -58,7 +60,7 @@ pub struct WritebackReport {
 }
 
 impl WritebackReport {
-    /// Whether the call made any room: if not, another one now will not either.
+    /// Whether the call made any room; if not, another call now will not either.
     pub fn progressed(&self) -> bool {
         self.given_up + self.moved + self.written > 0 || self.freed_bytes > 0
     }
@@ -69,8 +71,8 @@ struct Victim {
     handle: Handle,
 }
 
-/// The working memory of a writeback thread (512 KiB and lists; as much again and a half once
-/// something is repacked).
+/// The working memory of a writeback thread (512 KiB and lists; 1.5 times as much in addition once
+/// it repacks).
 pub struct WritebackScratch {
     batch: WriteBatch,
     victims: Vec<Victim>,
@@ -105,8 +107,7 @@ impl WritebackScratch {
 }
 
 impl Store {
-    /// Whether [`writeback`](Self::writeback) should be called, again and again until this is
-    /// false.
+    /// Whether [`writeback`](Self::writeback) should be called, repeatedly, until this is false.
     pub fn needs_writeback(&self) -> bool {
         let percent = if self.writing_back.load(Relaxed) { LOW_PERCENT } else { HIGH_PERCENT };
         self.above(percent) && !self.stalled.load(Relaxed)
@@ -147,14 +148,14 @@ impl Store {
         self.devices.trim()
     }
 
-    /// Gives memory of the table of objects back to the system that a peak has left empty; returns
-    /// the pieces. To be called now and then.
+    /// Gives memory of the table of objects that became empty after a peak back to the system;
+    /// returns the number of pieces. To be called now and then.
     pub fn trim_table(&self) -> u32 {
         self.shards.iter().map(|shard| shard.lock().trim()).sum()
     }
 
-    /// Devices that ran out of room before they ran out of slots are tried again. To be called now
-    /// and then: nothing tells when a full disk has room again.
+    /// Lets devices that ran out of room before they ran out of slots be tried again. To be called
+    /// now and then, because no event tells when a full disk has room again.
     pub fn retry_room(&self) {
         self.devices.thaw();
         self.unstall();
@@ -181,8 +182,8 @@ impl Store {
         self.settle(scratch);
     }
 
-    /// Collects a batch from the tails of the shards and copies it. A second round is for when
-    /// everything had been loaded since the last look.
+    /// Collects a batch from the tails of the shards and copies it. A second round is for the case
+    /// that all objects had been loaded since the last look.
     fn select(&self, scratch: &mut WritebackScratch) {
         let shards = self.shards_in_turn(SHARDS);
         for round in 0..2 {
@@ -216,8 +217,8 @@ impl Store {
         }
     }
 
-    /// After the write: objects that were written move to their places, the others go back into the
-    /// LRU.
+    /// After the write: the entries of written objects get their new places, the other objects go
+    /// back into the LRU.
     fn settle(&self, scratch: &mut WritebackScratch) {
         scratch.handles.clear();
         for (i, victim) in scratch.victims.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::{Info, Levels, REGISTRY};
 
-/// Which compressor stores pages from now on.
+/// A choice of compressor and level.
 ///
 /// ```
 /// use uswap_store::Compression;
@@ -18,9 +18,9 @@ use super::{Info, Levels, REGISTRY};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compression {
-    /// What its objects begin with.
+    /// The codec byte with which its objects begin.
     pub(super) id: u8,
-    /// 0 where there are none.
+    /// The level; 0 if the compressor has no levels.
     pub(super) level: u8,
 }
 
@@ -32,7 +32,7 @@ impl Default for Compression {
 }
 
 impl Compression {
-    /// The compressors, each once: with levels, at the usual one.
+    /// Each compressor once, at its usual level if it has levels.
     pub fn each() -> impl Iterator<Item = Self> {
         REGISTRY.iter().map(Info::usual)
     }
@@ -58,12 +58,12 @@ impl Compression {
         self.info().name
     }
 
-    /// What can be written, with the levels there are: a list for the help of a command.
+    /// The names that users can write, with their levels: a list for the help of a command.
     pub fn choices() -> String {
         alternatives(REGISTRY.iter().map(Info::with_levels).collect())
     }
 
-    /// The same, with what a compressor is chosen for.
+    /// The same, with the reason to choose each compressor.
     pub fn choices_in_short() -> String {
         let texts = REGISTRY.iter().map(|info| match info.in_short {
             Some(why) => format!("{} ({why})", info.with_levels()),
@@ -95,7 +95,7 @@ impl fmt::Display for Compression {
 impl FromStr for Compression {
     type Err = String;
 
-    /// `NAME`, or `NAME:LEVEL` where there are levels.
+    /// `NAME`, or `NAME:LEVEL` if the compressor has levels.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, level) = text.split_once(':').map_or((text, None), |(name, level)| (name, Some(level)));
         let Some(info) = REGISTRY.iter().find(|info| info.name == name) else {
@@ -118,7 +118,7 @@ impl Info {
         Compression { id: self.id, level: self.levels.map_or(0, |levels| levels.usual) }
     }
 
-    /// How it is written.
+    /// The form in which users write the choice.
     fn form(&self) -> String {
         format!("{}{}", self.name, if self.levels.is_some() { "[:LEVEL]" } else { "" })
     }

@@ -1,4 +1,4 @@
-//! LZ4, block format. A thread's table belongs to its working memory from the beginning.
+//! LZ4, block format. A thread's hash table is part of its working memory from the start.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use uswap_core::{PAGE_SIZE, PageBuf};

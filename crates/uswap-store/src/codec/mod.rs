@@ -1,13 +1,13 @@
-//! Compressors behind one trait, without an allocation for each page. A compressor is a file with a
-//! [`Codec`] and a line of the registry below; names, errors, help, tests and the figures of the
-//! benchmarks follow from the registry.
+//! The compressors behind one trait; they allocate no memory for a page. A compressor is a file
+//! with a [`Codec`] and a line of the registry below; names, errors, help, tests and the figures of
+//! the benchmarks follow from the registry.
 //!
 //! ```text
 //! object in the pool:     | id: u32 | codec: u8 | compressed bytes ... |
 //! object on a device:               | codec: u8 | compressed bytes ... |      4096 bytes: a page as it is, no codec
 //! ```
-//! The codec byte says who expands an object, so the compressor may change while objects of the one
-//! before are stored.
+//! The codec byte says which compressor expands an object, so the compressor may change while
+//! objects of another are stored.
 //!
 //! A compressing thread owns its contexts ([`Compressor`]).
 
@@ -17,34 +17,35 @@ use uswap_core::{PAGE_SIZE, PageBuf};
 
 pub use choice::Compression;
 
-/// Compressed pages longer than this, codec byte included, save too little to be worth the pool's
-/// memory and a decompression.
+/// Compressed pages longer than this, codec byte included, save too little to be worth their memory
+/// in the pool and a decompression.
 pub(crate) const MAX_COMPRESSED: usize = PAGE_SIZE * 3 / 4;
 
 /// Bytes before the compressed ones in the pool: the object's id, so that a moved object is found.
 pub(crate) const TAG: usize = 4;
 
-/// Room for the worst case of all.
+/// Room for the worst case of all compressors.
 const OUTPUT: usize = TAG + 1 + max_output(REGISTRY);
 
-/// A compressor. A value of it is the memory of one compressing thread, made before the thread's
-/// first page: no page allocates. What a C library allocates once for a thread may wait for the
-/// first page.
+/// A compressor. A value of the type is the memory of one compressing thread. It is made before the
+/// thread's first page, so that no page allocates. Memory that a C library allocates once for a
+/// thread may wait for the first page.
 trait Codec: Default {
-    /// What its objects begin with; no other codec has the same.
+    /// The codec byte with which its objects begin; no other codec has the same.
     const ID: u8;
-    /// As users write it: without a colon.
+    /// The name as users write it, without a colon.
     const NAME: &'static str;
-    /// `None`: there is nothing to choose.
+    /// The levels; `None`: there are none to choose from.
     const LEVELS: Option<Levels>;
-    /// What the man page says of it, behind its name.
+    /// The text of the man page about it, behind its name.
     const HELP: &'static str;
-    /// What it is chosen for, in short, for the help of commands.
+    /// The reason to choose it, in short, for the help of commands.
     const IN_SHORT: Option<&'static str> = None;
-    /// The most bytes that it makes of a page.
+    /// The most bytes to which it compresses a page.
     const MAX_OUTPUT: usize;
 
-    /// Makes what any thread needs in order to expand its objects. Done before the first is stored.
+    /// Makes the memory that any thread needs in order to expand its objects. Called before the
+    /// first is stored.
     ///
     /// # Errors
     /// For the user: no memory.
@@ -56,7 +57,8 @@ trait Codec: Default {
     /// failed.
     fn compress(&mut self, page: &PageBuf, level: u8, out: &mut [u8]) -> Option<usize>;
 
-    /// Fills `out` with the page; false when `bytes` are none. Bytes from a device may be anything.
+    /// Fills `out` with the page; false if `bytes` are not a page. Bytes from a device may be
+    /// anything.
     fn expand(bytes: &[u8], out: &mut PageBuf) -> bool;
 }
 
@@ -65,13 +67,13 @@ trait Codec: Default {
 struct Levels {
     /// The lowest, at least 1, and the highest.
     all: (u8, u8),
-    /// That of a name without a level.
+    /// The level of a name without a level.
     usual: u8,
-    /// Those whose costs are worth a table.
+    /// The levels whose costs are worth a table.
     compared: &'static [u8],
 }
 
-/// What is known of a codec without its type.
+/// The constants and functions of a codec, independent of its type.
 struct Info {
     id: u8,
     name: &'static str,
@@ -97,20 +99,20 @@ impl Info {
 }
 
 impl Compression {
-    /// The codec's byte, then the level. Only the store that runs keeps it: an object has the
-    /// codec's byte alone.
+    /// The codec's byte, then the level. Only the running store keeps this number: an object has
+    /// only the codec's byte.
     pub(crate) fn to_bits(self) -> u16 {
         u16::from_be_bytes([self.id, self.level])
     }
 
-    /// From what [`Compression::to_bits`] said.
+    /// The inverse of [`Compression::to_bits`].
     pub(crate) fn from_bits(bits: u16) -> Self {
         let [id, level] = bits.to_be_bytes();
         Self { id, level }
     }
 
-    /// Makes what any thread needs in order to expand pages of this compressor. To be done before
-    /// the first is stored.
+    /// Makes the memory that any thread needs in order to expand pages of this compressor. To be
+    /// called before the first is stored.
     ///
     /// # Errors
     /// For the user: no memory.
@@ -139,7 +141,7 @@ impl Compressor {
         Self { contexts: Contexts::default(), output: Box::new([0; OUTPUT]) }
     }
 
-    /// What was compressed last, from its codec byte on.
+    /// The page that was compressed last, from its codec byte on.
     pub fn output(&self) -> &[u8] {
         &self.output[TAG..]
     }
@@ -156,7 +158,7 @@ impl Compressor {
     }
 }
 
-/// Expands `bytes` (a whole page is taken as it is) into `out`; false when they are no page.
+/// Expands `bytes` (a whole page is copied as it is) into `out`; false if they are not a page.
 pub(crate) fn expand(bytes: &[u8], out: &mut PageBuf) -> bool {
     if let Ok(raw) = <&PageBuf>::try_from(bytes) {
         *out = *raw;
@@ -198,16 +200,16 @@ const fn ids_differ(registry: &[Info]) -> bool {
 
 const _: () = assert!(ids_differ(REGISTRY), "two codecs have the same id");
 
-/// The registry: the modules of the codecs, what is known of them, a thread's memory for them, and
-/// who is called.
+/// Makes the registry: the modules of the codecs, their `Info`s, a thread's memory for them, and
+/// the dispatch to each.
 macro_rules! codecs {
     ($($(#[$only:meta])? $file:ident::$codec:ident,)+) => {
         $($(#[$only])? mod $file;)+
 
-        /// In the order in which users read of them; the first is the default.
+        /// The codecs in the order in which the help lists them; the first is the default.
         const REGISTRY: &[Info] = &[$($(#[$only])? Info::of::<$file::$codec>()),+];
 
-        /// A thread's memory for each of them.
+        /// A thread's memory for each codec.
         #[derive(Default)]
         struct Contexts {
             $($(#[$only])? $file: $file::$codec,)+

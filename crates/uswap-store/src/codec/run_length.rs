@@ -1,5 +1,5 @@
-//! A toy for the tests: runs of one byte. A compressor takes one file, this one, and one line of
-//! the registry.
+//! A toy compressor for the tests: encodes runs of one byte. A new compressor needs one file like
+//! this, and one line of the registry.
 //!
 //! ```text
 //! | 0x00..=0x7f: n | n + 1 bytes as they are ... |      | 0x80..=0xff: n | the byte of a run of n - 126 |
@@ -9,7 +9,7 @@ use uswap_core::{PAGE_SIZE, PageBuf};
 
 use super::{Codec, Levels};
 
-/// Bytes as they are, and of a run, behind one header.
+/// The most literal bytes behind one header, and the possible lengths of a run.
 const MAX_PLAIN: usize = 128;
 const RUN: std::ops::RangeInclusive<usize> = 2..=129;
 
@@ -57,7 +57,7 @@ impl Codec for RunLength {
     }
 }
 
-/// How often the first byte is repeated, as far as one header can say it.
+/// How often the first byte is repeated, as far as one header can encode it.
 fn run_at(bytes: &[u8]) -> usize {
     bytes.iter().take(*RUN.end()).take_while(|byte| **byte == bytes[0]).count()
 }

@@ -1,5 +1,5 @@
-//! What holds for every compressor of the registry. The toy (`run_length.rs`), of which nothing
-//! else knows, is one.
+//! Tests that every compressor of the registry must pass. The toy (`run_length.rs`), which no other
+//! code knows, is one of them.
 
 use uswap_core::PageHasher;
 use uswap_device::RamDevice;
@@ -21,7 +21,7 @@ fn noise(page: &mut PageBuf) {
     });
 }
 
-/// Noise, then one byte.
+/// A page of noise, then one repeated byte.
 fn mixed(noisy: usize, rest: u8) -> PageBuf {
     let mut page = [0; PAGE_SIZE];
     noise(&mut page);
@@ -29,7 +29,7 @@ fn mixed(noisy: usize, rest: u8) -> PageBuf {
     page
 }
 
-/// Every level after every other one: the context is the same.
+/// Every level after every other one, with the same context.
 #[test]
 fn round_trip_and_rejection() {
     let mut codec = Compressor::new();
@@ -62,8 +62,8 @@ fn garbage_is_refused_not_trusted() {
     }
 }
 
-/// What is cut, lengthened or flipped is no page, or another one, which its hash tells; it is never
-/// out of bounds.
+/// An object that is cut, lengthened or has a bit flipped expands to no page, or to another page,
+/// which the hash shows; no access is out of bounds.
 #[test]
 fn damaged_objects_are_no_panic() {
     let (mut codec, mut back) = (Compressor::new(), [0; PAGE_SIZE]);
@@ -129,7 +129,7 @@ fn the_registry_is_sound() {
     }
 }
 
-/// One line of the registry, and everything that users read names it. It stands last.
+/// With its one line of the registry, all texts for users name the toy. It stands last.
 #[test]
 fn the_toy_is_a_compressor_like_all_others() {
     assert_eq!((by(TOY).to_string(), by(TOY).name()), (TOY.into(), TOY));
@@ -155,8 +155,8 @@ fn store(compression: Compression) -> Store {
     .expect("address space")
 }
 
-/// Each one alone: pages are stored, written back, and come back right from the pool and from the
-/// device.
+/// For each compressor alone: pages are stored, written back, and come back right from the pool and
+/// from the device.
 #[test]
 fn a_store_works_with_each_compressor() {
     for by in Compression::each() {

@@ -1,10 +1,10 @@
 //! Zstandard. Its contexts come from the C library.
 //!
 //! The context of a compressing thread is made when the thread meets its first page for zstd, and
-//! serves every level; where there is no memory for it the page counts as one whose compression
+//! serves every level; if there is no memory for it the page counts as one whose compression
 //! failed, and goes to a device as it is. Expanding needs a context too (94 KiB): each thread makes
-//! one when it meets its first such page, and where it cannot it waits for the one that was made
-//! when zstd was chosen.
+//! one when it meets its first such page; if it cannot, it uses the shared context that was made
+//! when zstd was chosen, waiting for it if need be.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use super::{Codec, Levels};
 thread_local! {
     static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
-/// For threads that have no memory for one of their own.
+/// The context of threads that have no memory for one of their own.
 static SHARED_DECODER: OnceLock<RankedMutex<DCtx<'static>>> = OnceLock::new();
 
 /// The context, once it is made, and the level it is set to.
@@ -25,7 +25,7 @@ static SHARED_DECODER: OnceLock<RankedMutex<DCtx<'static>>> = OnceLock::new();
 pub(super) struct Zstd(Option<(CCtx<'static>, u8)>);
 
 impl Zstd {
-    /// The context, made or set to another level where need be.
+    /// The context, made or set to another level if necessary.
     fn at_level(&mut self, level: u8) -> Option<&mut CCtx<'static>> {
         if self.0.is_none() {
             self.0 = Some((new_context(level)?, level));
@@ -41,7 +41,7 @@ impl Zstd {
 
 fn new_context(level: u8) -> Option<CCtx<'static>> {
     let mut context = CCtx::try_create()?;
-    // The length of a page is known, and so is who verifies it.
+    // The length of a page is known, and the store verifies pages itself.
     context.set_parameter(CParameter::ContentSizeFlag(false)).ok()?;
     context.set_parameter(CParameter::ChecksumFlag(false)).ok()?;
     context.set_parameter(CParameter::CompressionLevel(level.into())).ok()?;
@@ -60,7 +60,7 @@ impl Codec for Zstd {
     fn prepare() -> Result<(), String> {
         if SHARED_DECODER.get().is_none() {
             let context = DCtx::try_create().ok_or("no memory for zstd")?;
-            // Another one may have been faster, which is as good.
+            // Another thread may have set it first, which is as good.
             let _ = SHARED_DECODER.set(RankedMutex::new(ranks::DECODER, context));
         }
         Ok(())

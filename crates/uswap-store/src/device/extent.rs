@@ -1,4 +1,4 @@
-//! Where an object lies on a device, in units of 64 bytes, and what it looks like there.
+//! Extents: where an object lies on a device, in units of 64 bytes, and its format there.
 //!
 //! ```text
 //! slot n                                              slot n + 1
@@ -7,9 +7,9 @@
 //! ```
 //! A page that is not compressed fills its slot, from unit 0 on. A compressed object is the number
 //! of its bytes (2 bytes, little endian) and the bytes, filled up to a whole unit. It may go on in
-//! the next slot of the same device, so that an object costs no more than its bytes and half a
-//! unit; never further, because it is shorter than a slot. On devices that read whole pages only it
-//! does not go on, but begins in the next slot.
+//! the next slot of the same device, so that an object costs on average no more than its bytes and
+//! half a unit; it never touches a third slot, because it is shorter than a slot. On devices that
+//! read whole pages only it does not cross into the next slot, but begins there.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use uswap_core::PAGE_SIZE;
 pub(crate) const UNIT: usize = 64;
 /// Units of a slot.
 pub(crate) const SLOT_UNITS: usize = PAGE_SIZE / UNIT;
-/// Bytes before those of a compressed object.
+/// Bytes of the header of a compressed object.
 pub(crate) const HEADER: usize = 2;
 
 /// Where an object lies on a device.
@@ -44,7 +44,7 @@ impl Extent {
         self.units as usize == SLOT_UNITS
     }
 
-    /// Its bytes, counted from the start of the device.
+    /// The bytes of the object, counted from the start of the device.
     pub fn bytes(&self) -> Range<u64> {
         let start = u64::from(self.slot) * PAGE_SIZE as u64 + u64::from(self.offset) * UNIT as u64;
         start..start + u64::from(self.units) * UNIT as u64

@@ -1,9 +1,9 @@
-//! The swap devices of a store: slots, the order in which they are used, error latches, coming and
-//! going.
+//! The swap devices of a store: their slots, the order in which they are used, error latches,
+//! adding and removing.
 //!
 //! Pages go to the device of the highest priority that takes them; those of equal priority take
 //! turns, batch by batch, so that neighbours stay together. A device keeps its number for the life
-//! of the store, since objects name it; one that has gone leaves its place empty.
+//! of the store, since objects name it; a removed device leaves its place empty.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -27,21 +27,22 @@ pub(crate) mod write_batch;
 
 /// Write errors in a row after which a device gets no more writes.
 const LATCH_AFTER: u32 = 3;
-/// Empty clusters that are kept written, because they will be used again soon.
+/// Empty clusters that are not discarded, because they will be used again soon.
 const KEEP_DIRTY: u32 = 4;
-/// Clusters discarded per trim: the rest waits for the next one.
+/// Clusters discarded per trim; the rest waits for the next trim.
 const TRIM_CLUSTERS: u32 = 8;
 
-/// Devices in the life of a store, at most.
+/// The most devices in the life of a store.
 pub(crate) const MAX_DEVICES: usize = 255;
 
-/// A device with its slots and its record.
+/// A device with its slots and its figures.
 pub(crate) struct SwapDevice {
-    /// `None` once it has gone. Cloned for each transfer: it is closed when the last one has ended.
+    /// `None` after the device was removed. Each transfer has a clone, so the device is closed when
+    /// the last transfer has ended.
     device: RankedRwLock<Option<Arc<dyn Device>>>,
     pub name: Arc<str>,
     pub priority: i32,
-    /// No page goes to it any more.
+    /// The device takes no more pages.
     draining: AtomicBool,
     rules: Arc<Rules>,
     slots: Slots,
@@ -55,14 +56,14 @@ pub(crate) struct SwapDevice {
     no_room: AtomicU64,
 }
 
-/// What tests and measurements change of all devices.
+/// Rules for all devices that tests and measurements change.
 #[derive(Default)]
 pub(crate) struct Rules {
-    /// They read whole pages only, whatever they say.
+    /// Devices read whole pages only, whatever sector size they report.
     pub whole_pages: AtomicBool,
-    /// Rule off: objects may touch two slots also where pages are the least that is read.
+    /// Rule off: objects may touch two slots also on devices that read whole pages only.
     pub crossing: AtomicBool,
-    /// Rule off: nothing is kept for who repacks.
+    /// Rule off: no slots are reserved for repacking.
     pub no_reserve: AtomicBool,
 }
 
@@ -95,18 +96,18 @@ impl SwapDevice {
         self.device.read().clone()
     }
 
-    /// Asks it something that takes no time.
+    /// Asks the device a question that it answers at once.
     fn look<T>(&self, ask: impl FnOnce(&dyn Device) -> T) -> Option<T> {
         self.device.read().as_deref().map(ask)
     }
 
-    /// Whether it still is there.
+    /// Whether the device is still there.
     pub fn is_open(&self) -> bool {
         self.device.read().is_some()
     }
 
-    /// Reads one object; its units are in `io` then. `again`: what came was wrong, and is read from
-    /// another copy if there is one.
+    /// Reads one object into `io`, and returns its units there. `again`: the bytes of the first
+    /// read were wrong, and are read from another copy if there is one.
     ///
     /// # Panics
     /// When `io` is shorter than two pages.
@@ -122,10 +123,11 @@ impl SwapDevice {
         Ok(&io[start..start + extent.units as usize * UNIT])
     }
 
-    /// Reads the first ones of several objects, sorted by where they lie, as many as `io` and
-    /// `plan` have room for: one at least, if that is two pages. What lies in the same or in
-    /// neighbouring sectors is read by one request. `plan` says then of each where in `io` its
-    /// units are, `None` if they could not be read: of a device that has gone.
+    /// Reads the first of several objects, which are sorted by their places: as many as `io` and
+    /// `plan` have room for, and at least one if `io` has two pages. Objects in the same or in
+    /// neighbouring sectors are read by one request. Afterwards `plan` says for each object where
+    /// in `io` its units are; `None` if they could not be read, for example because the device was
+    /// removed.
     pub fn read_many(&self, extents: impl Iterator<Item = Extent>, plan: &mut ReadPlan, io: &mut [u8]) {
         let device = self.device();
         plan.make(extents, device.as_ref().map_or(PAGE_SIZE, |device| self.sector_of(&**device)), io.len());
@@ -144,7 +146,7 @@ impl SwapDevice {
         }
     }
 
-    /// Serves these reads; those of a device that has gone keep their errors.
+    /// Serves these reads; if the device was removed they keep their errors.
     pub fn serve(&self, requests: &mut [ReadRequest<'_>]) {
         if let Some(device) = self.device() {
             device.read_many(requests);
@@ -152,12 +154,13 @@ impl SwapDevice {
         }
     }
 
-    /// A queue of reads for one thread, if the device has such.
+    /// A queue of reads for one thread, if the device supports queues.
     pub fn read_queue(&self) -> Option<Box<dyn ReadQueue>> {
         self.device()?.read_queue()
     }
 
-    /// What its reads may begin and end at multiples of; nothing of one that has gone.
+    /// The size at whose multiples reads of the device may begin and end; `None` if the device was
+    /// removed.
     pub fn sector(&self) -> Option<usize> {
         self.look(|device| self.sector_of(device))
     }
@@ -166,23 +169,23 @@ impl SwapDevice {
         if self.rules.whole_pages.load(Relaxed) { PAGE_SIZE } else { device.sector() }
     }
 
-    /// Whether objects are to lie within slots: it reads whole pages, and what lies in two slots
-    /// would cost two.
+    /// Whether each object is to lie within one slot: the device reads whole pages, and an object
+    /// in two slots would cost a read of two.
     fn wants_within(&self) -> bool {
         self.sector() == Some(PAGE_SIZE) && !self.rules.crossing.load(Relaxed)
     }
 
-    /// Counts bytes that were read past this.
+    /// Counts bytes that were read by other means.
     pub fn note_read(&self, bytes: usize) {
         self.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// How fast it is; nothing of one that has gone.
+    /// The speed class of the device; `None` if it was removed.
     pub fn class(&self) -> Option<DeviceClass> {
         self.device().map(|device| device.class())
     }
 
-    /// Whether it lies behind connections.
+    /// Whether the device is reached over connections.
     pub fn is_networked(&self) -> bool {
         self.look(|device| !device.connections().is_empty()).unwrap_or(false)
     }
@@ -196,7 +199,7 @@ impl SwapDevice {
         self.slots.free(worker_number(), SlotRun { first: slot, count: 1 });
     }
 
-    /// Frees an object, and the slots in which it was the last.
+    /// Frees an object, and the slots in which it was the last one.
     pub fn free(&self, extent: &Extent) {
         match extent.is_page() {
             true => self.free_slot(extent.slot),
@@ -214,8 +217,8 @@ impl SwapDevice {
         !extent.is_page()
     }
 
-    /// Whether moving the object helps to free a slot; `squeezed`: not more alive than the mean is
-    /// thin enough.
+    /// Whether moving the object helps to free a slot; `squeezed`: a slot that is no more alive
+    /// than the mean counts as thin.
     pub fn is_in_thin_slot(&self, extent: &Extent, squeezed: bool) -> bool {
         let packs = &self.packs;
         !extent.is_page() && if squeezed { packs.is_in_mean_slot(extent) } else { packs.is_in_thin_slot(extent) }
@@ -225,7 +228,7 @@ impl SwapDevice {
         !self.latched.load(Relaxed) && !self.draining.load(SeqCst)
     }
 
-    /// Begins or ends draining. When it has begun no more slots are handed out, and none lie in
+    /// Begins or ends draining. While the device drains no slots are handed out, and none are in
     /// caches.
     pub fn set_draining(&self, draining: bool) {
         self.draining.store(draining, SeqCst);
@@ -246,12 +249,12 @@ impl SwapDevice {
         if self.usable() && !slots.is_frozen() { slots.total().saturating_sub(slots.used()) } else { 0 }
     }
 
-    /// Lets the device go; `false`, and nothing is changed, while a slot is in use.
+    /// Removes the device; `false`, and nothing is changed, while a slot is in use.
     pub fn close(&self) -> bool {
-        // While it drains nothing is handed out: what is free now stays free.
+        // A draining device hands out no slots, so slots that are free now stay free.
         let empty = self.is_draining() && self.slots.used() == 0;
         if empty {
-            // Its end can take time, and nobody shall wait at the lock for that.
+            // Closing the device can take time, and no thread should wait at the lock for that.
             let gone = self.device.change(Option::take);
             drop(gone);
         }
@@ -278,8 +281,8 @@ impl SwapDevice {
     }
 
     /// Writes the objects of a batch from the one at `first` on into slots of this device until all
-    /// are written, the slots had are full, or one write failed. Appends where each lies to
-    /// `extents`.
+    /// are written, the slots that it got are full, or one write failed. Appends the extent of each
+    /// to `extents`.
     fn write_objects(
         &self,
         index: u8,
@@ -344,7 +347,7 @@ impl SwapDevice {
         let mut discarded = 0;
         for _ in 0..TRIM_CLUSTERS {
             let Some(run) = self.slots.take_trimmable(KEEP_DIRTY) else { break };
-            // A device that cannot discard loses nothing but room.
+            // A failed discard costs only room on the device.
             let _ = self.device().map(|device| device.discard(run.first, run.count));
             self.slots.trimmed(run);
             discarded += run.count;
@@ -377,7 +380,7 @@ impl SwapDevice {
     }
 }
 
-/// The bytes that must be read to have these.
+/// The bytes of whole sectors that must be read to get these.
 pub(crate) fn whole_sectors(bytes: &Range<u64>, sector: usize) -> Range<u64> {
     bytes.start / sector as u64 * sector as u64..bytes.end.next_multiple_of(sector as u64)
 }
@@ -386,11 +389,11 @@ pub(crate) fn slot_and_skip(byte: u64) -> (u32, usize) {
     ((byte / PAGE_SIZE as u64) as u32, (byte % PAGE_SIZE as u64) as usize)
 }
 
-/// How several objects are read: at most as many as pages are read at once.
+/// The plan for reading several objects: at most as many as pages are read at once.
 pub(crate) struct ReadPlan {
-    /// What each request reads, in bytes of the device.
+    /// The range of each request, in bytes of the device.
     requests: Vec<Range<u64>>,
-    /// For each object the request that brings it, and where it is in the buffer then.
+    /// For each object the request that brings it, and its place in the buffer afterwards.
     places: Vec<(usize, Option<Range<usize>>)>,
 }
 
@@ -411,7 +414,7 @@ impl ReadPlan {
         self.places[n].1.clone()
     }
 
-    /// Of the first extents, as many as fit into `room` bytes.
+    /// Plans to read the first extents, as many as fit into `room` bytes.
     fn make(&mut self, extents: impl Iterator<Item = Extent>, sector: usize, room: usize) {
         self.requests.clear();
         self.places.clear();
@@ -454,7 +457,7 @@ impl Default for WriteLists {
     }
 }
 
-/// All devices that ever were.
+/// All devices that the store ever had.
 pub(crate) struct SwapDevices {
     bays: Box<[OnceLock<SwapDevice>]>,
     turn: AtomicU32,
@@ -485,7 +488,7 @@ impl SwapDevices {
         self.bays[index as usize].get().expect("a device that was added")
     }
 
-    /// Number and bay of each that has not gone.
+    /// Number and device of each that was not removed.
     pub fn open(&self) -> impl Iterator<Item = (u8, &SwapDevice)> {
         let added = self.bays.iter().map_while(OnceLock::get).enumerate();
         added.filter(|(_, bay)| bay.is_open()).map(|(index, bay)| (index as u8, bay))
@@ -504,7 +507,7 @@ impl SwapDevices {
     }
 
     /// Writes the pages of `bytes` (aligned) in order to the first devices that take them, and
-    /// appends where each went to `spots`: a prefix of the pages, all of them when there was room.
+    /// appends the place of each to `spots`: a prefix of the pages, all of them if there was room.
     pub fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let mut written = 0;
         let mut turns = std::mem::take(&mut lists.turns);
@@ -512,7 +515,7 @@ impl SwapDevices {
         for &index in &turns {
             let bay = self.bay(index);
             // The second try is for a device that just found out that it has no new room: freed
-            // slots own theirs.
+            // slots still have theirs.
             for _ in 0..2 {
                 if written == bytes.len() || !bay.usable() {
                     break;
@@ -526,9 +529,9 @@ impl SwapDevices {
         lists.turns = turns;
     }
 
-    /// Writes the objects of a batch in order to the first devices that take them, and appends
-    /// where each went to `extents`, from the one on that it ends before: a prefix of the objects,
-    /// all of them when there was room.
+    /// Writes the objects of a batch in order to the first devices that take them, and appends the
+    /// extent of each to `extents`. It begins with the object whose index is the length of
+    /// `extents`, and writes a prefix of the rest, all of it if there was room.
     pub fn write_objects(
         &self,
         batch: &mut WriteBatch,
@@ -541,7 +544,7 @@ impl SwapDevices {
         for &index in &turns {
             let bay = self.bay(index);
             // The second idle try is for a device that just found out that it has no new room:
-            // freed slots own theirs.
+            // freed slots still have theirs.
             let mut idle = 0;
             while idle < 2 && extents.len() < batch.len() && bay.usable() {
                 let before = extents.len();
@@ -566,11 +569,12 @@ impl SwapDevices {
     }
 
     pub fn trim(&self) -> u32 {
-        // What leaves is not trimmed: a reader may still be at a slot that was freed a moment ago.
+        // A draining device is not trimmed: a reader may still be reading a slot that was freed a
+        // moment ago.
         self.open().filter(|(_, bay)| !bay.is_draining()).map(|(_, bay)| bay.trim()).sum()
     }
 
-    /// What the devices have to tell.
+    /// Calls `tell` with the news of the devices.
     pub fn news(&self, mut tell: impl FnMut(News)) {
         for (_, bay) in self.open() {
             while let Some(news) = bay.look(|device| device.news()).flatten() {

@@ -1,14 +1,14 @@
-//! How much of each slot of a device is alive, where several objects share it.
+//! Packs: how much of each slot of a device is alive, if several objects share the slot.
 //!
 //! Writeback writes compressed objects packed together ([`Extent`]); one object may touch two
-//! slots. For each slot a byte counts the units that living objects have in it. Whoever frees an
-//! object subtracts its units; when none is left the slot is free. Pages that fill a slot are not
-//! counted here: they own it.
+//! slots. For each slot a byte counts the units that living objects have in it. A thread that frees
+//! an object subtracts its units; when none is left the slot is free. Pages that fill a slot are
+//! not counted here: they own it.
 //!
-//! A slot's byte belongs to who took the slot until the objects in it are named by entries, and
-//! from then on falls only. It reaches zero once, so exactly one thread frees the slot
-//! ([`Living`]): no lock is needed. The bytes lie in tables of a cluster each (512 bytes), made
-//! when the first pack is written there.
+//! A slot's byte belongs to the thread that took the slot until entries name the objects in it, and
+//! from then on it only falls. It reaches zero once, so exactly one thread frees the slot
+//! ([`Living`]), without a lock. The bytes lie in one table for each cluster (512 bytes), made when
+//! the first pack is written there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,7 +30,7 @@ pub(crate) struct Packs {
     slots: AtomicU64,
 }
 
-/// What lies packed on a device.
+/// The figures of all packs of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Packed {
     pub objects: u64,
@@ -44,12 +44,12 @@ impl Packed {
         self.units * 2 < self.slots * SLOT_UNITS as u64
     }
 
-    /// Slots' worth of room that is lost.
+    /// The lost room, in slots.
     pub fn lost_slots(&self) -> u64 {
         self.slots.saturating_sub(self.units / SLOT_UNITS as u64)
     }
 
-    /// Whether more than an eighth of it is lost.
+    /// Whether more than an eighth of the slots' room is lost.
     pub fn is_loose(&self) -> bool {
         self.units * 8 < self.slots * (7 * SLOT_UNITS as u64)
     }
@@ -72,7 +72,7 @@ impl Packs {
         &cluster[slot as usize % CLUSTER]
     }
 
-    /// An object was written, in slots that the caller has taken.
+    /// Counts an object that was written, in slots that the caller has taken.
     pub fn add(&self, extent: &Extent) {
         for (slot, units) in extent.parts() {
             let before = self.slot(slot).add(units);
@@ -85,7 +85,7 @@ impl Packs {
         self.units.fetch_add(u64::from(extent.units), Relaxed);
     }
 
-    /// An object was freed; `free` is called for each slot in which nothing is left.
+    /// Subtracts a freed object; calls `free` for each slot in which no object is left.
     pub fn remove(&self, extent: &Extent, mut free: impl FnMut(u32)) {
         self.objects.fetch_sub(1, Relaxed);
         self.units.fetch_sub(u64::from(extent.units), Relaxed);
@@ -102,7 +102,7 @@ impl Packs {
         extent.parts().any(|(slot, _)| usize::from(self.slot(slot).get()) < SLOT_UNITS / 2)
     }
 
-    /// Whether a slot that the object touches is not more alive than the mean.
+    /// Whether a slot that the object touches is no more alive than the mean.
     pub fn is_in_mean_slot(&self, extent: &Extent) -> bool {
         let Packed { units, slots, .. } = self.figures();
         extent.parts().any(|(slot, _)| u64::from(self.slot(slot).get()) * slots <= units)
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(packs.figures(), Packed::default());
     }
 
-    /// Each slot is freed exactly once, by whoever frees its last object.
+    /// Each slot is freed exactly once, by the thread that frees its last object.
     #[test]
     fn threads_free_each_slot_once() {
         let packs = Packs::new(512);

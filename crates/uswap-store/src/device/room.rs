@@ -1,5 +1,5 @@
-//! Which slots of a device are for whom, and when those with packs are to be made fewer
-//! ([`crate::background::repack`], [`crate::background::squeeze`]).
+//! The room of a device: which threads may take which slots, and when the slots with packs are to
+//! be made fewer ([`crate::background::repack`], [`crate::background::squeeze`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,28 +8,27 @@ use uswap_core::{SlotRun, worker_number};
 use super::SwapDevice;
 use crate::background::squeeze::Taker;
 
-/// Slots of a device with packs that are for who repacks, at most: two batches.
+/// The most slots that a device with packs reserves for repacking: two batches.
 const RESERVE: u32 = 128;
-/// Slots that may be lost beside what lives in packs, however large the device is: a GiB.
+/// The most room that may be lost in packs, in slots, however large the device is: a GiB.
 const MAX_LOST: u64 = 1 << 18;
 
 impl SwapDevice {
-    /// Whether slots are short and those with packs could do with half as many. Begins when less
-    /// than a quarter of the slots is left, or when so much is lost that the disk should not bear
-    /// it.
+    /// Whether slots are short and the packs would fit into half of their slots. Slots are short if
+    /// less than a quarter of them is left, or if more than `MAX_LOST` is lost.
     pub fn needs_repack(&self) -> bool {
         let packed = self.packs.figures();
         let is_short = self.slots.is_frozen() || self.slots_free() < self.slots.total() / 4;
         (is_short || packed.lost_slots() > MAX_LOST) && self.usable() && packed.is_thin()
     }
 
-    /// Whether slots can be had from those with packs, though not by half, and there is a place for
-    /// what moves.
+    /// Whether squeezing the packs would free slots, although not half of them, and there are slots
+    /// for the objects that move.
     pub fn is_squeezable(&self) -> bool {
         self.usable() && self.packs.figures().is_loose() && self.slots.has_room()
     }
 
-    /// Whether the last slots are in sight.
+    /// Whether few slots are left.
     pub fn is_nearly_full(&self) -> bool {
         self.slots.is_frozen() || self.slots_free().saturating_sub(self.reserve()) < self.slots.total() / 16
     }
@@ -39,13 +38,14 @@ impl SwapDevice {
         self.packs.figures().slots
     }
 
-    /// Slots that are for who repacks: none where nothing is packed.
+    /// Slots that are reserved for repacking: none if the device has no packs.
     fn reserve(&self) -> u32 {
         let keeps = self.has_packs() && !self.rules.no_reserve.load(Relaxed);
         if keeps { RESERVE.min(self.slots.total() / 16) } else { 0 }
     }
 
-    /// Slots that this one may still take, if that is limited by more than by what there is.
+    /// Slots that this kind of thread may still take; `None` if only the number of free slots
+    /// limits it.
     fn room_of(&self, taker: Taker) -> Option<u32> {
         let reserve = if taker == Taker::Repacker { 0 } else { self.reserve() };
         let free = self.slots.total().saturating_sub(self.slots.used());
@@ -57,8 +57,8 @@ impl SwapDevice {
         self.usable() && self.slots.has_room() && self.room_of(Taker::Anybody) != Some(0)
     }
 
-    /// Takes slots. What others took at the same moment may have been the last before the reserve:
-    /// then all are given back.
+    /// Takes slots. Other threads may at the same moment have taken the last slots before the
+    /// reserve: then all are given back.
     pub(super) fn take_slots(&self, count: u32, runs: &mut Vec<SlotRun>, taker: Taker) {
         runs.clear();
         let count = self.room_of(taker).map_or(count, |room| count.min(room));

@@ -1,25 +1,25 @@
-//! Objects on their way to a device: collected one after the other, then laid out into the runs of
-//! slots that were had.
+//! A batch of objects on their way to a device: collected one after the other, then laid out into
+//! the runs of slots that the device gave.
 //!
 //! Objects of a batch follow one another without gaps as long as the slots do
-//! ([`crate::device::extent`]). At the end of a run a piece that does not fit any more begins the
-//! next run. A whole page begins a slot, and its neighbours in the batch leave the gap before it
-//! unused; whoever mixes the two puts the pages first or last.
+//! ([`crate::device::extent`]). A piece that does not fit at the end of a run begins the next run.
+//! A whole page begins a slot, and the gap before it stays unused; a caller that mixes pages and
+//! compressed objects puts the pages first or last.
 //!
 //! On a device that reads whole pages only, a compressed object that would go on in the next slot
 //! begins there, so that it costs a read of one page ([`WriteBatch::within`]).
 //!
-//! With packing off each object lies at the start of a slot of its own, which is how it was before
-//! packing and what packing is measured against.
+//! With packing off each object lies at the start of a slot of its own, as before packing existed;
+//! this serves for comparison.
 
 use uswap_core::PAGE_SIZE;
 use uswap_sys::AlignedBuf;
 
 use crate::device::extent::{SLOT_UNITS, UNIT, pack};
 
-/// Bytes of a batch: what one write brings to a device.
+/// Bytes of a batch: as many as one write brings to a device.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-/// Objects of a batch, at most.
+/// The most objects of a batch.
 pub(crate) const BATCH_OBJECTS: usize = 512;
 
 /// An object of a batch, in units.
@@ -44,7 +44,7 @@ pub(crate) struct WriteBatch {
 
 /// A part of a batch in the shape of a run of slots.
 pub(crate) struct BatchPart<'a> {
-    /// What is to be written: whole slots.
+    /// The bytes to be written: whole slots.
     pub bytes: &'a [u8],
     /// First unit, counted from the start of the run, and units of each piece.
     pub places: &'a [(u32, u8)],
@@ -72,7 +72,7 @@ impl WriteBatch {
         self.pieces.len()
     }
 
-    /// Whether nothing more is to be collected: another object might not fit.
+    /// Whether no more objects may be collected: another one might not fit.
     pub fn is_full(&self) -> bool {
         let slots = if self.packing { self.units as usize / SLOT_UNITS } else { self.pieces.len() };
         self.pieces.len() == BATCH_OBJECTS || slots + 1 >= BATCH_BYTES / PAGE_SIZE
@@ -108,7 +108,7 @@ impl WriteBatch {
         end.div_ceil(SLOT_UNITS as u32)
     }
 
-    /// Lays the pieces from `first` on out into a run of `slots`, as many as fit: one at least.
+    /// Lays out the pieces from `first` on into a run of `slots`, as many as fit, at least one.
     pub fn lay_out<'a>(&'a mut self, first: usize, slots: u32, places: &'a mut Vec<(u32, u8)>) -> BatchPart<'a> {
         let room = slots.min((BATCH_BYTES / PAGE_SIZE) as u32) * SLOT_UNITS as u32;
         places.clear();

@@ -1,21 +1,22 @@
-//! One object in 16 bytes, half of which are its checksum.
+//! The entry of one object: 16 bytes, half of which are its checksum.
 //!
 //! ```text
 //! check  64 bits of the page's hash; of a page that is one word repeated: that word, from which the page is made anew
 //! word   0..3 kind    3..7 references    7..11 of them cached    11..32 detail    32..64 slot or handle
 //! ```
 //! `detail` is the device (8 bits), the offset in the slot and the number of units less one (6 bits
-//! each), or two flags of the pool. No object knows its neighbours in a list: in which order copies
-//! go is a matter of chunks of objects (`table.rs`).
+//! each), or two flags of the pool. An entry has no links to its neighbours in a list: the order in
+//! which copies go is kept by chunks of objects (`table.rs`).
 //!
-//! The counts of references are the use counts of the slots: the swap map. Counts that do not fit
-//! into 4 bits lie in a table beside ([`EntryCounts`], `table.rs`), and [`OVERFLOW`] says so.
+//! The counts of references are what the kernel's swap map is: the use counts of the slots. Counts
+//! that do not fit into 4 bits lie in a separate table ([`EntryCounts`], `table.rs`), marked by
+//! [`OVERFLOW`].
 
 use uswap_core::Handle;
 
 use crate::device::extent::Extent;
 
-/// In the place of the count of references: both counts lie beside.
+/// In place of the count of references: both counts lie in the separate table.
 pub(crate) const OVERFLOW: u64 = 0xF;
 
 /// Where the copy of an object is.
@@ -39,7 +40,7 @@ impl ObjectPlace {
     }
 }
 
-/// References of all kinds, and how many of them are cached.
+/// The number of references of all kinds, and of cached ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryCounts {
     pub refs: u64,
@@ -72,7 +73,7 @@ const WRITING: u64 = 1 << 12;
 const DEVICE_AT: u32 = 11;
 const OFFSET_AT: u32 = 19;
 const UNITS_AT: u32 = 25;
-/// Of an offset, and of a number of units less one.
+/// Mask of an offset, and of a number of units less one.
 const UNITS_MASK: u64 = (1 << 6) - 1;
 const HIGH_AT: u32 = 32;
 
@@ -86,7 +87,7 @@ impl PackedExtent {
         entry
     }
 
-    /// The checksum of the page; of a page that is one word repeated it means nothing.
+    /// The checksum of the page; has no meaning for a page that is one word repeated.
     pub fn check(&self) -> u64 {
         self.check
     }
@@ -111,7 +112,7 @@ impl PackedExtent {
         }
     }
 
-    /// Changes the place. Once it was a repeated word the checksum is lost.
+    /// Changes the place. If the place was a repeated word the checksum is lost.
     pub fn set_place(&mut self, place: ObjectPlace) {
         let high = |bits: u32| u64::from(bits) << HIGH_AT;
         let word = match place {
@@ -135,7 +136,7 @@ impl PackedExtent {
         self.word = word | self.word & COUNTS_MASK;
     }
 
-    /// The counts; when `refs` is [`OVERFLOW`] both lie beside.
+    /// The counts; if `refs` is [`OVERFLOW`] both lie in the separate table.
     pub fn counts(&self) -> EntryCounts {
         EntryCounts { refs: self.word >> REFS_AT & OVERFLOW, cached: self.word >> CACHED_AT & OVERFLOW }
     }
@@ -174,7 +175,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written last is read back, and nothing else changes by it.
+        /// The value written last is read back, and no other field changes by it.
         #[test]
         fn means_what_the_plain_structure_means(
             check in any::<u64>(),

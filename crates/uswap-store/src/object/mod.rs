@@ -1,4 +1,4 @@
-//! Stored pages by name: where each lies, and when an earlier copy serves again.
+//! The table of stored objects: where each lies, and whether an earlier copy can be reused.
 
 pub(crate) mod entry;
 pub(crate) mod table;

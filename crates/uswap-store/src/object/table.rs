@@ -1,4 +1,5 @@
-//! The entries of a shard's objects, and the order in which their copies may go.
+//! The entries of a shard's objects, and the order in which their copies may be written or given
+//! up.
 //!
 //! Entries lie in chunks of 64 that never move, so that growing never copies under the lock. An
 //! entry with a copy is a member of at most one list, chosen by its state alone
@@ -11,19 +12,19 @@
 //! | device | yes | `DeviceCached`: may be given up |
 //! | any other, or being written back | | none |
 //!
-//! **Order by chunks.** Links for each object would cost as much as its place. Objects that are
-//! stored one after the other lie in one chunk, from its beginning on, so the order of chunks is
-//! the order of objects but for 64 neighbours. A chunk has a bit for each member of a list, and
-//! hangs in a list as long as it has members there. Writeback goes through the chunk at the tail,
-//! passes by what was loaded since the last time, takes the rest, and moves the chunk to the head
-//! (the CLOCK of Corbato 1968, with chunks for its hand). A new object that fills a hole among
-//! older ones would go with them: it counts as loaded once.
+//! **Order by chunks.** List links for each object would cost as much memory as its place. Objects
+//! that are stored one after the other lie in one chunk, from its beginning on, so the order of
+//! chunks is the order of objects, except within 64 neighbours. A chunk has a bit for each member
+//! of a list, and is in a list as long as it has members there. Writeback goes through the chunk at
+//! the tail, skips the objects that were loaded since the last time, takes the rest, and moves the
+//! chunk to the head (the CLOCK of Corbato 1968, whose hand moves by chunks). A new object that
+//! fills a hole among older ones would be written together with them, so it counts as loaded once.
 //!
-//! Holes are filled before a chunk is begun: first those of the chunk that is being filled, then
-//! those of the chunk that has had one for the longest time. Chunks in which nothing is left are
-//! holes like others, until [`Shard::trim`] gives them back to the system; their numbers are used
-//! again when a chunk is begun, the lowest first. Counts of references that do not fit into an
-//! entry lie in a map beside (`crowded`), which is empty but for pages that many forks share.
+//! Holes are filled before a new chunk is begun: first the holes of the chunk that is being filled,
+//! then those of the chunk that has had one for the longest time. Empty chunks count as holes like
+//! others, until [`Shard::trim`] gives them back to the system; their numbers are used again when a
+//! chunk is begun, the lowest first. Counts of references that do not fit into an entry lie in a
+//! separate map (`crowded`), which is empty except for pages that many forks share.
 
 use std::collections::HashMap;
 
@@ -33,12 +34,12 @@ use crate::device::extent::Extent;
 pub(crate) use crate::object::entry::ObjectPlace;
 use crate::object::entry::{EntryCounts, OVERFLOW, PackedExtent};
 
-/// Entries of a chunk: a bit of a word each.
+/// Entries of a chunk: each has one bit of a word.
 const CHUNK: usize = u64::BITS as usize;
 const LEFT: &str = "a chunk in which something is left";
 /// No chunk: the end of a list.
 const NONE: u32 = u32::MAX;
-/// The list of chunks that have holes, which the one being filled is not in.
+/// The list of chunks that have holes, without the chunk that is being filled.
 const HOLES: usize = 3;
 
 /// The lists of a shard.
@@ -51,8 +52,7 @@ pub(crate) enum EntryList {
     None,
 }
 
-/// What is known of one object. `refs` counts all references, `cached` those of them that are
-/// cached.
+/// The unpacked entry of one object. `refs` counts all references, `cached` the cached ones.
 #[derive(Clone, Copy)]
 pub(crate) struct TableEntry {
     /// The checksum of the page ([`uswap_core::PageHash::check`]); of a repeated word it means
@@ -78,7 +78,7 @@ impl TableEntry {
     }
 }
 
-/// The neighbours of a chunk in a list, or the ends of one.
+/// The neighbours of a chunk in a list, or the two ends of a list.
 #[derive(Clone, Copy)]
 struct Pair {
     prev: u32,
@@ -89,26 +89,26 @@ const APART: Pair = Pair { prev: NONE, next: NONE };
 
 struct EntryChunk {
     entries: [PackedExtent; CHUNK],
-    /// A bit for each entry that is not in use.
+    /// One bit for each entry that is not in use.
     vacant: u64,
-    /// A bit for each member of the lists.
+    /// For each list, one bit for each member.
     members: [u64; 3],
     links: [Pair; 4],
 }
 
 /// The objects of one shard, by index.
 pub(crate) struct Shard {
-    /// By number; `None` where nothing was left.
+    /// Chunks by number; `None` for a chunk that became empty and was given back.
     chunks: Vec<Option<Box<EntryChunk>>>,
-    /// How many there are none of, and a number below which all are there.
+    /// The number of chunks given back, and a number below which all chunks exist.
     absent: usize,
     lowest_absent: usize,
-    /// Of each list, and of [`HOLES`]: `next` is the head, `prev` the tail.
+    /// The ends of each list, and of [`HOLES`]: `next` is the head, `prev` the tail.
     ends: [Pair; 4],
     /// The chunk that is being filled, and whether it had members of the LRU before.
     filling: u32,
     among_older: bool,
-    /// Where writeback has come to: a chunk, and an entry in it.
+    /// The position of writeback: a chunk, and an entry in it.
     hand: (u32, u32),
     /// Counts of the objects that have too many references for their entry.
     crowded: HashMap<u32, EntryCounts>,
@@ -133,7 +133,7 @@ impl Shard {
         }
     }
 
-    /// Memory of the entries, and of the counts beside.
+    /// Memory of the entries, and of the separate counts, in bytes.
     pub fn bytes(&self) -> u64 {
         let beside = self.crowded.capacity() * size_of::<(u32, EntryCounts)>();
         let pointers = self.chunks.capacity() * size_of::<Option<Box<EntryChunk>>>();
@@ -193,8 +193,8 @@ impl Shard {
         Some(number as u32)
     }
 
-    /// Gives chunks in which nothing is left back to the system, but for one to each eight that are
-    /// in use: those are wanted again as objects come and go. Returns how many went.
+    /// Gives empty chunks back to the system, but keeps one for each eight that are in use, since
+    /// these are needed again as objects come and go. Returns the number of chunks that went.
     pub fn trim(&mut self) -> u32 {
         let is_empty = |chunk: &Option<Box<EntryChunk>>| chunk.as_ref().is_some_and(|chunk| chunk.vacant == u64::MAX);
         let empty = self.chunks.iter().filter(|chunk| is_empty(chunk)).count();
@@ -213,7 +213,7 @@ impl Shard {
         ended as u32
     }
 
-    /// Gives a chunk up in which nothing is left.
+    /// Gives back an empty chunk.
     fn end_chunk(&mut self, number: u32) {
         debug_assert!(self.chunk(number).members == [0; 3], "chunk {number} has members");
         self.unlink(number, HOLES);
@@ -225,7 +225,7 @@ impl Shard {
         }
     }
 
-    /// What is known of the object at `index`; it is vacant where there is none any more.
+    /// The entry of the object at `index`; it is vacant if the object no longer exists.
     pub fn entry(&self, index: u32) -> TableEntry {
         let packed = self.packed(index);
         let EntryCounts { refs, cached } = match packed.counts() {
@@ -264,9 +264,9 @@ impl Shard {
         }
     }
 
-    /// Objects whose copy lies on `device` where `wanted` says, among the entries from `from` on:
-    /// at most `most` of them, from at most `looks` entries. Returns where to go on, `None` at the
-    /// end.
+    /// Finds objects whose copy lies on `device` and is `wanted`, among the entries from `from` on:
+    /// at most `most` of them, in at most `looks` entries. Returns the index at which to continue,
+    /// `None` at the end.
     pub fn on_device(
         &self,
         device: u8,
@@ -296,7 +296,7 @@ impl Shard {
         self.change_over(index, old, new);
     }
 
-    /// Notes that the object was loaded: writeback passes it by once.
+    /// Notes that the object was loaded: writeback skips it once.
     pub fn set_referenced(&mut self, index: u32) {
         if let ObjectPlace::Pool { handle, writing, .. } = self.packed(index).place() {
             self.at(index).set_place(ObjectPlace::Pool { handle, writing, referenced: true });
@@ -343,8 +343,8 @@ impl Shard {
         (number != NONE).then(|| number * CHUNK as u32 + self.chunk(number).members[list as usize].trailing_zeros())
     }
 
-    /// The next object for writeback: not loaded since it was last looked at. `None` also after
-    /// `looks` that were.
+    /// The next object for writeback: one that was not loaded since writeback last looked at it.
+    /// `None` also after `looks` objects that were loaded.
     pub fn next_victim(&mut self, looks: usize) -> Option<u32> {
         let lru = EntryList::Lru as usize;
         let mut looked = 0;
@@ -409,7 +409,7 @@ impl Shard {
         }
     }
 
-    /// Hangs a chunk at the head of a list.
+    /// Puts a chunk at the head of a list.
     fn link(&mut self, number: u32, list: usize) {
         let head = std::mem::replace(&mut self.ends[list].next, number);
         self.chunk_mut(number).links[list] = Pair { prev: NONE, next: head };
@@ -469,8 +469,8 @@ mod tests {
         Some(index)
     }
 
-    /// What was stored first goes first, what was loaded meanwhile after all that was there when it
-    /// was passed by.
+    /// The object stored first goes first. An object that was loaded meanwhile goes after all that
+    /// existed when it was skipped.
     #[test]
     fn writeback_passes_by_what_was_loaded_and_comes_back_to_it() {
         let mut shard = Shard::new();
@@ -483,7 +483,8 @@ mod tests {
         assert!(shard.next_victim(1000).is_none());
     }
 
-    /// All were loaded: a look at so many ends, and the next one finds them.
+    /// All objects were loaded: the search ends after the given number of looks, and the next
+    /// search finds them.
     #[test]
     fn looks_are_bounded() {
         let mut shard = Shard::new();
@@ -493,8 +494,8 @@ mod tests {
         assert_eq!(shard.next_victim(2), Some(ids[0]));
     }
 
-    /// Holes are filled before the table grows, and what comes to lie among older objects does not
-    /// go with them.
+    /// Holes are filled before the table grows, and a new object among older ones does not go with
+    /// them.
     #[test]
     fn holes_among_older_objects_are_filled_first() {
         let mut shard = Shard::new();
@@ -528,8 +529,8 @@ mod tests {
         assert_eq!(shard.insert(1, pool(2), 2048), Some(all[9]));
     }
 
-    /// What a peak took goes back, but for the chunk that is being filled; the numbers are used
-    /// again.
+    /// Chunks that a peak needed go back, except the chunk that is being filled; their numbers are
+    /// used again.
     #[test]
     fn chunks_in_which_nothing_is_left_go_back() {
         let mut shard = Shard::new();
@@ -552,13 +553,13 @@ mod tests {
         shard.set_place(3000, device(5));
         assert_eq!(shard.on_device(1, 0, 9, u32::MAX, |_| true, &mut found), None);
         assert_eq!((found, shard.next_victim(9)), (vec![3000], Some(700)));
-        // All come back, each index once, and no more than there were.
+        // All indexes come back, each once, and no more than there were.
         let mut again: Vec<u32> = std::iter::from_fn(|| shard.insert(7, pool(1), 6400)).chain([700, 3000]).collect();
         again.sort_unstable();
         assert_eq!((again, shard.bytes(), shard.absent), (ids, peak, 0));
     }
 
-    /// A chunk is ended and begun again where the hand of writeback was.
+    /// The chunk at the position of writeback is given back and begun again.
     #[test]
     fn the_hand_does_not_stay_in_a_chunk_that_went() {
         let mut shard = Shard::new();
@@ -588,8 +589,8 @@ mod tests {
         assert_eq!(shard.vacate(id), writing);
     }
 
-    /// More references than an entry can count: by turns in the entry and beside, with no trace in
-    /// the end.
+    /// More references than an entry can count: the counts move between the entry and the separate
+    /// map, which is empty in the end.
     #[test]
     fn counts_overflow_into_the_map_and_come_back() {
         let mut shard = Shard::new();

@@ -1,10 +1,10 @@
-//! Pages that are evicted again as they were: the swap cache, and pages that relatives by fork
-//! evict alike.
+//! Pages that are evicted again unchanged: the swap cache, and equal pages that are evicted by
+//! processes of one fork family.
 //!
-//! A page is what the copy holds if half of its 128-bit hash is the copy's checksum and, where the
-//! copy is in memory, all bytes are the same. A copy on a device is not read for this: there the 64
-//! bits decide. They are keyed with a secret, so that a changed page is taken for an unchanged one
-//! by chance only, once in 2^64.
+//! A page equals the copy if half of its 128-bit hash is the copy's checksum and, for a copy in
+//! memory, all bytes are the same. A copy on a device is not read for this: there the 64 bits
+//! decide. They are keyed with a secret, so that a changed page is taken for an unchanged one only
+//! by chance, once in 2^64.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,11 +18,11 @@ use crate::stats::add;
 use crate::store::Store;
 
 impl Store {
-    /// The page of a cached reference is evicted again with this hash. True: the copy is there, may
-    /// stay there, and is equal, and the reference is authoritative again. False: the reference was
-    /// dropped, and the page must be `put`.
+    /// The page of a cached reference is evicted again with this hash. True: the copy exists, may
+    /// stay where it is, and is equal, and the reference is authoritative again. False: the
+    /// reference was dropped, and the page must be `put`.
     pub fn reuse_cached(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
-        // What an object holds never changes as long as it has references.
+        // The content of an object never changes as long as it has references.
         let equal = self.faults.trust_copy.load(Relaxed) || self.holds(id, page, hash);
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
@@ -33,7 +33,7 @@ impl Store {
             false => guard.add_refs(index, -1, -1),
         };
         if reused {
-            // As recent as a page just stored.
+            // Now it is as recent as a page that was just stored.
             guard.set_referenced(index);
         }
         drop(guard);
@@ -42,8 +42,8 @@ impl Store {
         reused
     }
 
-    /// One more authoritative reference to an object the caller has none of, if it still is there
-    /// with these bytes.
+    /// Adds an authoritative reference to an object to which the caller has none, if it still
+    /// exists with these bytes.
     pub fn retain_if(&self, id: ObjectId, page: &PageBuf, hash: PageHash) -> bool {
         let (shard, index) = self.split(id);
         let mut guard = self.shards[shard].lock();
@@ -56,8 +56,8 @@ impl Store {
             debug_assert!(freed.is_none());
         }
         drop(guard);
-        // It is looked at with a reference, which keeps the copy from being given up and the name
-        // from being another's.
+        // The comparison holds a reference, which keeps the copy from being given up and the id
+        // from being used for another object.
         let equal = there && self.holds(id, page, hash);
         if there && !equal {
             self.release(id);

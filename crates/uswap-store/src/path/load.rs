@@ -1,11 +1,11 @@
-//! Loading pages: from memory at once, from devices by one read or a batch of reads, every page
+//! Loading pages: from memory at once, from devices by one read or a batch of reads. Every page is
 //! verified.
 //!
-//! A page that is wrong is first looked up again: it may have been moved while it was read, and its
-//! old place have been given to others ([`crate::background::relocate`]). Only one that still is
-//! where it was read counts as damaged.
+//! A page that is wrong is first looked up again: it may have been moved while it was read, and
+//! another object may have got its old place ([`crate::background::relocate`]). Only a page that is
+//! still in the place where it was read counts as damaged.
 //!
-//! Nothing here allocates: what pages need on their way in is made before ([`LoadScratch`]).
+//! Loading allocates no memory: the buffers that it needs are made before ([`LoadScratch`]).
 
 use std::borrow::BorrowMut;
 
@@ -21,7 +21,7 @@ use crate::path::put::IO_PAGES;
 use crate::stats::add;
 use crate::store::Store;
 
-/// Reads of one page, at most, when it is moved again and again while it is read.
+/// The most reads of one page, if it is moved again and again while it is read.
 const MAX_READS: usize = 16;
 
 /// Where an object lies on a device.
@@ -38,13 +38,13 @@ impl Spot {
         self.device
     }
 
-    /// Whether it is a page as it is, which did not compress.
+    /// Whether it is an uncompressed page.
     pub fn is_whole(&self) -> bool {
         self.end - self.start == PAGE_SIZE as u64
     }
 
-    /// Whether a read of `before` brings the beginning of this one for next to nothing: it lies
-    /// behind it, in the same slot or right where it ends.
+    /// Whether a read of `before` brings the beginning of this one at almost no cost: this one lies
+    /// behind `before`, in the same slot or directly after its end.
     pub fn is_read_with(&self, before: &Self) -> bool {
         let reach = before.start..=before.end.next_multiple_of(PAGE_SIZE as u64);
         self.device == before.device && reach.contains(&self.start)
@@ -80,7 +80,7 @@ impl AsMut<LoadScratch> for LoadScratch {
     }
 }
 
-/// What the table says of an object, with the bytes if the pool has them.
+/// The result of looking an object up in the table, with the bytes if the pool has them.
 pub(crate) enum LoadFound {
     Filled(u64),
     Compressed { length: usize, check: u64 },
@@ -98,7 +98,7 @@ impl Store {
         self.load_memory(id, out).map(|wanted| if wanted.is_none() { Load::Ready } else { Load::OnDevice })
     }
 
-    /// Where the object lies if its only copy is on a device now.
+    /// The place of the object, if its only copy is on a device now.
     pub fn spot_of(&self, id: ObjectId) -> Option<Spot> {
         let (shard, index) = self.split(id);
         match self.shards[shard].lock().entry(index).place {
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    /// The same, and what its bytes must be.
+    /// The same, with the checksum that its bytes must have.
     pub(crate) fn wanted_of(&self, id: ObjectId) -> Option<Wanted> {
         let (shard, index) = self.split(id);
         let guard = self.shards[shard].lock();
@@ -126,9 +126,9 @@ impl Store {
         self.shards[shard].lock().entry(index).place == ObjectPlace::Device(*extent)
     }
 
-    /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time,
-    /// one that was moved meanwhile as often as that happens, within bounds. The caller has a
-    /// reference; with a cached one only, the page may be `Gone` while it is read.
+    /// Loads, waiting for a device if need be. A page with a bad checksum is read a second time; a
+    /// page that was moved meanwhile is read again each time, up to a bound. The caller has a
+    /// reference; if it has only a cached one, the page may be `Gone` while it is read.
     ///
     /// # Errors
     /// [`LoadError`]; `out` is then undefined.
@@ -202,7 +202,7 @@ impl Store {
         scratch.wanted = wanted;
     }
 
-    /// Reads what was found to lie on devices, from each in batches.
+    /// Reads the pages that were found to lie on devices, from each device in batches.
     pub(crate) fn load_wanted(
         &self,
         wanted: &mut [Wanted],
@@ -226,9 +226,9 @@ impl Store {
         }
     }
 
-    /// Reads some pages of one device, sorted by where they lie: the first ones, one at least, as
-    /// the plan in `scratch` says then. Says which are good; the others of them are to be tried
-    /// alone.
+    /// Reads some pages of one device, sorted by their places: the first ones, at least one; the
+    /// plan in `scratch` then tells how many. Returns which of these are good; the caller tries the
+    /// others alone.
     fn read_batch(
         &self,
         wanted: &[Wanted],
@@ -249,7 +249,7 @@ impl Store {
         self.devices.bay(device)
     }
 
-    /// Expands a page; `false` when it is not the one of that checksum.
+    /// Expands a page; `false` if it does not have that checksum.
     pub(crate) fn expand_whole(&self, bytes: &[u8], check: u64, out: &mut PageBuf) -> bool {
         if !expand(bytes, out) {
             add(&self.counters.decompress_fail, 1);
@@ -264,7 +264,7 @@ impl Store {
         unpack(units).is_some_and(|bytes| self.expand_whole(bytes, wanted.check, out))
     }
 
-    /// Loads from the memory tier, or says where to read.
+    /// Loads from the memory tier, or returns the place to read from.
     pub(crate) fn load_memory(&self, id: ObjectId, out: &mut PageBuf) -> Result<Option<Wanted>, LoadError> {
         let mut bytes = [0; MAX_COMPRESSED];
         match self.find(id, &mut bytes) {

@@ -1,9 +1,9 @@
-//! Loading pages to where they shall be: what a reader of the engine does, without a copy and
-//! without allocating.
+//! Loading pages directly to their destination, as the engine's reader threads do, without a copy
+//! and without allocating.
 //!
-//! A page that lies on a device as it is (one slot, not compressed) is read straight to its place;
+//! An uncompressed page, which fills a slot of a device, is read straight to its destination;
 //! neighbours in neighbouring slots come by one request, and all requests to a device are handed
-//! over at once, so that one round trip serves them. Compressed pages take the way of `load.rs`.
+//! over together, so that one round trip serves them. Compressed pages are loaded as in `load.rs`.
 
 use uswap_core::{PAGE_SIZE, PageBuf};
 use uswap_device::{DeviceClass, ReadRequest};
@@ -13,39 +13,39 @@ use crate::path::load::{LoadScratch, Wanted};
 use crate::stats::add;
 use crate::store::Store;
 
-/// Pages looked at together.
+/// Pages that are handled together.
 const TOGETHER: usize = 64;
 
-/// A page to be loaded, and what became of it.
+/// A page to be loaded, and the result.
 #[derive(Clone, Debug)]
 pub struct PageLoad {
-    /// Which.
+    /// The object of the page.
     pub id: ObjectId,
-    /// For the caller: where it is wanted.
+    /// For the caller: the address at which the page is wanted.
     pub address: u64,
     /// Valid after [`Store::load_pages`].
     pub result: Result<(), LoadError>,
 }
 
 impl PageLoad {
-    /// A page that is still to be loaded.
+    /// A page that is not loaded yet.
     pub fn new(address: u64, id: ObjectId) -> Self {
         Self { id, address, result: Err(LoadError::Gone) }
     }
 }
 
 impl Store {
-    /// The numbers of all devices that have not gone.
+    /// The numbers of all devices that were not removed.
     pub fn device_numbers(&self) -> Vec<u8> {
         self.devices.open().map(|(number, _)| number).collect()
     }
 
-    /// How fast the device of this number is; `None`: it has gone.
+    /// The speed class of the device of this number; `None`: it was removed.
     pub fn class_of(&self, device: u8) -> Option<DeviceClass> {
         self.bay(device).class()
     }
 
-    /// Whether the device of this number lies behind connections.
+    /// Whether the device of this number is reached over connections.
     pub fn is_networked(&self, device: u8) -> bool {
         self.bay(device).is_networked()
     }
@@ -104,7 +104,7 @@ impl Store {
         self.load_wanted(wanted, |position| ids[position], outs, &mut result_of, scratch);
     }
 
-    /// Reads whole pages to their places, device by device. Says which were read.
+    /// Reads whole pages to their places, device by device. Returns which were read.
     fn read_whole(&self, wanted: &[Option<Wanted>; TOGETHER], bytes: &mut [u8]) -> [bool; TOGETHER] {
         let mut read = [false; TOGETHER];
         let next = |from: u16| wanted.iter().flatten().map(|w| u16::from(w.extent.device)).filter(|d| *d >= from).min();
@@ -147,8 +147,8 @@ impl Store {
         }
     }
 
-    /// Verifies a page that was read to its place. One that is wrong may have been moved meanwhile:
-    /// it is looked up again.
+    /// Verifies a page that was read to its place. A wrong page may have been moved meanwhile: it
+    /// is looked up again.
     pub(crate) fn is_right(&self, wanted: &Wanted, page: &PageBuf) -> bool {
         add(&self.counters.pswpin, 1);
         self.hasher.hash(page).check() == wanted.check

@@ -1,4 +1,4 @@
-//! The way of a page into the store and out of it.
+//! The paths of a page into the store and out of it.
 
 pub(crate) mod load;
 pub(crate) mod load_pages;

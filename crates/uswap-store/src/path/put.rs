@@ -1,6 +1,6 @@
-//! Storing pages: into memory if they compress and there is room, else straight to a device. What
-//! compresses and finds no room in the pool goes there compressed and packed, as writeback would
-//! write it; what does not compress fills a slot.
+//! Storing pages: into memory if they compress and there is room, else straight to a device. A page
+//! that compresses but finds no room in the pool goes there compressed and packed, as writeback
+//! would write it; a page that does not compress fills a slot.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -24,27 +24,28 @@ pub(crate) const IO_PAGES: usize = 128;
 /// Pages that a worker puts into one shard before it goes on to the next: neighbours stay together,
 /// so that writeback gives them neighbouring slots.
 const SHARD_STAY: u32 = 64;
-/// Cached copies given up at once, and how often, when a page finds no room.
+/// Cached copies that are given up together when a page finds no room, and how often this is
+/// repeated.
 const GIVE_UP: u32 = 32;
 const GIVE_UP_ROUNDS: usize = 4;
 
-/// What keeps a page out of the memory tier.
+/// The reason why a page does not go into the memory tier.
 enum Leaves {
     /// It does not compress, or the compressor failed, or it is one word repeated and was `refused`
     /// an entry.
     Whole { refused: bool },
-    /// There is no room. It is compressed, and waits in [`Scratch::outgoing`] to be written in a
-    /// pack.
+    /// There is no room. The page is compressed, and waits in [`Scratch::outgoing`] to be written
+    /// in a pack.
     Compressed,
 }
 
 /// A page on its way to a device.
 #[derive(Clone, Copy)]
 struct Outbound {
-    /// In the batch.
+    /// The page's position in the batch.
     position: usize,
     hash: PageHash,
-    /// The table had no entry for it in memory, and that is counted.
+    /// The table had no entry for the page in memory, and that is counted already.
     refused: bool,
 }
 
@@ -56,14 +57,14 @@ pub struct Scratch {
     /// Pages staged in `io` to be written as they are.
     staged: Vec<Outbound>,
     spots: Vec<DeviceSpot>,
-    /// Compressed pages on their way to a device, and of each its position in the batch and its
-    /// hash.
+    /// Compressed pages on their way to a device, and the position in the batch and the hash of
+    /// each.
     outgoing: WriteBatch,
     spilled: Vec<Outbound>,
     extents: Vec<Extent>,
     lists: WriteLists,
     load: LoadScratch,
-    /// The worker's number, and where in its group of shards it is.
+    /// The worker's number, and its position in its group of shards.
     worker: u32,
     turn: u32,
     stay: u32,
@@ -116,7 +117,8 @@ impl Scratch {
         self.staged.push(outbound);
     }
 
-    /// What was compressed last, `length` bytes with the tag, is to be written in a pack.
+    /// Puts the page that was compressed last, `length` bytes with the tag, into the pack to be
+    /// written.
     fn spill(&mut self, outbound: Outbound, length: usize, packing: bool) {
         self.outgoing.packing = packing;
         self.outgoing.push(&self.codec.output()[..length - TAG]);
@@ -234,8 +236,8 @@ impl Store {
         Some(self.join(shard, index))
     }
 
-    /// An entry for an object with one authoritative reference. A page that was refused one before
-    /// is counted already.
+    /// Makes an entry for an object with one authoritative reference. `refused`: the page was
+    /// refused an entry before, which is counted already.
     fn enter(&self, shard: &mut Shard, hash: PageHash, place: ObjectPlace, refused: bool) -> Option<u32> {
         let fails = self.faults.entry.hits();
         let index = if fails { None } else { shard.insert(hash.check(), place, self.most_of_a_shard()) };
@@ -243,8 +245,8 @@ impl Store {
         index
     }
 
-    /// `bytes` begins with room for the tag. The error says whether it was refused an entry, which
-    /// is counted then.
+    /// `bytes` begins with room for the tag. The error says whether the object was refused an
+    /// entry, which is counted then.
     fn put_in_pool(&self, shard: usize, hash: PageHash, bytes: &mut [u8]) -> Result<ObjectId, bool> {
         match self.insert_in_pool(shard, hash, bytes, false) {
             Ok(id) => return Ok(id),
@@ -269,7 +271,7 @@ impl Store {
         Err(refused)
     }
 
-    /// The error is that of the allocator, if it is its fault.
+    /// The error is the allocator's; `None` if the table had no entry.
     fn insert_in_pool(
         &self,
         shard: usize,
@@ -296,7 +298,8 @@ impl Store {
         }
     }
 
-    /// Writes the staged pages to devices, calls `done` for each that got there, and unstages all.
+    /// Writes the staged pages to devices, calls `done` for each that was written, and clears the
+    /// staged pages.
     fn write_staged(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         let bytes = scratch.staged.len() * PAGE_SIZE;
         scratch.spots.clear();
@@ -326,7 +329,7 @@ impl Store {
     }
 
     /// Writes the compressed pages that found no room in the pool to devices, calls `done` for each
-    /// that got there, and forgets all.
+    /// that was written, and clears the list of these pages.
     fn write_spilled(&self, scratch: &mut Scratch, mut done: impl FnMut(usize, ObjectId)) {
         scratch.extents.clear();
         self.write_objects(&mut scratch.outgoing, &mut scratch.extents, &mut scratch.lists, Taker::Anybody);
@@ -353,9 +356,9 @@ impl Store {
         scratch.spilled.clear();
     }
 
-    /// Writes a prefix of the objects of a batch, from the one on that `extents` ends before, to
-    /// devices and appends where they lie; cached copies there are given up before objects are
-    /// left.
+    /// Writes a prefix of the objects of a batch, beginning with the object whose index is the
+    /// length of `extents`, to devices and appends their extents; gives up cached copies on devices
+    /// before it leaves objects unwritten.
     pub(crate) fn write_objects(
         &self,
         batch: &mut WriteBatch,
@@ -375,8 +378,8 @@ impl Store {
         }
     }
 
-    /// Writes a prefix of the pages of `bytes` to devices and appends where they lie to `spots`;
-    /// cached copies there are given up before pages are left.
+    /// Writes a prefix of the pages of `bytes` to devices and appends their places to `spots`;
+    /// gives up cached copies on devices before it leaves pages unwritten.
     pub(crate) fn write_pages(&self, bytes: &[u8], spots: &mut Vec<DeviceSpot>, lists: &mut WriteLists) {
         let before = spots.len();
         self.devices.write_pages(bytes, spots, lists);

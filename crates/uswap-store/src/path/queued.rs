@@ -1,11 +1,10 @@
-//! Loading pages by one request that nobody waits for: where the bytes lie, and what became of
-//! them.
+//! Loading pages by one request for which no thread waits: plans the request, and takes its result.
 //!
-//! Only what one request brings is read so: pages that are not compressed and lie in neighbouring
-//! slots, which come straight to their places, or compressed ones that lie side by side, which come
-//! to the end of the buffer and are expanded to its beginning. Between request and answer an object
-//! may move; so it is looked up again, and whatever is not as expected is left to
-//! [`Store::load_pages`], which tries again and judges.
+//! This is only for pages that one request can bring: uncompressed pages in neighbouring slots,
+//! which come straight to their places, or compressed pages that lie side by side, which come to
+//! the end of the buffer and are expanded to its beginning. Between request and answer an object
+//! may move, so it is looked up again, and a page that is not as expected is left to
+//! [`Store::load_pages`], which tries again and decides.
 
 use uswap_core::PAGE_SIZE;
 use uswap_device::ReadQueue;
@@ -24,11 +23,11 @@ pub struct QueuedLoad {
     pub device: u8,
     /// First slot.
     pub slot: u32,
-    /// Bytes of it that are left out.
+    /// Bytes of the first slot that are skipped.
     pub skip: usize,
     /// Bytes to be read.
     pub length: usize,
-    /// Where in the buffer they go.
+    /// Offset in the buffer to which they are read.
     pub at: usize,
     /// The pages are not compressed.
     whole: bool,
@@ -40,7 +39,7 @@ impl Store {
         self.bay(device).read_queue()
     }
 
-    /// The request that brings these pages into a buffer of `room` bytes. `None`: no single one
+    /// The request that brings these pages into a buffer of `room` bytes. `None`: no single request
     /// does.
     pub fn plan_queued(&self, pages: &[PageLoad], room: usize) -> Option<QueuedLoad> {
         let first = self.wanted_of(pages.first()?.id)?.extent;
@@ -63,9 +62,9 @@ impl Store {
         Some(QueuedLoad { device: first.device, slot, skip, length, at, whole: first.is_page() })
     }
 
-    /// Takes what the request brought: each page lies at its place in `bytes` then, verified, or
-    /// its result is an error that says no more than that [`load_pages`](Self::load_pages) shall
-    /// look. `true`: all are there.
+    /// Takes the bytes that the request brought. Afterwards each page lies verified at its place in
+    /// `bytes`, or its result is an error, which means only that [`load_pages`](Self::load_pages)
+    /// must load it. `true`: all pages are there.
     pub fn accept_queued(&self, load: &QueuedLoad, pages: &mut [PageLoad], bytes: &mut [u8]) -> bool {
         self.bay(load.device).note_read(load.length);
         let (outs, read) = bytes.split_at_mut(if load.whole { load.length } else { load.at });
