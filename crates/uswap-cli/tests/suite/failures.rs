@@ -560,7 +560,9 @@ fn setuid_programs_run() {
     fs::copy(victim("fill_twice"), &copy).expect("copy");
     fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).expect("mode");
     let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"].map(Into::into);
-    let words = other.into_iter().chain([copy.clone().into_os_string(), "96".into(), "half-random".into()]);
+    // Long enough to be found: the program begins without an agent, which is then injected.
+    let arguments = ["96", "half-random", "--reads", "12"].map(Into::into);
+    let words = other.into_iter().chain([copy.clone().into_os_string()]).chain(arguments);
     let outcome = under("64M").swap_file("1G").deadline(60).run(words);
     let _ = fs::remove_file(&copy);
     outcome.expect(0);
