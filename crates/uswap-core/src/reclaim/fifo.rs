@@ -4,13 +4,12 @@
 use crate::page::table::PageTable;
 use crate::page::word::PageWord;
 use crate::reclaim::page_lists::PageLists;
-use crate::reclaim::policy::{ReclaimPolicy, Refault};
+use crate::reclaim::policy::ReclaimPolicy;
 
 /// First in, first out.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
     pages: PageLists,
-    evictions: u32,
 }
 
 impl ReclaimPolicy for Fifo {
@@ -28,19 +27,6 @@ impl ReclaimPolicy for Fifo {
 
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.pages.take_first(table, false)
-    }
-
-    fn refault(&mut self, word: PageWord) -> Refault {
-        Refault::measured(word, self.evictions)
-    }
-
-    fn evict(&mut self, _word: PageWord) -> u32 {
-        self.evictions = self.evictions.wrapping_add(1);
-        self.evictions
-    }
-
-    fn evictions(&self) -> u32 {
-        self.evictions
     }
 }
 

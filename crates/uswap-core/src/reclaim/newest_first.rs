@@ -2,15 +2,13 @@
 //! code a new policy needs, and passes the tests that every policy must pass.
 
 use crate::page::table::PageTable;
-use crate::page::word::PageWord;
 use crate::reclaim::page_lists::PageLists;
-use crate::reclaim::policy::{ReclaimPolicy, Refault};
+use crate::reclaim::policy::ReclaimPolicy;
 
 /// Last in, first out.
 #[derive(Clone, Debug, Default)]
 pub struct NewestFirst {
     pages: PageLists,
-    evictions: u32,
 }
 
 impl ReclaimPolicy for NewestFirst {
@@ -26,24 +24,12 @@ impl ReclaimPolicy for NewestFirst {
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
         self.pages.take_last(table, false).or_else(|| self.pages.take_last(table, true))
     }
-
-    fn refault(&mut self, word: PageWord) -> Refault {
-        Refault::measured(word, self.evictions)
-    }
-
-    fn evict(&mut self, _word: PageWord) -> u32 {
-        self.evictions = self.evictions.wrapping_add(1);
-        self.evictions
-    }
-
-    fn evictions(&self) -> u32 {
-        self.evictions
-    }
 }
 
 #[cfg(not(loom))]
 #[test]
 fn who_came_last_goes_first() {
+    use crate::page::word::PageWord;
     let (mut table, mut policy) = (PageTable::default(), NewestFirst::default());
     for page in 1..=5 {
         policy.join(&mut table, page * 4096, PageWord::default().resident());

@@ -15,6 +15,8 @@ use crate::reclaim::lists::Lists;
 #[derive(Clone, Debug, Default)]
 pub struct PageLists {
     lists: Lists,
+    /// Evictions so far: the clock of the shadows.
+    evictions: u64,
 }
 
 impl PageLists {
@@ -105,6 +107,17 @@ impl PageLists {
             table.unname(entry);
         }
         false
+    }
+
+    /// Counts an eviction. Returns the evictions so far, this one included.
+    pub fn count_eviction(&mut self) -> u64 {
+        self.evictions += 1;
+        self.evictions
+    }
+
+    /// Evictions so far.
+    pub fn evictions(&self) -> u64 {
+        self.evictions
     }
 
     /// Pages on a list.

@@ -36,13 +36,19 @@ pub trait ReclaimPolicy: Clone + std::fmt::Debug {
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64>;
 
     /// Judges the return of an evicted page by its word.
-    fn refault(&mut self, word: PageWord) -> Refault;
+    fn refault(&mut self, word: PageWord) -> Refault {
+        Refault::measured(word, self.evictions())
+    }
 
     /// A staged page is evicted: counts the eviction, and returns the time for the page's shadow.
-    fn evict(&mut self, word: PageWord) -> u32;
+    fn evict(&mut self, _word: PageWord) -> u32 {
+        self.pages_mut().count_eviction() as u32
+    }
 
     /// Evictions so far, modulo the range of a shadow.
-    fn evictions(&self) -> u32;
+    fn evictions(&self) -> u32 {
+        self.pages().evictions() as u32
+    }
 
     /// A page becomes resident: puts it on a list, and writes its word. The word says whether the
     /// page is active.

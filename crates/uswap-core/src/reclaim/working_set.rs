@@ -57,8 +57,6 @@ pub struct WorkingSet<A: AgeTest = Staging> {
     pages: PageLists,
     challenge: ThrashGuard,
     ageing: A,
-    /// Evictions so far.
-    clock: u64,
     /// Pages that are staged, by the last report.
     staged: u64,
     /// Pages joined the active list because there was room; the inactive list is to get its share
@@ -91,39 +89,35 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
 
     /// There is room while no page was evicted yet, or while memory is `ample`.
     fn has_room(&mut self, ample: bool) -> bool {
-        let room = ample || self.clock == 0;
+        let room = ample || self.pages.evictions() == 0;
         self.filled |= room;
         room
     }
 
     fn refault(&mut self, word: PageWord) -> Refault {
         self.ageing.refaulted();
-        let distance = u64::from(word.refault_distance(self.clock as u32));
-        let restore = word.workingset();
-        if restore {
-            self.challenge.displaced_page_returned(self.clock, distance);
+        let (clock, seen) = (self.pages.evictions(), Refault::measured(word, self.evictions()));
+        let distance = seen.distance;
+        if seen.restore {
+            self.challenge.displaced_page_returned(clock, distance);
         }
         let near = distance <= self.pages.count(true);
         let passing = Passing { inactive: self.pages.count(false), staged: self.staged };
-        let admitted = near && self.challenge.challenge(self.clock, distance, passing, self.sample());
+        let admitted = near && self.challenge.challenge(clock, distance, passing, self.sample());
         self.owed += u64::from(admitted && !self.challenge.is_open());
         // If the inactive list has more than its share, the active one need not give a page.
         let spare = near && !self.challenge.is_open() && self.pages.count(false) > self.inactive_target() * 3 / 2;
-        Refault { activate: admitted || spare, restore, distance }
+        Refault { activate: admitted || spare, ..seen }
     }
 
     fn evict(&mut self, word: PageWord) -> u32 {
-        self.clock += 1;
+        let clock = self.pages.count_eviction();
         self.ageing.evicted(self.pages.count(false) + self.pages.count(true), !self.challenge.is_ajar());
         if word.active() {
             let sample = self.sample();
-            self.challenge.displaced(self.clock, sample);
+            self.challenge.displaced(clock, sample);
         }
-        self.clock as u32
-    }
-
-    fn evictions(&self) -> u32 {
-        self.clock as u32
+        clock as u32
     }
 
     fn next_victim(&mut self, table: &mut PageTable) -> Option<u64> {
@@ -152,7 +146,7 @@ impl<A: AgeTest> ReclaimPolicy for WorkingSet<A> {
         self.ageing.touched();
         if word.active() {
             let sample = self.sample();
-            self.challenge.displaced_page_touched(self.clock, sample);
+            self.challenge.displaced_page_touched(self.pages.evictions(), sample);
         }
     }
 
