@@ -15,7 +15,7 @@ use uswap_sys::process::user;
 
 /// Time in which a run must answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-const SWAPON_PATIENCE: Duration = Duration::from_secs(15);
+const SWAPON_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest answer in bytes: that of a tree of a hundred thousand processes.
 const LONGEST_ANSWER: usize = 32 << 20;
 
@@ -112,7 +112,7 @@ pub fn converse(run: &RunningRun, request: impl FnOnce(u32) -> Result<Request, S
 
 fn ask<A: DeserializeOwned>(run: &RunningRun, request: &Request) -> io::Result<Result<A, String>> {
     // The run connects to a server on the network before it answers.
-    let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_PATIENCE } else { ANSWER_TIMEOUT };
+    let patience = if matches!(request, Request::Swapon { .. }) { SWAPON_TIMEOUT } else { ANSWER_TIMEOUT };
     exchange(&connect(run)?.0, request, patience)
 }
 

@@ -641,7 +641,7 @@ impl Engine {
             say!("{}", report::summary(&self.shared, end));
         }
         if let Some(path) = &self.config.stats {
-            let text = report::in_json(&self.shared);
+            let text = crate::control::protocol::in_json(&report::figures(&self.shared));
             if let Err(error) = std::fs::write(path, text) {
                 say!("uswap: {}: {error}", path.display());
             }

@@ -11,10 +11,10 @@ use uswap_device::kinds::help;
 use uswap_device::{SwapSpec, spec};
 use uswap_run::cgroup::machine_memory;
 use uswap_run::config::{Compression, exit};
-use uswap_run::control::protocol::Request;
 use uswap_run::control::protocol::answer::{CompressorAnswer, LimitAnswer, SwapoffBegun, SwapoffStopped, SwaponAnswer};
 use uswap_run::control::protocol::request::NewBudget;
 use uswap_run::control::protocol::status::SwapoffProgress;
+use uswap_run::control::protocol::{Request, in_json};
 use uswap_sys::process::interrupt;
 
 use crate::client::{self, RunningRun};
@@ -229,12 +229,6 @@ pub fn tell<T: Serialize>(outcome: Result<T, String>, json: bool, text: impl Fn(
             exit::REFUSED
         }
     }
-}
-
-/// JSON with the keys in alphabetical order.
-fn in_json(answer: &impl Serialize) -> String {
-    // Only a map whose keys are not text would fail.
-    format!("{:#}\n", serde_json::to_value(answer).expect("an answer is JSON"))
 }
 
 /// A specification, or the name of a device, with absolute paths: the engine runs in another

@@ -25,7 +25,7 @@ const HELD: Duration = Duration::from_millis(4);
 const MAX_WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
 /// The same while usage exceeds the limit itself, where the kernel may kill the program. The wait
 /// is bounded, since the fault may be in a system call that holds locks that others need.
-const LAST_MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(1);
+const MAX_WAIT_ABOVE_LIMIT: Duration = Duration::from_secs(1);
 /// The same for faults of the program's own code where swap is far away: a server may have to be
 /// restarted.
 const MAX_WAIT_FOR_ROOM_FAR: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use crate::{EngineContext, Message};
 use uswap_sys::procfs;
 
 /// How long an agent may take to send its greeting.
-const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Agents that have connected and have not sent their greeting yet.
 pub struct AgentListener {
@@ -55,7 +55,7 @@ impl AgentListener {
     /// Accepts every agent that has connected or whose socket was fetched. Calls `poll` with the
     /// number and the socket of each, to be polled for its greeting.
     pub fn welcome(&mut self, mut poll: impl FnMut(u64, &MessageSocket)) {
-        self.visitors.retain(|_, visitor| visitor.since.elapsed() < HELLO_PATIENCE);
+        self.visitors.retain(|_, visitor| visitor.since.elapsed() < HANDSHAKE_TIMEOUT);
         let mut arrived = std::mem::take(&mut *self.shared.of_memory.fetched.lock().expect("fetched"));
         self.accept(&mut arrived);
         for Fetched { socket, pid, attached } in arrived {

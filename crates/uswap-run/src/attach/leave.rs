@@ -14,7 +14,7 @@ use uswap_remote::{EngineContext, Message};
 /// Time without any page coming back after which the detach is given up.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long agents may take to end.
-const LAST_PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+const AGENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Begins a detach. Returns how many pages are to come back.
 ///
@@ -31,8 +31,7 @@ pub fn begin(shared: &EngineContext) -> Result<u64, String> {
         return Err("it is letting go of its program already".into());
     }
     let pages = pages_away(shared);
-    let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
-    eligibility::check_room(pages << 12, room)?;
+    eligibility::check_room(pages << 12, room(shared))?;
     let limit_before = (shared.budget.limit() as u64) << 12;
     *outcome = Some(DetachAsked {
         pages,
@@ -46,6 +45,11 @@ pub fn begin(shared: &EngineContext) -> Result<u64, String> {
     leaving.begin(BRINGING_BACK);
     wake(shared);
     Ok(pages)
+}
+
+/// Bytes for which each process of the program has room.
+fn room(shared: &EngineContext) -> u64 {
+    shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX)
 }
 
 /// Pages that are not present in the program's memory.
@@ -84,7 +88,7 @@ impl LeaveProgress {
             }
             LETTING_GO => wake(shared),
             LEAVING => {
-                let late = self.last.is_some_and(|since| since.elapsed() > LAST_PROGRESS_TIMEOUT);
+                let late = self.last.is_some_and(|since| since.elapsed() > AGENTS_TIMEOUT);
                 if late {
                     shared
                         .notice("agents are slow to go; their mappings may be left behind, and hold no memory".into());
@@ -106,11 +110,10 @@ impl LeaveProgress {
         if self.least.is_none_or(|(least, _)| away < least) {
             self.least = Some((away, Instant::now()));
         }
-        let room = shared.of_memory.tree.members().into_iter().map(eligibility::room_for).min().unwrap_or(u64::MAX);
         let stuck = self.least.is_some_and(|(_, at)| at.elapsed() > PROGRESS_TIMEOUT);
         if stuck {
             self.give_up(shared, format!("the last {} do not come back", human(away << 12)));
-        } else if let Err(error) = eligibility::check_room(away << 12, room) {
+        } else if let Err(error) = eligibility::check_room(away << 12, room(shared)) {
             self.give_up(shared, error);
         }
     }

@@ -29,7 +29,8 @@ use uswap_sys::process::user;
 use crate::attach::leave;
 use crate::config::RunConfig;
 use crate::control::protocol::Request;
-use crate::control::protocol::answer::{DetachBegun, LimitAnswer, PagesBegun, Refusal, encode_answer};
+use crate::control::protocol::answer::{DetachBegun, LimitAnswer, PagesBegun, Refusal};
+use crate::control::protocol::encode;
 use crate::control::protocol::request::NewBudget;
 use crate::control::protocol::status::RunStatus;
 use uswap_pager::io::page_query;
@@ -133,13 +134,13 @@ impl Control {
 
     /// The answer line. `None`: another thread answers.
     fn reply(&self, caller: u32, line: &[u8], stream: &UnixStream, shared: &Arc<EngineContext>) -> Option<String> {
-        let refusal = |error| encode_answer(&Refusal { error });
+        let refusal = |error| encode(&Refusal { error });
         if caller != 0 && caller != user() {
             return Some(refusal("this run belongs to another user".into()));
         }
         match Request::decode(line) {
             Ok(Request::Pages { pid }) => {
-                let greeting = encode_answer(&PagesBegun { pid }) + "\n";
+                let greeting = encode(&PagesBegun { pid }) + "\n";
                 page_query::serve::begin(shared, stream, pid, greeting).err().map(refusal)
             }
             request => Some(request.and_then(|request| self.obey(request, shared)).unwrap_or_else(refusal)),
@@ -180,7 +181,7 @@ impl Control {
 }
 
 fn told<T: Serialize>(answer: Result<T, String>) -> Result<String, String> {
-    answer.map(|answer| encode_answer(&answer))
+    answer.map(|answer| encode(&answer))
 }
 
 /// Sets the budget, unless a detach is under way.

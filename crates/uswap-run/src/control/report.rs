@@ -43,13 +43,6 @@ pub fn figures(shared: &EngineContext) -> RunFigures {
     with_store(of_run, store)
 }
 
-/// The figures as text, as `--stats` writes them: keys in alphabetical order.
-pub fn in_json(shared: &EngineContext) -> String {
-    // Only a map with keys that are no text fails.
-    let figures = serde_json::to_value(figures(shared)).expect("figures are JSON");
-    format!("{figures:#}\n")
-}
-
 fn of_budget(budget: &Budget) -> RunFigures {
     RunFigures {
         ram_bytes: (budget.usage().max(0) as u64) << 12,

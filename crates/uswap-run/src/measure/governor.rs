@@ -148,7 +148,7 @@ pub struct Governor {
     shared_memory: SharedMemory,
     outgrown: Outgrown,
     /// State of the scans for unmanaged programs.
-    pub scan: CensusState,
+    scan: CensusState,
 }
 
 impl Governor {

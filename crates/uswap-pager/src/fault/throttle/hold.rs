@@ -54,7 +54,7 @@ impl<M: AddressSpace> Pager<M> {
         }
         if !self.shared.readers.is_far() {
             let budget = &self.shared.budget;
-            return waited > if budget.usage() < budget.limit() { MAX_WAIT_FOR_ROOM } else { LAST_MAX_WAIT_FOR_ROOM };
+            return waited > if budget.usage() < budget.limit() { MAX_WAIT_FOR_ROOM } else { MAX_WAIT_ABOVE_LIMIT };
         }
         waited > MAX_WAIT_FOR_ROOM_FAR || (waited > HELD && space.waiting.throttle.is_system::<M>(address))
     }

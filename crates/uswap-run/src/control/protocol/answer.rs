@@ -5,12 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{VERSION, encode, other_version, take_version};
-
-/// The answer line, without its newline.
-pub fn encode_answer<T: Serialize>(answer: &T) -> String {
-    encode(answer)
-}
+use super::{VERSION, other_version, take_version};
 
 /// Reads an answer line. The inner error is the run's refusal, for the user.
 ///
@@ -129,6 +124,7 @@ pub struct GroupRemoved {
 
 #[cfg(test)]
 mod tests {
+    use super::super::encode;
     use super::*;
     use serde_json::json;
 
@@ -139,7 +135,7 @@ mod tests {
     #[test]
     fn answers_come_through_and_unknown_fields_are_ignored() {
         let answer = GroupLimited { group: "a".into(), limit_bytes: None };
-        let line = encode_answer(&answer);
+        let line = encode(&answer);
         assert_eq!(line, r#"{"group":"a","limit_bytes":null,"protocol":1}"#);
         assert_eq!(read(&line), Ok(answer.clone()));
         assert_eq!(read(r#"{"group":"a","more":[1],"limit_bytes":null}"#), Ok(answer));

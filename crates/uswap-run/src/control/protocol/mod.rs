@@ -27,11 +27,22 @@ const UNNAMED_VERSION: u64 = 1;
 /// The key of the version.
 const VERSION_KEY: &str = "protocol";
 
+/// A message or the figures as a JSON value, whose keys are in alphabetical order.
+fn to_json<T: Serialize>(message: &T) -> Value {
+    // Only a map whose keys are no text fails, and no message has one.
+    serde_json::to_value(message).expect("a message is JSON")
+}
+
+/// A message or the figures for people and their programs: JSON over several lines, keys in
+/// alphabetical order.
+pub fn in_json<T: Serialize>(message: &T) -> String {
+    format!("{:#}\n", to_json(message))
+}
+
 /// A line of the wire without its newline: the message's object with the version added to its
 /// fields.
-fn encode<T: Serialize>(message: &T) -> String {
-    // Only a map whose keys are no text fails, and no message has one.
-    let mut value = serde_json::to_value(message).expect("a message is JSON");
+pub fn encode<T: Serialize>(message: &T) -> String {
+    let mut value = to_json(message);
     value[VERSION_KEY] = VERSION.into();
     value.to_string()
 }
