@@ -7,6 +7,8 @@
 //   torture [--seed N] [--seconds S | --ops N] [--memory MIB] [--threads T] [--processes P] [--ops-mask LIST]
 //           [--mode counters] [--list] [--timeout SEC]
 //
+// SIGUSR1 to the first process ends its work as if the seconds were over: it verifies everything, and ends.
+//
 // --processes P: at most P children alive at a time (default 2). They share pages with their parent until one side
 // writes, so the tree can need (P + 1) x memory in the end.
 // --ops-mask: names with commas between. "write,verify" means only these; "-fork,-storm" means all but these.
@@ -856,6 +858,18 @@ static void print_counts(void)
             say("  %-20s %8ld done %8ld refused", operations[i].name, shared->done[i], shared->refused[i]);
 }
 
+static void end_by_order(int unused)
+{
+    (void)unused;
+    atomic_store(&shared->ordered_to_end, true);
+}
+
+static void listen_for_the_end(void)
+{
+    struct sigaction action = { .sa_handler = end_by_order, .sa_flags = SA_RESTART };
+    MUST(sigaction(SIGUSR1, &action, NULL) == 0);
+}
+
 static int run_torture(long threads, long operations_each)
 {
     struct worker workers[64] = { { 0 } };
@@ -896,6 +910,7 @@ int main(int argc, char **argv)
     if (option_given("--list"))
         return list_operations();
     shared = map_shared(sizeof *shared);
+    listen_for_the_end();
     victim_before_failing = tell_the_others;
     run_seed = (uint64_t)option_number("--seed", 1);
     memory_limit_pages = option_number("--memory", 192) * (long)(MIB / PAGE);

@@ -60,6 +60,7 @@ struct process {
 
 struct shared_state {
     atomic_bool failed;
+    atomic_bool ordered_to_end;
     atomic_uint next_region_id;
     atomic_uint next_serial;
     atomic_long done[MAX_OPERATIONS];
@@ -81,7 +82,7 @@ static inline void tell_the_others(void)
 
 static inline bool time_is_up(void)
 {
-    return atomic_load(&shared->failed) || seconds_now() > end_of_work;
+    return atomic_load(&shared->failed) || atomic_load(&shared->ordered_to_end) || seconds_now() > end_of_work;
 }
 
 // ---- notes ---------------------------------------------------------------------------------------------------------

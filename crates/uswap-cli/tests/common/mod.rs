@@ -255,17 +255,30 @@ impl Running {
         self.until(text, || self.stdout().contains(text).then_some(()));
     }
 
-    /// Waits for a result of `look`, which must come before the deadline.
+    /// Waits for a result of `look`, which must come before the deadline, and two seconds after the
+    /// run's end at the latest.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let mut over: Option<Instant> = None;
         loop {
             if let Some(found) = look() {
                 return found;
             }
-            if self.begun.elapsed() > self.deadline {
-                panic!("{what} did not come: {:?}\n{}\n{}", self.line, self.evidence(), self.scratch.text("stderr"));
+            if over.is_none() && !procs::is_alive(self.pid()) {
+                over = Some(Instant::now());
+            }
+            let is_over = over.is_some_and(|since| since.elapsed() > Duration::from_secs(2));
+            if is_over || self.begun.elapsed() > self.deadline {
+                let why = if is_over { "before the end of the run" } else { "in time" };
+                panic!("{what} did not come {why}: {:?}\n{}\n{}", self.line, self.evidence(), self.stderr());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Ends the torture program's work (SIGUSR1), and waits until all is verified.
+    pub fn enough(self) -> Outcome {
+        procs::kill(self.command(), 10);
+        self.wait()
     }
 
     /// Sends a signal to the process that was started.

@@ -58,7 +58,7 @@ fn one_device_after_the_other_takes_over() {
     need_userfaultfd!();
     let (name, folder) = (name_of("turns"), Scratch::new());
     let files: Vec<_> = (0..4).map(|i| folder.path(&format!("swap-{i}"))).collect();
-    let running = torture(&name, &files[0], "audit", "--seed 31 --seconds 14 --memory 128 --timeout 100");
+    let running = torture(&name, &files[0], "audit", "--seed 31 --seconds 90 --memory 128 --timeout 100");
     for pair in files.windows(2) {
         let (old, new) = (pair[0].to_str().expect("a path"), pair[1].to_str().expect("a path"));
         succeeds(&["swapon", &name, &format!("{new},size=1G")]);
@@ -66,7 +66,7 @@ fn one_device_after_the_other_takes_over() {
         assert_eq!(used(&name, &pair[0]), 0);
         running.until("pages on the next device", || (used(&name, &pair[1]) > 1 << 20).then_some(()));
     }
-    let outcome = running.wait();
+    let outcome = running.enough();
     outcome.expect(0).paged();
     assert_eq!(outcome.stat("checksum_errors") + outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
 }
@@ -76,18 +76,19 @@ fn the_limit_falls_and_rises_while_the_program_runs() {
     need_userfaultfd!();
     let (name, folder) = (name_of("limit"), Scratch::new());
     let running =
-        torture(&name, &folder.path("swap"), "audit", "--seed 32 --seconds 9 --memory 128 --processes 0 --timeout 100");
+        torture(&name, &folder.path("swap"), "audit", "--seed 32 --seconds 90 --memory 128 --processes 0 --timeout 100");
     for limit in ["48M", "96M", "64M"] {
         let told = succeeds(&["limit", &name, limit]);
         let number = limit.trim_end_matches('M');
         assert!(told.contains(&format!("{number}.0 MiB")), "{told}");
         assert_eq!(figures(&name)["ram_limit_bytes"], number.parse::<u64>().expect("a number") << 20);
+        std::thread::sleep(std::time::Duration::from_secs(1));
     }
     is_refused(&["limit", &name, "1M"], "the least that works");
     is_refused(&["limit", &name, "much"], "much");
     is_refused(&["limit", &name, "50"], "50% is a share of the machine's memory, 50M a size");
     is_refused(&["swapon", &name, "1G"], "a place comes first: PATH,size=1G");
-    running.wait().expect(0).paged();
+    running.enough().expect(0).paged();
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn wrong_orders_change_nothing() {
     need_userfaultfd!();
     let (name, folder) = (name_of("wrong"), Scratch::new());
     let swap = folder.path("swap");
-    let running = torture(&name, &swap, "audit", "--seed 33 --seconds 5 --memory 128 --processes 0 --timeout 100");
+    let running = torture(&name, &swap, "audit", "--seed 33 --seconds 90 --memory 128 --processes 0 --timeout 100");
     let path = swap.to_str().expect("a path");
     std::fs::write(folder.path("precious"), "data").expect("a file");
     let precious = folder.path("precious");
@@ -118,7 +119,7 @@ fn wrong_orders_change_nothing() {
     assert_eq!(std::fs::read(&precious).expect("still there"), b"data");
     let devices = figures(&name)["devices"].clone();
     assert_eq!((devices.as_array().map(Vec::len), &devices[0]["draining"]), (Some(1), &Value::Bool(false)));
-    running.wait().expect(0).paged();
+    running.enough().expect(0).paged();
 }
 
 /// Ctrl-C reaches the run: the device is used again, and the program has noticed nothing.
@@ -127,7 +128,7 @@ fn an_interrupted_swapoff_leaves_the_device_in_use() {
     need_userfaultfd!();
     let (name, folder) = (name_of("interrupted"), Scratch::new());
     let (swap, other) = (folder.path("swap"), folder.path("other"));
-    let running = torture(&name, &swap, "delay-drain=100000", "--seed 34 --seconds 6 --memory 128 --timeout 100");
+    let running = torture(&name, &swap, "delay-drain=100000", "--seed 34 --seconds 90 --memory 128 --timeout 100");
     succeeds(&["swapon", &name, &format!("{},size=1G,prio=-1", other.display())]);
     let words = ["swapoff", &name, swap.to_str().expect("a path")];
     let mut command = common::command(env!("CARGO_BIN_EXE_uswap"));
@@ -141,5 +142,5 @@ fn an_interrupted_swapoff_leaves_the_device_in_use() {
     assert!(says(&output).contains("interrupted"), "{}", says(&output));
     let told = figures(&name);
     assert_eq!((&told["swapoff"]["running"], &told["devices"][0]["draining"]), (&false.into(), &false.into()));
-    running.wait().expect(0).paged();
+    running.enough().expect(0).paged();
 }
