@@ -159,6 +159,16 @@ impl Managed {
         during(Growth::AddressSpaces, || Arc::make_mut(&mut all).insert(pid, process));
     }
 
+    /// Replaces what is known of a process, if it still is the one of the same space of the same
+    /// pager. An old image may be left for a while after its process has executed a new one, whose
+    /// entry stays.
+    pub fn update(&self, pid: u32, process: ManagedProcess) {
+        let mut all = self.0.lock().expect("managed");
+        if all.get(&pid).is_some_and(|known| known.space == process.space && known.owner == process.owner) {
+            during(Growth::AddressSpaces, || Arc::make_mut(&mut all).insert(pid, process));
+        }
+    }
+
     /// Removes the process, if it still is the one of this space of this pager.
     pub fn remove(&self, pid: u32, space: SpaceId, owner: usize) {
         let mut all = self.0.lock().expect("managed");
@@ -386,4 +396,29 @@ pub struct EvictDone {
     pub generation: u32,
     /// The outcome for each page.
     pub pages: Lease<TrayList>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_image_does_not_displace_the_new_one() {
+        let managed = Managed::default();
+        let image = |space, stored| ManagedProcess { space, stored, ..Default::default() };
+        let seen = || managed.all().get(&7).map(|process| (process.space, process.stored));
+        managed.update(7, image(1, 0));
+        assert_eq!(seen(), None, "it was not published yet");
+        managed.insert(7, image(1, 0));
+        managed.update(7, image(1, 5));
+        assert_eq!(seen(), Some((1, 5)));
+        managed.insert(7, image(2, 0));
+        managed.update(7, image(1, 6));
+        managed.remove(7, 1, 0);
+        assert_eq!(seen(), Some((2, 0)));
+        managed.remove(7, 2, 1);
+        assert!(seen().is_some(), "it is another pager's");
+        managed.remove(7, 2, 0);
+        assert_eq!(seen(), None);
+    }
 }

@@ -165,7 +165,7 @@ impl AddressSpace for Remote {
         if space.memory.agent_state.orphaned.is_some() {
             pager.find_process(space, None);
         }
-        pager.publish(space);
+        pager.publish_again(space);
     }
 
     fn was_removed(pager: &mut Pager, space: &Space) {

@@ -130,7 +130,7 @@ impl ScanPager for Pager {
         // Reads the notes that were written before: no event told of them.
         self.read_notes(space);
         self.shared.counters.managed_processes.add(1);
-        self.publish(space);
+        self.publish_again(space);
         self.shared.faults.pause(self.shared.faults.delay_scan);
         true
     }

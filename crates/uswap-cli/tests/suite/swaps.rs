@@ -75,8 +75,12 @@ fn one_device_after_the_other_takes_over() {
 fn the_limit_falls_and_rises_while_the_program_runs() {
     need_userfaultfd!();
     let (name, folder) = (name_of("limit"), Scratch::new());
-    let running =
-        torture(&name, &folder.path("swap"), "audit", "--seed 32 --seconds 90 --memory 128 --processes 0 --timeout 100");
+    let running = torture(
+        &name,
+        &folder.path("swap"),
+        "audit",
+        "--seed 32 --seconds 90 --memory 128 --processes 0 --timeout 100",
+    );
     for limit in ["48M", "96M", "64M"] {
         let told = succeeds(&["limit", &name, limit]);
         let number = limit.trim_end_matches('M');

@@ -42,8 +42,12 @@ pub(crate) trait HandshakePager {
     /// Refuses an agent. The user is not told if the process executes another program by now: that
     /// agent has ended with the memory that it served.
     fn refuse(&mut self, greeting: &AgentHello, why: &str);
-    /// Publishes the process for the governor.
+    /// Publishes the process for the governor, as the one that has this process id.
     fn publish(&self, space: &Space);
+    /// Publishes it again, unless another image has its process id now.
+    fn publish_again(&self, space: &Space);
+    /// What the governor is told of the process.
+    fn published(&self, space: &Space) -> ManagedProcess;
     /// Looks for the process of a space that has none. A fault names the thread that waits; without
     /// a fault the relatives are tried. A space whose agent is gone can belong to any process of
     /// the tree (CLONE_VM). The answer comes as a message to the pager's mailbox
@@ -108,8 +112,19 @@ impl HandshakePager for Pager {
     }
 
     fn publish(&self, space: &Space) {
-        let Some(pid) = space.memory.pid else { return };
-        let process = ManagedProcess {
+        if let Some(pid) = space.memory.pid {
+            self.shared.managed.insert(pid, self.published(space));
+        }
+    }
+
+    fn publish_again(&self, space: &Space) {
+        if let Some(pid) = space.memory.pid {
+            self.shared.managed.update(pid, self.published(space));
+        }
+    }
+
+    fn published(&self, space: &Space) -> ManagedProcess {
+        ManagedProcess {
             name: space.memory.process_name.clone(),
             reader: space.memory.reader,
             space: space.id,
@@ -130,8 +145,7 @@ impl HandshakePager for Pager {
             moves: space.moves.clone(),
             copied: space.lineage.copies.made(),
             kin: space.lineage.family.seen(),
-        };
-        self.shared.managed.insert(pid, process);
+        }
     }
 
     fn find_process(&mut self, space: &mut Space, thread: Option<u32>) {
