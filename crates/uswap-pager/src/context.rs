@@ -159,7 +159,7 @@ impl Managed {
         during(Growth::AddressSpaces, || Arc::make_mut(&mut all).insert(pid, process));
     }
 
-    /// Replaces what is known of a process, if it still is the one of the same space of the same
+    /// Replaces the entry of a process, if it still is the one of the same space of the same
     /// pager. An old image may be left for a while after its process has executed a new one, whose
     /// entry stays.
     pub fn update(&self, pid: u32, process: ManagedProcess) {

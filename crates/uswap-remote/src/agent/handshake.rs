@@ -46,7 +46,7 @@ pub(crate) trait HandshakePager {
     fn publish(&self, space: &Space);
     /// Publishes it again, unless another image has its process id now.
     fn publish_again(&self, space: &Space);
-    /// What the governor is told of the process.
+    /// The data of the process that the governor gets.
     fn published(&self, space: &Space) -> ManagedProcess;
     /// Looks for the process of a space that has none. A fault names the thread that waits; without
     /// a fault the relatives are tried. A space whose agent is gone can belong to any process of
