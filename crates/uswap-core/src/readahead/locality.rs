@@ -1,10 +1,11 @@
-//! Locality: decides which neighbours are worth bringing with a page from a device, if its fault
-//! belongs to no stream.
+//! Locality: decides which of the pages above a page are worth bringing with it, if its fault
+//! belongs to no stream. (Pages below it are pages above its mirror image, `neighbours.rs`.)
 //!
-//! One request can also bring the pages that lie behind a page on its device, for little more than
-//! the page alone. Each such neighbour saves a fault if the program wants it; otherwise it costs
-//! the expansion of a page that is not touched, and displaces another page. So bringing neighbours
-//! pays if they are wanted *sooner than the pages that they displace*. A program that returns to
+//! One request can also bring the pages that lie beside a page on its device, for little more than
+//! the page alone, and a page in the pool costs little beside a fault. Each such neighbour saves a
+//! fault if the program wants it; otherwise it costs the expansion of a page that is not touched,
+//! and displaces another page. So bringing neighbours pays if they are wanted *sooner than the
+//! pages that they displace*. A program that returns to
 //! memory that was evicted wants all of it, and has no more use for the pages that go. In random
 //! access to more than fits in memory, the pages that come are worth just as much as the pages that
 //! go.
@@ -39,9 +40,9 @@ const HORIZON: u64 = 4;
 const SAMPLE: u32 = 4;
 /// The rate of the pages that come must be more than this many times the rate of the pages that go.
 const SOONER: f32 = 1.4;
-/// And it must be higher by this: of the pages that come, one in four must be wanted within four
-/// horizons, which is as long as they stay.
-const MIN: f32 = 1.0 / 16.0;
+/// And it must be higher by this, or by another number that is given: of the pages that come, one
+/// in four must be wanted within four horizons, which is as long as they stay.
+pub const MIN: f32 = 1.0 / 16.0;
 /// After this many pages or horizons the earlier measurements count half.
 const MEMORY: f32 = 32.0;
 
@@ -98,6 +99,8 @@ impl Now {
 /// The measurements of one space.
 #[derive(Clone, Debug)]
 pub struct Locality {
+    /// See [`MIN`].
+    least: f32,
     withheld: [Withheld; WATCHED],
     next: usize,
     /// Number of pages in `withheld`. It is mostly 0, which saves a search for each page that comes
@@ -117,15 +120,17 @@ pub struct Locality {
     turn: usize,
 }
 
-impl Default for Locality {
-    /// At first the nearest band counts as worth bringing.
-    fn default() -> Self {
+impl Locality {
+    /// A measurement; neighbours come that are wanted at a rate well above `least`, per page and
+    /// horizon. `begins`: at first the nearest band counts as worth bringing.
+    pub fn new(least: f32, begins: bool) -> Self {
         let rate = |events| Rate { events, exposure: 1.0 };
         Self {
+            least,
             withheld: [Withheld::default(); WATCHED],
             next: 0,
             watched: 0,
-            wanted: [rate(0.5), rate(0.0), rate(0.0)],
+            wanted: [rate(if begins { 0.5 } else { 0.0 }), rate(0.0), rate(0.0)],
             displaced: Rate { events: 0.0, exposure: 0.0 },
             seen: 0,
             returned: 0.0,
@@ -135,11 +140,9 @@ impl Default for Locality {
             turn: 0,
         }
     }
-}
 
-impl Locality {
-    /// A fault on the page at `address`, which was evicted `distance` evictions ago, goes to a
-    /// device and belongs to no stream. Returns the number of pages to bring, the faulting one
+    /// A fault on the page at `address`, which was evicted `distance` evictions ago, belongs to no
+    /// stream. Returns the number of pages to bring, the faulting one
     /// included. `lies_there` says whether the page at an address could be brought with it.
     pub fn fault(&mut self, address: u64, distance: u32, now: Now, lies_there: impl Fn(u64) -> bool) -> u32 {
         self.count_displaced(distance, now);
@@ -189,7 +192,7 @@ impl Locality {
         for withheld in self.withheld.iter().filter(|withheld| withheld.page != 0) {
             wanted[usize::from(withheld.band)].exposure += now.since(withheld.since);
         }
-        let least = self.displaced.get() * SOONER + MIN;
+        let least = self.displaced.get() * SOONER + self.least;
         wanted.iter().take_while(|rate| rate.get() > least).count()
     }
 
@@ -252,7 +255,7 @@ mod tests {
     impl Memory {
         fn new(size: usize) -> Self {
             let (held, queue, gone) = (HashMap::new(), VecDeque::new(), HashMap::new());
-            let locality = Locality::default();
+            let locality = Locality::new(MIN, true);
             Self {
                 locality,
                 size,

@@ -306,6 +306,39 @@ fn more_than_fits_comes_back_from_slots_pool_and_device() {
     }
 }
 
+/// Faults for each page of a program that walks down its memory without being a stream: it goes
+/// from each four pages to the four below, and touches the four in another order each time.
+fn faults_of_a_walk_down(pool: u64, device: u32, faults: &str) -> f64 {
+    const ORDERS: [[u64; 4]; 3] = [[3, 1, 2, 0], [1, 3, 0, 2], [2, 0, 3, 1]];
+    let mut rig = Rig::new(pool, device, faults);
+    let (program, _) = rig.program(4 * BUDGET);
+    rig.fill(&program, 4 * BUDGET);
+    let counted = |rig: &Rig| rig.shared.counters.pgmajfault.get();
+    let mut before = 0;
+    for round in 0..3 {
+        before = counted(&rig);
+        for four in (0..BUDGET).rev() {
+            for step in ORDERS[(four % 3) as usize] {
+                let page = four * 4 + step;
+                let value = page + 1 + round;
+                assert_eq!(rig.read(&program, page), value, "page {page} in round {round}");
+                rig.write(&program, page, value + 1);
+            }
+        }
+    }
+    rig.audit();
+    (counted(&rig) - before) as f64 / (4 * BUDGET) as f64
+}
+
+#[test]
+fn a_walk_down_brings_the_pages_below_with_each_page() {
+    for (pool, device) in [(64 << 20, 0), (0, 65536), (128 << 10, 65536)] {
+        let (with, without) =
+            (faults_of_a_walk_down(pool, device, ""), faults_of_a_walk_down(pool, device, "no-prefetch"));
+        assert!(with * 2.0 < without, "pool of {pool}: {with} faults a page, {without} where nothing comes along");
+    }
+}
+
 #[test]
 fn a_staged_page_comes_back_from_its_slot() {
     let mut rig = Rig::new(64 << 20, 0, "");

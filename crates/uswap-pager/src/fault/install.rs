@@ -300,7 +300,7 @@ impl<M: AddressSpace> Pager<M> {
         }
         let refault = space.policy.refault(word);
         space.record.refaulted(refault.distance);
-        space.readahead.locality.returned(address, refault.distance as u32, space.now());
+        space.readahead.neighbours.returned(address, refault.distance as u32, space.now());
         let counters = &self.shared.counters;
         counters.workingset_refault_anon.add(1);
         counters.workingset_restore_anon.add(u64::from(refault.restore));

@@ -2,6 +2,7 @@
 
 pub mod changes;
 pub mod install;
+pub mod neighbours;
 pub mod served;
 pub mod soft_fault;
 pub mod soft_fault_cost;

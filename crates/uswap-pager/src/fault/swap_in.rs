@@ -3,14 +3,15 @@
 //!
 //! The pages that come along with the page that faulted are chosen by the stream of faults that it
 //! belongs to, and by its place. A proven stream brings its window, of neighbours or with its
-//! stride. An isolated fault on a device brings only neighbours that the same request reads, as
-//! long as such neighbours are used (`locality.rs` of the core). Pages of a stride are installed
+//! stride. An isolated fault brings neighbours from where it is served, as far as such neighbours
+//! are used (`neighbours.rs`). Pages of a stride are installed
 //! before the page that faulted, whose thread wakes up when all are present.
 
 use std::time::Instant;
 use uswap_core::PAGE;
 
 use uswap_core::page::word::PageState;
+use uswap_core::readahead::neighbours::{Around, Place};
 use uswap_core::readahead::streams::Window;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::{Lease, Need, PAGE_SIZE};
@@ -49,7 +50,7 @@ fn behind_held<M: AddressSpace>(space: &Space<M>, page: u64, stride: i64) -> u64
 }
 
 /// Number of evictions of the space since a stored page was evicted.
-fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
+pub fn refault_distance<M: AddressSpace>(space: &Space<M>, address: u64) -> u32 {
     space.table.get(address).refault_distance(space.policy.evictions())
 }
 
@@ -85,7 +86,13 @@ impl<M: AddressSpace> Pager<M> {
     fn install_from_pool(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
         let most = self.most_along(space, MAX_POOL.min(MAX_INSTALL as u32));
         let passed = space.readahead.streams.passed(address, most);
-        let window = passed.unwrap_or_else(|| space.readahead.streams.window(address, most));
+        let mut window = passed.unwrap_or_else(|| space.readahead.streams.window(address, most));
+        let alone = window.pages == 1 && passed.is_none();
+        let around = if alone { self.worthwhile(space, address, Place::Pool) } else { Around::default() };
+        if around.above > 0 {
+            window = Window { pages: 1 + around.above, stride: PAGE as i64 };
+        }
+        let below = self.install_below(space, address, around);
         let along = if window.is_run() { 0 } else { self.install_along(space, address, window) };
         let pages = if window.is_run() { self.load_run(space, address, window.pages) } else { 1 };
         self.shared.faults.pause(self.shared.faults.delay_install);
@@ -96,7 +103,7 @@ impl<M: AddressSpace> Pager<M> {
                 space.readahead.streams.advance(behind_held(space, next, window.stride));
             }
             self.shared.counters.pgmajfault.add(1);
-            self.shared.counters.swap_ra.add(done - 1 + along);
+            self.shared.counters.swap_ra.add(done - 1 + along + below);
             let took = since.elapsed();
             self.shared.latencies.record(LatencyTier::Pool, took);
             space.expense.refault(took);
@@ -117,7 +124,7 @@ impl<M: AddressSpace> Pager<M> {
     }
 
     /// Loads a stored page into a place of the buffer; `false`: it is not in the pool.
-    fn load_from_pool(&mut self, space: &Space<M>, address: u64, place: usize) -> bool {
+    pub fn load_from_pool(&mut self, space: &Space<M>, address: u64, place: usize) -> bool {
         let PageState::Stored(object) = space.table.get(address).state() else { return false };
         let into = page_mut(&mut self.buffer, place);
         matches!(self.shared.store.load(ObjectId::from_bits(object), into), Ok(Load::Ready))
@@ -146,19 +153,18 @@ impl<M: AddressSpace> Pager<M> {
             && self.fits_beside(space, page, others, |state| matches!(state, PageState::Stored(_)))
     }
 
-    /// Chooses the pages that are read together with the one at `address`, which is the first: the
-    /// pages that the stream of faults needs next, if they lie on a device and the buffer has room;
-    /// without a stream, those that the same request reads. Returns whether the page lies on the
-    /// device uncompressed, because it does not compress.
+    /// Chooses the pages that are read together with the one at `address`: the pages that the
+    /// stream of faults needs next, if they lie on a device and the buffer has room; without a
+    /// stream, those that the same request reads. Returns whether the page lies on the device
+    /// uncompressed, because it does not compress.
     fn choose_reads(&mut self, space: &mut Space<M>, address: u64, buffer: &mut ReadBuffer) -> bool {
         let window = self.window(space, address);
-        let free = match window {
-            _ if !window.is_run() => 1,
-            Window { pages: 1, .. } => self.worthwhile(space, address),
-            _ => FREE_NEIGHBOURS,
+        let around = match window {
+            _ if !window.is_run() => Around::default(),
+            Window { pages: 1, .. } => self.worthwhile(space, address, Place::Device),
+            _ => Around { above: self.most_along(space, FREE_NEIGHBOURS) - 1, below: 0 },
         };
-        let free = self.most_along(space, free);
-        let most = window.pages.max(free);
+        let most = window.pages.max(1 + around.above);
         let (mut before, mut whole) = (None, false);
         for step in 0..i64::from(most) {
             let page = address.wrapping_add_signed(window.stride * step);
@@ -184,19 +190,8 @@ impl<M: AddressSpace> Pager<M> {
         }
         let next = buffer.pages.last().map_or(address, |last| last.address.wrapping_add_signed(window.stride));
         space.readahead.streams.advance(behind_held(space, next, window.stride));
+        self.read_below(space, address, around, buffer);
         whole
-    }
-
-    /// Number of pages, the one at `address` included, that are worth bringing for a fault that
-    /// belongs to no stream.
-    fn worthwhile(&self, space: &mut Space<M>, address: u64) -> u32 {
-        let (distance, now) = (refault_distance(space, address), space.now());
-        let (table, store) = (&space.table, &self.shared.store);
-        let lies_there = |page| match table.get(page).state() {
-            PageState::Stored(object) => store.spot_of(ObjectId::from_bits(object)).is_some(),
-            _ => false,
-        };
-        space.readahead.locality.fault(address, distance, now, lies_there)
     }
 
     fn window(&self, space: &mut Space<M>, address: u64) -> Window {
@@ -208,11 +203,13 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Hands the page, and the neighbours that come with it, to the readers of its device.
     fn order_read(&mut self, space: &mut Space<M>, address: u64, since: Instant) -> Served {
+        let now = space.now();
+        let neighbours = 1 + space.readahead.neighbours.most(Place::Device, now);
         let pages = space
             .readahead
             .streams
             .forecast(address, self.most_along(space, MAX_DEVICE))
-            .max(self.most_along(space, FREE_NEIGHBOURS.max(space.readahead.locality.most(space.now()))));
+            .max(self.most_along(space, FREE_NEIGHBOURS.max(neighbours)));
         let Some(mut buffer) = self.lend_buffer(space, address, pages, Need::Fault) else { return Served::Wait };
         let whole = self.choose_reads(space, address, &mut buffer);
         if let Some(device) = self.send_read(space, buffer, since, Purpose::Fault) {
@@ -361,7 +358,7 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Installs stored pages whose bytes lie in the buffer, from the page `place` on. Returns the
     /// outcome for the first page and the number of pages that are in place.
-    fn install_buffer(&mut self, space: &mut Space<M>, address: u64, place: usize, pages: u64) -> (Served, u64) {
+    pub fn install_buffer(&mut self, space: &mut Space<M>, address: u64, place: usize, pages: u64) -> (Served, u64) {
         let bytes = &self.buffer[place * PAGE_SIZE..];
         let (result, length) = shorten(pages * PAGE, |length| space.memory.copy(address, &bytes[..length as usize]));
         self.book_install(space, address, (result, length), place == 0 && pages == 1)

@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use uswap_core::page::table::PageTable;
 use uswap_core::page::word::PageState;
-use uswap_core::readahead::locality::{Locality, Now};
+use uswap_core::readahead::locality::Now;
+use uswap_core::readahead::neighbours::Neighbours;
 use uswap_core::readahead::streams::Streams;
 use uswap_core::reclaim::AnyPolicy;
 use uswap_core::reclaim::policy::ReclaimPolicy;
@@ -106,7 +107,7 @@ impl<M: AddressSpace> Space<M> {
             trays: Trays::default(),
             readahead: ReadaheadState {
                 streams: Streams::with_strides(),
-                locality: Locality::default(),
+                neighbours: Neighbours::default(),
                 first_touches: FirstTouches::default(),
                 soft_faults: Streams::default(),
                 cache: ReadaheadCache::default(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use uswap_core::readahead::locality::Locality;
+use uswap_core::readahead::neighbours::Neighbours;
 use uswap_core::readahead::streams::Streams;
 
 use crate::fault::throttle::Throttle;
@@ -23,8 +23,8 @@ use crate::space::unsettled::UnsettledRanges;
 pub struct ReadaheadState {
     /// Readahead streams of swap-ins.
     pub streams: Streams,
-    /// Whether pages that come along at no cost are used.
-    pub locality: Locality,
+    /// How far neighbours that come along at little cost are used.
+    pub neighbours: Neighbours,
     /// Streams of first touches.
     pub first_touches: FirstTouches,
     /// Streams of soft faults.
@@ -92,6 +92,14 @@ pub struct Coverage {
     pub unsettled: UnsettledRanges,
     /// Ranges in which pages may be left that the program has freed.
     pub lazyfree: LazyFreeRanges,
+}
+
+impl Coverage {
+    /// The start of the registered range that `address` lies in; `address` if it lies in none.
+    pub fn start_of(&self, address: u64) -> u64 {
+        let range = self.registered.range(..=address).next_back().filter(|(_, end)| **end > address);
+        range.map_or(address, |(start, _)| *start)
+    }
 }
 
 /// The origin of a space by fork, and the pages it shares since.
