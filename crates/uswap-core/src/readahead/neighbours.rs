@@ -100,9 +100,9 @@ impl Neighbours {
     }
 }
 
-/// The pages of `around` that lie below `address`, the nearest first, down to address `from`.
-pub fn pages_below(address: u64, around: Around, from: u64) -> impl Iterator<Item = u64> {
-    let steps = (1..=u64::from(around.below)).map_while(move |step| address.checked_sub(step * PAGE));
+/// At most `below` pages right below `address`, the nearest first, down to address `from`.
+pub fn pages_below(address: u64, below: u32, from: u64) -> impl Iterator<Item = u64> {
+    let steps = (1..=u64::from(below)).map_while(move |step| address.checked_sub(step * PAGE));
     steps.take_while(move |page| *page >= from)
 }
 
@@ -157,9 +157,8 @@ mod tests {
 
     #[test]
     fn pages_below_end_at_the_border() {
-        let around = Around { above: 0, below: 7 };
-        assert_eq!(pages_below(5 * PAGE, around, 3 * PAGE).collect::<Vec<_>>(), [4 * PAGE, 3 * PAGE]);
-        assert_eq!(pages_below(PAGE, around, 0).collect::<Vec<_>>(), [0]);
-        assert_eq!(pages_below(0, around, 0).count(), 0);
+        assert_eq!(pages_below(5 * PAGE, 7, 3 * PAGE).collect::<Vec<_>>(), [4 * PAGE, 3 * PAGE]);
+        assert_eq!(pages_below(PAGE, 7, 0).collect::<Vec<_>>(), [0]);
+        assert_eq!(pages_below(0, 7, 0).count(), 0);
     }
 }

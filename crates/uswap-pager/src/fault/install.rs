@@ -252,7 +252,7 @@ impl<M: AddressSpace> Pager<M> {
     /// How many pages from `address` on, at most `window`, may be installed together: all satisfy
     /// `fits`, none has anything under way, and there is room for them.
     pub fn run_of(&self, space: &Space<M>, address: u64, window: u32, fits: impl Fn(PageState) -> bool) -> u64 {
-        let border = space.coverage.registered.range(..=address).next_back().map_or(address + PAGE, |(_, end)| *end);
+        let border = space.coverage.range_of(address).map_or(address + PAGE, |range| range.end);
         let mut pages = 1;
         while pages < u64::from(window) {
             let next = address + pages * PAGE;

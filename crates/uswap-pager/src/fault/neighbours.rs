@@ -13,6 +13,14 @@ use crate::fault::swap_in::refault_distance;
 use crate::io::reader::ReadBuffer;
 use crate::space::Space;
 
+/// The address down to which pages below the page at `address` may come. `None`: none may.
+fn border_below<M: AddressSpace>(space: &Space<M>, address: u64, below: u32) -> Option<u64> {
+    if below == 0 {
+        return None;
+    }
+    space.coverage.range_of(address).map(|range| range.start)
+}
+
 impl<M: AddressSpace> Pager<M> {
     /// The neighbours that are worth bringing with the page at `address`, which lies in `place`.
     pub fn worthwhile(&self, space: &mut Space<M>, address: u64, place: Place) -> Around {
@@ -32,14 +40,15 @@ impl<M: AddressSpace> Pager<M> {
         Around { above: most(above), below: most(below) }
     }
 
-    /// Installs pages of the pool that lie right below the page at `address`, before that page: its
-    /// thread wakes up when all are present. Returns how many were installed. The page at `address`
-    /// lies in the buffer.
-    pub fn install_below(&mut self, space: &mut Space<M>, address: u64, around: Around) -> u64 {
+    /// Installs at most `below` pages of the pool that lie right below the page at `address`,
+    /// before that page: its thread wakes up when all are present. Returns how many were
+    /// installed. The page at `address` lies in the buffer.
+    pub fn install_below(&mut self, space: &mut Space<M>, address: u64, below: u32) -> u64 {
+        let Some(border) = border_below(space, address, below) else { return 0 };
         let (mut first, store) = (address, &self.shared.store);
         let is_in_pool =
             |state| matches!(state, PageState::Stored(object) if store.spot_of(ObjectId::from_bits(object)).is_none());
-        for page in pages_below(address, around, space.coverage.start_of(address)) {
+        for page in pages_below(address, below, border) {
             let others = ((address - page) / PAGE) as i64;
             if !self.fits_beside(space, page, others, is_in_pool) {
                 break;
@@ -53,11 +62,13 @@ impl<M: AddressSpace> Pager<M> {
         if pages == 0 { 0 } else { self.install_buffer(space, first, 1, pages).1 }
     }
 
-    /// Adds pages to a read that lie right below the page at `address`, which is its first, as far
-    /// as each lies beside the one before on the device. They come to the front of the buffer.
-    pub fn read_below(&self, space: &Space<M>, address: u64, around: Around, buffer: &mut ReadBuffer) {
+    /// Adds at most `below` pages to a read that lie right below the page at `address`, which is
+    /// its first, as far as each lies beside the one before on the device. They come to the front
+    /// of the buffer.
+    pub fn read_below(&self, space: &Space<M>, address: u64, below: u32, buffer: &mut ReadBuffer) {
+        let Some(border) = border_below(space, address, below) else { return };
         let mut last = buffer.pages.first().and_then(|load| self.shared.store.spot_of(load.id));
-        for page in pages_below(address, around, space.coverage.start_of(address)) {
+        for page in pages_below(address, below, border) {
             let PageState::Stored(object) = space.table.get(page).state() else { return };
             let object = ObjectId::from_bits(object);
             let Some((spot, known)) = self.shared.store.spot_of(object).zip(last) else { return };

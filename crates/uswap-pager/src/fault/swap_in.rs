@@ -92,7 +92,7 @@ impl<M: AddressSpace> Pager<M> {
         if around.above > 0 {
             window = Window { pages: 1 + around.above, stride: PAGE as i64 };
         }
-        let below = self.install_below(space, address, around);
+        let below = self.install_below(space, address, around.below);
         let along = if window.is_run() { 0 } else { self.install_along(space, address, window) };
         let pages = if window.is_run() { self.load_run(space, address, window.pages) } else { 1 };
         self.shared.faults.pause(self.shared.faults.delay_install);
@@ -190,7 +190,7 @@ impl<M: AddressSpace> Pager<M> {
         }
         let next = buffer.pages.last().map_or(address, |last| last.address.wrapping_add_signed(window.stride));
         space.readahead.streams.advance(behind_held(space, next, window.stride));
-        self.read_below(space, address, around, buffer);
+        self.read_below(space, address, around.below, buffer);
         whole
     }
 

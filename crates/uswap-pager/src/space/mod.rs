@@ -140,7 +140,7 @@ impl<M: AddressSpace> Space<M> {
 
     /// Whether the page is known to be registered.
     pub fn is_registered(&self, address: u64) -> bool {
-        self.coverage.registered.range(..=address).next_back().is_some_and(|(_, end)| *end > address)
+        self.coverage.range_of(address).is_some()
     }
 
     /// Whether orders are under way that an agent is expected to complete.

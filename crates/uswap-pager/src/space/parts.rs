@@ -1,6 +1,7 @@
 //! The parts of a space: small structs, each for one concern of the pager.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::Instant;
 
 use uswap_core::readahead::neighbours::Neighbours;
@@ -95,10 +96,10 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// The start of the registered range that `address` lies in; `address` if it lies in none.
-    pub fn start_of(&self, address: u64) -> u64 {
-        let range = self.registered.range(..=address).next_back().filter(|(_, end)| **end > address);
-        range.map_or(address, |(start, _)| *start)
+    /// The registered range that `address` lies in.
+    pub fn range_of(&self, address: u64) -> Option<Range<u64>> {
+        let (start, end) = self.registered.range(..=address).next_back()?;
+        (*end > address).then_some(*start..*end)
     }
 }
 

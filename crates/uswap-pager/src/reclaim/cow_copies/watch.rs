@@ -165,7 +165,7 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> CopyRun {
     let copies = &mut space.lineage.copies;
     let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
     let wanted = if goes_on { (copies.run * 2).clamp(MIN_RUN, MAX_RUN) } else { MIN_RUN };
-    let border = space.coverage.registered.range(..=address).next_back().map_or(0, |(_, end)| *end).max(address + PAGE);
+    let border = space.coverage.range_of(address).map_or(address + PAGE, |range| range.end);
     let most = (border - address) / PAGE;
     let (table, memory) = (&space.table, &mut space.memory);
     let mut is_shared = |page: u64| {
