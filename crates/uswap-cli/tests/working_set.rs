@@ -105,7 +105,6 @@ fn a_new_working_set_is_resident_after_three_passes() {
 /// stream of 17/16 of the budget passes five times. (What fills the memory first is held, and no
 /// stream: that is the case above.)
 #[test]
-#[ignore = "not kept at present: SPECIFICATION, W3"]
 fn a_stream_does_not_displace_an_established_set() {
     need_userfaultfd!();
     let _alone = alone();

@@ -61,6 +61,12 @@ const SPAN: u64 = 2;
 /// the pages displaced in the last 1/WATCHED of each part.
 const WATCHES: u64 = 16;
 const WATCHED: u64 = 4;
+/// The mean refault distance is that of the last challengers, one for this many pages of the active
+/// list. (The mean of the last 64 pages misled: as many come back together where neighbours were
+/// displaced, and a trial judged by their distance ended before the watched pages could be back.)
+const RECENT: u64 = 32;
+/// At least as many challengers are in that mean.
+const MIN_RECENT: u64 = 64;
 /// The guard waits for the watched pages a little longer than a round takes: by one part in this
 /// number.
 const LATE: u64 = 64;
@@ -85,6 +91,8 @@ pub struct GuardSample {
     pages: u64,
     /// Pages of the active list.
     list: u64,
+    /// Challengers in the mean refault distance.
+    mean: u64,
 }
 
 impl GuardSample {
@@ -92,7 +100,8 @@ impl GuardSample {
     /// on the number of blocks.
     pub fn of(active: u64) -> Self {
         let block = (active / 16_384).clamp(1, MAX_BLOCK);
-        Self { block, pages: block * (active / SAMPLED).clamp(MIN_BLOCKS, MAX_BLOCKS), list: active }
+        let pages = block * (active / SAMPLED).clamp(MIN_BLOCKS, MAX_BLOCKS);
+        Self { block, pages, list: active, mean: (active / RECENT).max(MIN_RECENT) }
     }
 }
 
@@ -149,8 +158,13 @@ pub struct ThrashGuard {
 
 impl ThrashGuard {
     /// Whether no page has challenged the list yet.
-    pub fn is_untried(&self) -> bool {
+    fn is_untried(&self) -> bool {
         self.distance == 0.0
+    }
+
+    /// Whether too few pages have challenged the list to say anything of those that come back.
+    pub fn is_ignorant(&self, sample: GuardSample) -> bool {
+        self.challengers < sample.mean
     }
 
     /// Whether challengers displace the head of the active list, and not pages chosen at random.
@@ -210,10 +224,11 @@ impl ThrashGuard {
             self.distance = distance;
             self.begin(now, sample);
         }
-        self.spread += ((distance - self.distance).abs() - self.spread) / 64.0;
-        self.distance += (distance - self.distance) / 64.0;
-        self.judge(now, passing, sample);
         self.challengers += 1;
+        let weight = 1.0 / self.challengers.min(sample.mean) as f64;
+        self.spread += ((distance - self.distance).abs() - self.spread) * weight;
+        self.distance += (distance - self.distance) * weight;
+        self.judge(now, passing, sample);
         if self.guard != Guard::Closed {
             return true;
         }
@@ -272,5 +287,46 @@ impl ThrashGuard {
             _ if share < SWEEP && self.spread > SWEEP_SPREAD * self.distance => Guard::Ajar,
             _ => Guard::Closed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSING: Passing = Passing { inactive: 2000, staged: 600 };
+
+    /// A sweep whose pages come back `distance` after they went, until `end`.
+    fn sweep(guard: &mut ThrashGuard, from: u64, end: u64, distance: u64, sample: GuardSample) {
+        for now in from..end {
+            if guard.challenge(now, distance, PASSING, sample) {
+                guard.displaced(now, sample);
+            }
+        }
+    }
+
+    /// In a sweep all displaced pages come back, a round after they went. Neighbours that were
+    /// displaced together come back together and sooner: they do not end the trial before that.
+    #[test]
+    fn neighbours_that_come_back_together_end_no_trial() {
+        let (mut guard, sample) = (ThrashGuard::default(), GuardSample::of(16_384));
+        sweep(&mut guard, 20_000, 32_000, 12_000, sample);
+        for _ in 0..64 {
+            guard.challenge(32_000, 60, PASSING, sample);
+        }
+        sweep(&mut guard, 32_001, 34_000, 12_000, sample);
+        assert!(!guard.is_open() && !guard.is_ajar(), "{guard:?}");
+        assert!(guard.displaced > 0 && guard.until.is_some(), "no trial was under way: {guard:?}");
+    }
+
+    /// A burst of pages that come back at the very start says nothing yet.
+    #[test]
+    fn a_few_challengers_leave_the_guard_ignorant() {
+        let (mut guard, sample) = (ThrashGuard::default(), GuardSample::of(16_384));
+        assert!(guard.is_ignorant(sample));
+        sweep(&mut guard, 1000, 1128, 400, sample);
+        assert!(guard.is_ignorant(sample), "{guard:?}");
+        sweep(&mut guard, 1128, 2000, 400, sample);
+        assert!(!guard.is_ignorant(sample), "{guard:?}");
     }
 }

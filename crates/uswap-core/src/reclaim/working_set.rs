@@ -206,11 +206,11 @@ impl<A: AgeTest> WorkingSet<A> {
     }
 
     /// Fills the inactive list at the first shortage after a time of room, and at later ones as
-    /// long as no page has come back, so that nothing is known about any: moves the pages that came
+    /// long as few pages have come back, so that hardly anything is known about any: moves the pages that came
     /// last to the head of the inactive list, as many as it needs to keep its share when the first
     /// ones are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
-        let ignorant = self.challenge.is_untried() && self.active_gives();
+        let ignorant = self.challenge.is_ignorant(self.sample()) && self.active_gives();
         if !std::mem::take(&mut self.filled) && !ignorant {
             return;
         }
