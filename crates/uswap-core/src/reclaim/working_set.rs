@@ -206,9 +206,9 @@ impl<A: AgeTest> WorkingSet<A> {
     }
 
     /// Fills the inactive list at the first shortage after a time of room, and at later ones as
-    /// long as few pages have come back, so that hardly anything is known about any: moves the pages that came
-    /// last to the head of the inactive list, as many as it needs to keep its share when the first
-    /// ones are staged.
+    /// long as few pages have come back, so that hardly anything is known about any. It moves the
+    /// pages that came last to the head of the inactive list, as many as it needs to keep its share
+    /// when the first ones are staged.
     fn fill_inactive(&mut self, table: &mut PageTable) {
         let ignorant = self.challenge.is_ignorant(self.sample()) && self.active_gives();
         if !std::mem::take(&mut self.filled) && !ignorant {
