@@ -145,6 +145,7 @@ impl Agent {
     /// Ends the agent when engine and keeper are gone, and the program too if the engine held
     /// memory of it.
     fn end(&self) -> ! {
+        syscall::sleep(self.ring.order_delay.load(Relaxed));
         match self.program {
             _ if self.ring.active.load(SeqCst) == 0 => syscall::exit_thread(),
             Some(program) => syscall::kill_program(program),

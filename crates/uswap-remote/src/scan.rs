@@ -123,7 +123,10 @@ impl ScanPager for Pager {
             }
             return false;
         }
-        if let Some(agent) = &space.memory.agent {
+        // The program of a dismissed agent has executed another image, which must not end with this
+        // agent.
+        let is_dismissed = space.memory.agent_state.dismissed.is_some() && !self.shared.faults.bind_dismissed;
+        if let Some(agent) = space.memory.agent.as_ref().filter(|_| !is_dismissed) {
             agent.bind();
         }
         space.active = true;

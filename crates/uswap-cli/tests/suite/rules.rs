@@ -635,3 +635,20 @@ fn late_answers_of_workers_do_not_count() {
     }
     .is_needed();
 }
+
+/// A shell's agent goes on for a moment after the shell has executed another program. Bound to that
+/// program by a scan in this moment, it would take the program with it.
+#[test]
+fn who_executes_another_program_is_not_bound_to_its_old_agent() {
+    need_userfaultfd!();
+    let script = "for i in $(seq 32); do \"$0\" --memory 4 --threads 1 --how mmap --timeout 40 & all=\"$all $!\"; done; \
+                  for one in $all; do wait $one || exit 3; done";
+    let program = victim("alloc_fast").display().to_string();
+    let run = |faults: &str| {
+        let launch = under("44M").swap_file("2G").option("--load-control", "off").deadline(60).faults(faults);
+        launch.run(["bash", "-c", script, program.as_str()])
+    };
+    run("delay-order=20000").expect(0).paged();
+    let is_killed = |_| run("bind-dismissed,delay-order=20000").code() == 3;
+    assert!((0..12).any(is_killed), "no program was killed with the rule off");
+}

@@ -23,8 +23,10 @@ fault_points! {
     trust_scan: bool,
     /// Rule off: what a scan cut off a mapping stays cut off.
     leave_cut: bool,
-    /// Microseconds an agent waits before it executes an order.
+    /// Microseconds an agent waits before it executes an order, or ends.
     delay_order: u64,
+    /// Rule off: programs are bound to agents that were dismissed already.
+    bind_dismissed: bool,
     /// Microseconds an agent stays inside the gate before it moves pages.
     delay_move: u64,
     /// Microseconds an agent waits between moving pages into their slots and writing to them.
