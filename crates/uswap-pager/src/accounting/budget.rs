@@ -41,6 +41,8 @@ const REGISTERED_PER_MS: i64 = 2;
 /// Time for which a program can grow before its agent gets a processor: at most one time slice of
 /// the scheduler, in milliseconds.
 const TURN: i64 = 4;
+/// Processes for each processor that are no crowd yet: what they touch unseen the slack covers.
+const FEW_PROCESSES: i64 = 4;
 /// Programs for each processor that may start at the same time.
 const CROWD: i64 = 16;
 
@@ -246,6 +248,11 @@ impl Budget {
     /// Whether memory grows unseen, or may: at the start of a run that is not known.
     pub fn grows_unseen(&self) -> bool {
         self.marks().grows_unseen()
+    }
+
+    /// Whether a crowd grows unseen: more processes than a few for each processor share the budget.
+    pub fn crowd_grows_unseen(&self) -> bool {
+        self.grows_unseen() && self.processes.load(Relaxed) > FEW_PROCESSES * self.threads
     }
 
     /// Usage at which reclaim stops.

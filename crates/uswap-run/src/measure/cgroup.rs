@@ -5,9 +5,11 @@
 //! libraries, kernel memory. Usage is always at the limit, because the page cache fills all that is
 //! left, so usage gives no information. The number of dropped file pages that are read again does
 //! (`workingset_refault_file`): while it grows, the files need more room, and the anonymous budget
-//! shrinks; while it does not, the budget grows back. Files get more than half only while hardly
-//! any anonymous page comes back beside them: a linker reads its inputs again and again while most
-//! of what it has allocated lies idle.
+//! shrinks; while it does not, the budget grows back. Room that files do not use is lent to
+//! anonymous memory, but not while a crowd of processes grows unseen, since it is then what keeps
+//! the group below its limit. Files get more than half only while hardly any anonymous page comes
+//! back beside them: a linker reads its inputs again and again while most of what it has allocated
+//! lies idle.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Least room of file pages; in small cgroups they begin with this.
 const MIN_FILE: u64 = 8 << 20;
+/// Room that files keep beyond their present size, up to what is theirs. The rest is lent.
+const FILE_GROWTH: u64 = 2 << 20;
+/// Bytes by which the loan grows in a period.
+const LOAN_STEP: u64 = 512 << 10;
 /// Anonymous memory keeps an eighth of the limit at least. In small cgroups it keeps this, or a
 /// quarter of the limit if that is less.
 const MIN_ANONYMOUS: u64 = 48 << 20;
@@ -188,6 +194,8 @@ fn mount_point_in(mounts: &str, unified: bool) -> Option<PathBuf> {
 pub struct Balance {
     cgroup: Cgroup,
     file_room: u64,
+    /// The part of `file_room` that is lent to anonymous memory.
+    lent: u64,
     refaults: u64,
     anonymous_faults: u64,
     looked: Instant,
@@ -199,7 +207,7 @@ impl Balance {
     pub fn new(cgroup: Cgroup) -> Self {
         let refaults = cgroup.stat().map_or(0, |stat| stat.refaults);
         let file_room = (cgroup.limit / 32).max(MIN_FILE);
-        Self { cgroup, file_room, refaults, anonymous_faults: 0, looked: Instant::now() }
+        Self { cgroup, file_room, lent: 0, refaults, anonymous_faults: 0, looked: Instant::now() }
     }
 
     /// The budget to begin with, in bytes.
@@ -220,20 +228,30 @@ impl Balance {
 
     /// The new budget in bytes. `pages`: pages of the tree and the engine by the engine's own
     /// count; `anonymous_faults`: number of faults since the run began that were served from the
-    /// pool or a device. To be called often: memory of processes that the governor does not know
-    /// yet shows in the cgroup's usage at once.
-    pub fn steer(&mut self, pages: i64, anonymous_faults: u64) -> Option<u64> {
+    /// pool or a device; `calm`: whether no crowd has grown unseen lately. To be called often:
+    /// memory of processes that the governor does not know yet shows in the cgroup's usage at once.
+    pub fn steer(&mut self, pages: i64, anonymous_faults: u64, calm: bool) -> Option<u64> {
         let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
+        let files = stat.file.saturating_sub(stat.shmem);
         if self.looked.elapsed() >= PERIOD {
             self.looked = Instant::now();
             self.make_room_for_files(stat.refaults, anonymous_faults);
+            self.lent += LOAN_STEP;
         }
+        self.lend(files, calm);
         // Memory that is neither file pages nor in the engine's own count: kernel memory, and
         // processes outside the tree.
         let ours = (pages.max(0) as u64) << 12;
-        let others = usage.saturating_sub(stat.file.saturating_sub(stat.shmem) + ours);
-        let fixed = self.file_room + SAFETY + others;
+        let others = usage.saturating_sub(files + ours);
+        let fixed = self.file_room - self.lent + SAFETY + others;
         Some(self.cgroup.limit.saturating_sub(fixed).max(self.least_anonymous()))
+    }
+
+    /// Takes back from the loan what `files`, bytes of file pages, need by now. Where a crowd grows
+    /// unseen it takes back all.
+    fn lend(&mut self, files: u64, calm: bool) {
+        let unused = self.file_room.saturating_sub(files + FILE_GROWTH);
+        self.lent = if calm { self.lent.min(unused) } else { 0 };
     }
 
     /// Gives files more room while dropped file pages are read again, and takes some back when none
@@ -326,7 +344,7 @@ mod tests {
 
     fn balance(limit: u64) -> Balance {
         let cgroup = Cgroup { directory: PathBuf::from("/nowhere"), unified: false, limit };
-        Balance { cgroup, file_room: MIN_FILE, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
+        Balance { cgroup, file_room: MIN_FILE, lent: 0, refaults: 0, anonymous_faults: 0, looked: Instant::now() }
     }
 
     /// Simulates a hundred periods with these refaults and faults. Returns the room of files after
@@ -359,5 +377,22 @@ mod tests {
             let mut balance = balance(limit * MIB);
             assert_eq!(settles(&mut balance, 10_000, 0), (limit - least) * MIB, "{limit} MiB");
         }
+    }
+
+    /// Room that files do not use is lent step by step, and given back at once.
+    #[test]
+    fn room_that_files_do_not_use_is_lent() {
+        let mut balance = balance(256 * MIB);
+        let mut after = |steps: u64, files: u64, calm| {
+            balance.lent += steps * LOAN_STEP;
+            balance.lend(files, calm);
+            balance.lent
+        };
+        assert_eq!(after(2, MIB, true), MIB, "two steps");
+        assert_eq!(after(100, MIB, true), MIN_FILE - 3 * MIB, "all that files do not use");
+        assert_eq!(after(0, 5 * MIB, true), MIB, "files have grown");
+        assert_eq!(after(1, 20 * MIB, true), 0, "files have more than their room");
+        assert_eq!(after(4, MIB, true), 2 * MIB);
+        assert_eq!(after(1, MIB, false), 0, "a crowd grows unseen");
     }
 }

@@ -311,7 +311,11 @@ impl Governor {
         // A budget that was ordered replaces the balance, until the next order.
         if RunShared::of(&self.shared).orders.limit.load(SeqCst) == 0
             && let Some(balance) = &mut self.automatic
-            && let Some(limit) = balance.steer(pages + leaving, self.shared.counters.pgmajfault.get())
+            && let Some(limit) = balance.steer(
+                pages + leaving,
+                self.shared.counters.pgmajfault.get(),
+                !self.shared.budget.crowd_grows_unseen(),
+            )
         {
             self.shared.budget.set_limit(limit);
         }
