@@ -230,7 +230,12 @@ fn stress(ram: &str, options: &str) -> Outcome {
     let launch = under(ram).swap_file("2G").deadline(90);
     let outcome = launch.run(words.into_iter().chain(options.split_whitespace()));
     outcome.expect(0);
-    assert!(!outcome.stderr.contains("fail:"), "{}", outcome.account());
+    // When its time is over in the middle of a round, the stressor `pthread` (0.15) does not wait
+    // for the thread that it made last, and destroys the mutex that this thread unlocks.
+    let is_late = |line: &str| line.contains("pthread: pthread_mutex_") && line.contains("errno=22");
+    let failed = outcome.stderr.lines().filter(|line| line.contains("fail:") && !is_late(line)).count();
+    let late = outcome.stderr.lines().filter(|line| is_late(line)).count();
+    assert!(failed == 0 && late <= 2, "{}", outcome.account());
     outcome
 }
 
