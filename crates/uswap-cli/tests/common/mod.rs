@@ -293,7 +293,7 @@ impl Running {
         while self.ended.is_none() {
             self.ended = self.child.try_wait().expect("wait");
             if self.ended.is_none() && self.begun.elapsed() > self.deadline {
-                hung = Some(self.evidence());
+                hung = Some(format!("{}\n{}", self.evidence(), self.told_of_a_hang()));
                 self.end();
             }
             if self.busy.is_some_and(|time| self.begun.elapsed() > time) {
@@ -330,6 +330,21 @@ impl Running {
     /// The state of every thread of the run.
     pub fn evidence(&self) -> String {
         self.alive().into_iter().map(procs::describe).collect::<Vec<_>>().join("\n")
+    }
+
+    /// What a run that hangs tells of itself, and what of that differs a second later.
+    fn told_of_a_hang(&self) -> String {
+        let name = self.pid().to_string();
+        let told = || {
+            let output = Command::new("timeout").args(["5", USWAP, "status", &name, "--json"]).output();
+            let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            text.lines().map(|line| line.trim().to_string()).collect::<Vec<_>>()
+        };
+        let before = told();
+        std::thread::sleep(Duration::from_secs(1));
+        let after = told();
+        let differs: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
+        format!("--- told: {}\n--- a second later: {differs:?}\n{}", before.join(" "), self.evidence())
     }
 
     fn end(&mut self) {

@@ -149,7 +149,8 @@ fn groups_move_with_all_that_is_in_them() {
     told.group("limit", &["tight", "32M"]);
     assert!(told.group("move", &["work/jobs", "tight"]).contains("tight/jobs"));
     told.until("the limit above", || told.used("tight") <= 32 * MIB);
-    assert!(told.used("work") > 60 * MIB && told.used("work") < 80 * MIB, "{:?}", told.groups());
+    // What was evicted while the group moved may be taken off both until the next measurement.
+    told.until("its own", || (60 * MIB..80 * MIB).contains(&told.used("work")));
     told.order(1, "walk");
     assert!(told.resident(2) >= 64 * MIB && told.resident(3) >= 64 * MIB);
     told.group("move", &[&told.pid(1), "/"]);
