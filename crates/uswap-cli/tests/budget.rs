@@ -6,7 +6,7 @@
 mod common;
 
 use common::cgroup::Group;
-use common::victims::victim;
+use common::victims::{ALL_AT_ONCE, victim};
 use common::{Outcome, alone, not_here, notice, under};
 
 const MIB: u64 = 1 << 20;
@@ -223,11 +223,9 @@ fn an_ordered_auto_follows_the_cgroup() {
 /// Processes that are all started at once and fill their memory as fast as they can. What is told
 /// if the kernel killed one.
 fn automatic_with_many(group: &Group, processes: u32, memory: u32, limit: u64) -> Result<(), String> {
-    let script = "for i in $(seq $1); do \"$0\" --memory $2 --threads 1 --how mmap --timeout 140 & all=\"$all $!\"; done; \
-                  for one in $all; do wait $one || exit 3; done";
     let program = victim("alloc_fast").display().to_string();
     let (count, each) = (processes.to_string(), memory.to_string());
-    let words = ["bash", "-c", script, &program, &count, &each];
+    let words = ["bash", "-c", ALL_AT_ONCE, &program, &count, &each];
     let outcome = under("auto").wrapper(group.wrapper()).swap_file("2G").deadline(150).run(words);
     if group.oom_kills() > 0 {
         return Err(format!("the kernel killed a process of the group: {}", outcome.account()));

@@ -6,6 +6,11 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+/// For a shell: starts the program `$0` (`alloc_fast`) `$1` times at once with `$2` MiB each, and
+/// ends with status 3 if one of them fails.
+pub const ALL_AT_ONCE: &str = "for i in $(seq $1); do \"$0\" --memory $2 --threads 1 --how mmap --timeout 140 & \
+                               all=\"$all $!\"; done; for one in $all; do wait $one || exit 3; done";
+
 /// The folder of the sources.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs")

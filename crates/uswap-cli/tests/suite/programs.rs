@@ -232,7 +232,7 @@ fn stress(ram: &str, options: &str) -> Outcome {
     outcome.expect(0);
     // When its time is over in the middle of a round, the stressor `pthread` (0.15) does not wait
     // for the thread that it made last, and destroys the mutex that this thread unlocks.
-    let is_late = |line: &str| line.contains("pthread: pthread_mutex_") && line.contains("errno=22");
+    let is_late = |line: &str| line.contains("pthread: pthread_mutex_unlock failed") && line.contains("errno=22");
     let failed = outcome.stderr.lines().filter(|line| line.contains("fail:") && !is_late(line)).count();
     let late = outcome.stderr.lines().filter(|line| is_late(line)).count();
     assert!(failed == 0 && late <= 2, "{}", outcome.account());

@@ -7,7 +7,7 @@ use crate::common;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use common::victims::victim;
+use common::victims::{ALL_AT_ONCE, victim};
 use common::{Launch, Outcome, alone, installed, not_here, notice, plain, under};
 
 /// A rule and what shows it.
@@ -641,12 +641,10 @@ fn late_answers_of_workers_do_not_count() {
 #[test]
 fn who_executes_another_program_is_not_bound_to_its_old_agent() {
     need_userfaultfd!();
-    let script = "for i in $(seq 32); do \"$0\" --memory 4 --threads 1 --how mmap --timeout 40 & all=\"$all $!\"; done; \
-                  for one in $all; do wait $one || exit 3; done";
     let program = victim("alloc_fast").display().to_string();
     let run = |faults: &str| {
         let launch = under("44M").swap_file("2G").option("--load-control", "off").deadline(60).faults(faults);
-        launch.run(["bash", "-c", script, program.as_str()])
+        launch.run(["bash", "-c", ALL_AT_ONCE, program.as_str(), "32", "4"])
     };
     run("delay-order=20000").expect(0).paged();
     let is_killed = |_| run("bind-dismissed,delay-order=20000").code() == 3;

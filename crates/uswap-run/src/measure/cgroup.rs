@@ -233,12 +233,12 @@ impl Balance {
     pub fn steer(&mut self, pages: i64, anonymous_faults: u64, calm: bool) -> Option<u64> {
         let (usage, stat) = (self.cgroup.usage()?, self.cgroup.stat()?);
         let files = stat.file.saturating_sub(stat.shmem);
-        if self.looked.elapsed() >= PERIOD {
+        let is_due = self.looked.elapsed() >= PERIOD;
+        if is_due {
             self.looked = Instant::now();
             self.make_room_for_files(stat.refaults, anonymous_faults);
-            self.lent += LOAN_STEP;
         }
-        self.lend(files, calm);
+        self.lend(if is_due { LOAN_STEP } else { 0 }, files, calm);
         // Memory that is neither file pages nor in the engine's own count: kernel memory, and
         // processes outside the tree.
         let ours = (pages.max(0) as u64) << 12;
@@ -247,11 +247,11 @@ impl Balance {
         Some(self.cgroup.limit.saturating_sub(fixed).max(self.least_anonymous()))
     }
 
-    /// Takes back from the loan what `files`, bytes of file pages, need by now. Where a crowd grows
-    /// unseen it takes back all.
-    fn lend(&mut self, files: u64, calm: bool) {
+    /// Lends `more` bytes, as far as `files`, the bytes of file pages, leave them unused, and takes
+    /// back what they need by now. Where a crowd grows unseen it takes back all.
+    fn lend(&mut self, more: u64, files: u64, calm: bool) {
         let unused = self.file_room.saturating_sub(files + FILE_GROWTH);
-        self.lent = if calm { self.lent.min(unused) } else { 0 };
+        self.lent = if calm { (self.lent + more).min(unused) } else { 0 };
     }
 
     /// Gives files more room while dropped file pages are read again, and takes some back when none
@@ -384,8 +384,7 @@ mod tests {
     fn room_that_files_do_not_use_is_lent() {
         let mut balance = balance(256 * MIB);
         let mut after = |steps: u64, files: u64, calm| {
-            balance.lent += steps * LOAN_STEP;
-            balance.lend(files, calm);
+            balance.lend(steps * LOAN_STEP, files, calm);
             balance.lent
         };
         assert_eq!(after(2, MIB, true), MIB, "two steps");
