@@ -5,6 +5,7 @@
 //! callers act on it.
 
 pub mod alloc;
+pub mod fs;
 pub mod io;
 pub mod process;
 pub mod procfs;

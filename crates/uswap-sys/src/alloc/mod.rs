@@ -1,6 +1,7 @@
-//! Memory of this process: reservations, tables of zeros, shared memory, lent buffers, the guarded
-//! allocator.
+//! Memory of this process: reservations, tables of zeros, shared memory, lent buffers, frames, the
+//! guarded allocator.
 
+pub mod frames;
 pub(crate) mod guard;
 pub mod heap;
 pub mod loan;

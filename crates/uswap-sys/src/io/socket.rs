@@ -157,6 +157,27 @@ impl AsFd for MessageSocket {
     }
 }
 
+/// Waits for a message with one descriptor on a Unix socket of any type.
+///
+/// # Errors
+/// As recvmsg(2); `UnexpectedEof`: the message, or the end of the stream, came without a
+/// descriptor.
+pub fn receive_descriptor(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (mut control, mut byte) = ([0u64; 8], [0u8; 1]);
+    let mut header = message_header(byte.as_mut_ptr(), byte.len());
+    let mut vector = header.1;
+    header.0.msg_iov = &raw mut vector;
+    header.0.msg_control = control.as_mut_ptr().cast();
+    header.0.msg_controllen = size_of_val(&control);
+    // SAFETY: as in `MessageSocket::receive`.
+    check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header.0, libc::MSG_CMSG_CLOEXEC) } as libc::c_long)?;
+    if header.0.msg_controllen < 20 || control[0] < 20 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    // SAFETY: the kernel just installed it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(control[2] as u32 as RawFd) })
+}
+
 /// The process at the other end of a Unix socket: the one that connected, or the one that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
