@@ -2,14 +2,18 @@
 //!
 //! ```text
 //! bit  0..3   state
-//!      3      in flight: an order or a device read is under way for it
+//!      3      in flight: an order or a device read is under way for it; resident, in a cache of
+//!             files: it was read ahead and not used yet
 //!      4      on the active list
 //!      5      a kept copy: `object` names what is still valid in the store (swap cache)
 //!      6      workingset: it was active when it was evicted
 //!      7      queued on a list
-//!      8..32  staged: slot (low 16 bits); stored: the eviction clock when it went (the shadow)
-//!     32..64  object (stored, or kept copy)
+//!      8..32  staged: slot (low 16 bits); stored: the eviction clock when it went (the shadow);
+//!             resident, in a cache of files: bit 8, it has come back before; bit 9, it was used
+//!             again; the others, when it was used last
+//!     32..64  object (stored, or kept copy); resident, in a cache of files: the frame
 //! ```
+//! (A cache of files keeps no copies of resident pages in the store. Its pages lie in frames.)
 //!
 //! For the kernel's page table the word is only a hint. For the store it is authoritative: an
 //! object's use count is the number of words that name it.
@@ -41,6 +45,12 @@ const ACTIVE: u64 = 1 << 4;
 const KEPT: u64 = 1 << 5;
 const WORKINGSET: u64 = 1 << 6;
 const QUEUED: u64 = 1 << 7;
+const RETURNED: u64 = 1 << 8;
+const USED_AGAIN: u64 = 1 << 9;
+/// The time of the last use of a page of a file: 22 bits, in steps of 16 arrivals.
+const USE_SHIFT: u32 = 10;
+const USE_SPAN: u64 = (1 << 22) - 1;
+const USE_STEP: u64 = 16;
 const MIDDLE: u64 = 0x00ff_ffff << 8;
 const OBJECT: u64 = 0xffff_ffff << 32;
 
@@ -116,6 +126,55 @@ impl PageWord {
     /// The kept copy, if there is one.
     pub fn kept_copy(self) -> Option<u32> {
         (self.0 & KEPT != 0).then_some((self.0 >> 32) as u32)
+    }
+
+    /// The page of a file becomes resident in this frame. `returned`: it was resident before.
+    #[must_use]
+    pub fn in_frame(self, frame: u32, returned: bool) -> Self {
+        self.resident_with_copy(frame).flag(RETURNED, returned)
+    }
+
+    /// The frame of a resident page of a file.
+    pub fn frame(self) -> Option<u32> {
+        self.kept_copy().filter(|_| self.state() == PageState::Resident)
+    }
+
+    /// Whether a resident page of a file was resident before.
+    pub fn has_returned(self) -> bool {
+        self.0 & RETURNED != 0
+    }
+
+    /// The page of a file is used at this count of arrivals.
+    #[must_use]
+    pub fn used_at(self, clock: u64) -> Self {
+        self.with(MIDDLE & !(RETURNED | USED_AGAIN), ((clock / USE_STEP) & USE_SPAN) << USE_SHIFT)
+    }
+
+    /// Arrivals since the page of a file was used last: a multiple of 16, below 2^26.
+    pub fn unused_for(self, clock: u64) -> u64 {
+        ((clock / USE_STEP).wrapping_sub(self.0 >> USE_SHIFT) & USE_SPAN) * USE_STEP
+    }
+
+    /// Whether the page of a file was read ahead and not used yet.
+    pub fn is_ahead(self) -> bool {
+        self.in_flight()
+    }
+
+    /// Notes whether the page of a file was read ahead and not used yet.
+    #[must_use]
+    pub fn set_ahead(self, on: bool) -> Self {
+        self.set_in_flight(on)
+    }
+
+    /// Whether a page of a file was used again after it had come to its list.
+    pub fn used_again(self) -> bool {
+        self.0 & USED_AGAIN != 0
+    }
+
+    /// Notes whether a page of a file was used again.
+    #[must_use]
+    pub fn set_used_again(self, on: bool) -> Self {
+        self.flag(USED_AGAIN, on)
     }
 
     /// Forgets the kept copy.
@@ -210,6 +269,24 @@ mod tests {
         let word = PageWord::UNTOUCHED.stored(9, 1).resident();
         assert_eq!(word.kept_copy(), None);
         assert_eq!(word, PageWord::UNTOUCHED.resident());
+    }
+
+    #[test]
+    fn a_page_of_a_file_has_a_frame_only_while_it_is_resident() {
+        let word = PageWord::UNTOUCHED.in_frame(77, true).set_active(true).set_queued(true);
+        assert_eq!((word.frame(), word.has_returned()), (Some(77), true));
+        let word = word.stored(u32::MAX, 5);
+        assert_eq!((word.frame(), word.workingset(), word.refault_distance(9)), (None, true, 4));
+        let word = word.in_frame(3, false);
+        assert_eq!((word.frame(), word.has_returned(), word.state()), (Some(3), false, PageState::Resident));
+    }
+
+    #[test]
+    fn the_last_use_of_a_page_of_a_file_is_known_in_steps() {
+        let word = PageWord::UNTOUCHED.in_frame(77, true).used_at(100);
+        assert_eq!((word.unused_for(100), word.unused_for(250), word.has_returned()), (0, 144, true));
+        assert_eq!((word.frame(), word.used_at(1 << 26).unused_for((1 << 26) + 32)), (Some(77), 32));
+        assert_eq!(word.used_at((1 << 26) - 16).unused_for(1 << 26), 16);
     }
 
     #[test]

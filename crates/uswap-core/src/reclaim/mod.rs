@@ -12,6 +12,7 @@ pub mod page_lists;
 pub mod policy;
 #[cfg(all(test, not(loom)))]
 mod policy_tests;
+pub mod recency;
 pub mod staging;
 pub mod thrash_guard;
 

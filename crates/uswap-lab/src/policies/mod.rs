@@ -92,6 +92,8 @@ policies! {
     TwoList = two_list::TwoList faults "two-list", "two lists with staged pages, which see faults and soft faults only";
     UswapBits = uswap::UswapBits faults "uswap-bits",
         "the same where the kernel notes accesses: a touch of a page under test costs nothing";
+    UswapMount = recency::UswapMount accesses "uswap-mount",
+        "what uswap mount runs, its very code: it sees each access, and compares reuse with idle time";
     #[cfg(test)] RandomVictim = random_victim::RandomVictim accesses "random", "any page goes";
 }
 
