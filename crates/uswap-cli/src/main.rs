@@ -48,6 +48,10 @@ enum Command {
     Core(commands::core_file::CoreArguments),
     /// Divide the budget of a run among groups of its processes
     Group(commands::groups::GroupArguments),
+    /// Mount a folder with a cache of its own, which one big scan does not flush
+    Mount(commands::mount::MountArguments),
+    /// End a mount
+    Umount(commands::mount::UmountArguments),
     /// Tell what works here, and how to get what does not
     Doctor(commands::doctor::DoctorArguments),
     /// Compare eviction policies on traces
@@ -103,6 +107,8 @@ fn perform(command: Command) -> i32 {
         Command::Compressor(arguments) => commands::orders::compressor(&arguments),
         Command::Core(arguments) => commands::core_file::run(&arguments),
         Command::Group(arguments) => commands::groups::run(&arguments),
+        Command::Mount(arguments) => commands::mount::mount(&arguments),
+        Command::Umount(arguments) => commands::mount::umount(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Lab(arguments) => commands::lab::run(&arguments),
         Command::Completions(arguments) => ui::manual::print_completions(&arguments),

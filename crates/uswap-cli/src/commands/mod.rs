@@ -5,6 +5,7 @@ pub(crate) mod core_file;
 pub(crate) mod doctor;
 pub(crate) mod groups;
 pub(crate) mod lab;
+pub(crate) mod mount;
 pub(crate) mod orders;
 pub(crate) mod record;
 pub(crate) mod run;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use uswap_core::util::size::human;
 use uswap_device::ConnectionState;
 use uswap_run::config::exit;
-use uswap_run::control::protocol::status::{ProcessFigures, RunFigures, RunStatus};
+use uswap_run::control::protocol::status::{MountFigures, ProcessFigures, RunFigures, RunStatus};
 
 use crate::client::{self, RunningRun};
 use crate::ui::table::{Table, printable};
@@ -101,6 +101,12 @@ pub fn in_tables(status: &RunStatus, before: Option<&RunStatus>) -> String {
         duration(status.uptime_ms),
         command(status)
     );
+    if let Some(mount) = &status.mount {
+        let old = before.and_then(|before| Some((before.mount.as_ref()?, status.uptime_ms - before.uptime_ms)));
+        let pages = mounted(mount, old);
+        return title
+            + &joined(&[budget(figures), held(mount), pages, pool(figures), devices(figures), connections(figures)]);
+    }
     let mut tables = vec![
         budget(figures),
         pool(figures),
@@ -133,6 +139,48 @@ fn budget(figures: &RunFigures) -> Table {
     row(share, [figures.pool_bytes, figures.pool_limit_bytes, figures.mm_stat.mem_used_max]);
     let reserve = &figures.reserve;
     row("reserve".into(), [reserve.used_bytes, reserve.size_bytes, reserve.peak_bytes]);
+    table
+}
+
+/// The pages that a mount holds.
+fn held(mount: &MountFigures) -> Table {
+    let mut table = Table::new(&["<CACHED", "SIZE"]);
+    let rows = [
+        ("in memory", mount.resident_pages << 12),
+        ("of that active", mount.active_pages << 12),
+        ("in pool and swap", mount.stored_pages << 12),
+        ("tables", mount.table_bytes),
+    ];
+    rows.into_iter().for_each(|(label, bytes)| table.row([label.to_string(), human(bytes)]));
+    table.row(["files".to_string(), mount.files.to_string()]);
+    table
+}
+
+/// A figure of a mount, as a function of its figures.
+type MountFigureOf = fn(&MountFigures) -> u64;
+
+/// Pages of a mount: so far, and a second since the figures before.
+fn mounted(mount: &MountFigures, before: Option<(&MountFigures, u64)>) -> Table {
+    let headings: &[&str] = if before.is_some() { &["<PAGES", "TOTAL", "PER SECOND"] } else { &["<PAGES", "TOTAL"] };
+    let mut table = Table::new(headings);
+    let rows: [(&str, MountFigureOf); 10] = [
+        ("asked for", |mount| mount.asked_pages),
+        ("found in memory", |mount| mount.hit_pages),
+        ("found in pool or swap", |mount| mount.store_hit_pages),
+        ("read from the source", |mount| mount.source_pages),
+        ("written", |mount| mount.written_pages),
+        ("evicted", |mount| mount.evicted_pages),
+        ("refaults", |mount| mount.refault_pages),
+        ("activated by a refault", |mount| mount.activated_pages),
+        ("files changed by others", |mount| mount.invalidations),
+        ("lost in the store", |mount| mount.store_errors),
+    ];
+    for (label, figure) in rows {
+        let total = figure(mount);
+        let rate = before
+            .map(|(old, ms)| format!("{:.0}", total.saturating_sub(figure(old)) as f64 * 1000.0 / ms.max(1) as f64));
+        table.row([label.to_string(), total.to_string()].into_iter().chain(rate));
+    }
     table
 }
 

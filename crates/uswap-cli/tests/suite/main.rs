@@ -21,6 +21,7 @@ mod growing;
 mod hints;
 mod house;
 mod lab;
+mod mount;
 mod nbd;
 mod network;
 mod programs;

@@ -176,6 +176,7 @@ impl Control {
             uptime_ms: self.begun.elapsed().as_millis() as u64,
             version: env!("CARGO_PKG_VERSION").into(),
             figures: report::figures(shared),
+            mount: None,
         }
     }
 }

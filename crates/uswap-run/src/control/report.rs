@@ -53,7 +53,7 @@ fn of_budget(budget: &Budget) -> RunFigures {
 }
 
 /// Adds the figures of the store.
-fn with_store(figures: RunFigures, store: StoreStats) -> RunFigures {
+pub fn with_store(figures: RunFigures, store: StoreStats) -> RunFigures {
     RunFigures {
         pool_bytes: store.pool_bytes,
         pool_limit_bytes: store.pool_limit_bytes,

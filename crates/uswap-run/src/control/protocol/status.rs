@@ -34,6 +34,51 @@ pub struct RunStatus {
     pub version: String,
     /// Its figures.
     pub figures: RunFigures,
+    /// The figures of its cache; null: it is no mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount: Option<MountFigures>,
+}
+
+/// The figures of a mount's cache.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MountFigures {
+    /// The folder whose files are cached.
+    pub source: String,
+    /// Where it is mounted.
+    pub mountpoint: String,
+    /// Gauge: files of which something is cached or was.
+    pub files: u64,
+    /// Gauge: pages in memory.
+    pub resident_pages: u64,
+    /// Gauge: of these, active ones.
+    pub active_pages: u64,
+    /// Gauge: pages in pool and devices.
+    pub stored_pages: u64,
+    /// Gauge: pages that left of which is known when.
+    pub history_pages: u64,
+    /// Gauge: bytes of the tables that say where pages are.
+    pub table_bytes: u64,
+    /// Pages that were asked for.
+    pub asked_pages: u64,
+    /// Of these, found in memory.
+    pub hit_pages: u64,
+    /// Of these, found in pool or devices.
+    pub store_hit_pages: u64,
+    /// Pages read from the source, those read ahead included.
+    pub source_pages: u64,
+    /// Pages that the store could not give back, and that the source had.
+    pub store_errors: u64,
+    /// Pages written to the source.
+    pub written_pages: u64,
+    /// Times at which the cached content of a file was found changed by others.
+    pub invalidations: u64,
+    /// Pages that left memory.
+    pub evicted_pages: u64,
+    /// Pages that came back after they had left.
+    pub refault_pages: u64,
+    /// Of these, pages that became active.
+    pub activated_pages: u64,
 }
 
 /// All figures of a run, by the kernel's names where it has one.

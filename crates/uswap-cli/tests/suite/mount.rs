@@ -1,0 +1,317 @@
+//! `uswap mount` from the outside: the same results as in a plain folder, whatever others do to the
+//! source, whatever fails below, within its memory.
+
+use crate::common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use common::{Scratch, USWAP, command, installed, is_root, not_here, skip};
+
+const STEPS: &str = include_str!("../common/mount_steps.py");
+const MIB: u64 = 1 << 20;
+
+/// A folder that is mounted on another one, until the test ends.
+struct Mounted {
+    scratch: Scratch,
+    name: String,
+}
+
+impl Mounted {
+    /// `None`, with a report: mounts are not permitted here.
+    fn new(options: &[&str]) -> Option<Self> {
+        let scratch = Scratch::new();
+        ["source", "mount", "plain"].iter().for_each(|name| fs::create_dir(scratch.path(name)).expect("a folder"));
+        let name = scratch.path("").file_name().expect("a name").to_string_lossy().replace(' ', "-");
+        let mounted = Self { scratch, name };
+        mounted.mount(options).then_some(mounted)
+    }
+
+    fn mount(&self, options: &[&str]) -> bool {
+        if !Path::new("/dev/fuse").exists() || !is_root() {
+            skip("needs /dev/fuse and root");
+            return false;
+        }
+        let output = self.try_mount(options);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        if text.contains("SYS_ADMIN") {
+            not_here("mounts are not permitted");
+            return false;
+        }
+        assert!(output.status.success(), "{text}");
+        true
+    }
+
+    fn try_mount(&self, options: &[&str]) -> Output {
+        let mut mount = command("timeout");
+        mount.args(["30", USWAP, "mount", "--name", &self.name]).args(options);
+        mount.arg(self.source("")).arg(self.path("")).output().expect("uswap mount")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path("mount").join(name)
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.scratch.path("source").join(name)
+    }
+
+    fn uswap(&self, arguments: &[&str]) -> Output {
+        command("timeout").args(["20", USWAP]).args(arguments).output().expect("uswap")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.uswap(&["status", "--json", &self.name]);
+        serde_json::from_slice(&output.stdout).expect("a status")
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        self.status()["mount"][name].as_u64().expect("a figure")
+    }
+
+    fn process(&self) -> u64 {
+        self.status()["pid"].as_u64().expect("a process")
+    }
+
+    fn umount(&self) -> Output {
+        self.uswap(&["umount", &self.scratch.path("mount").display().to_string()])
+    }
+
+    /// A file of the source whose times are long past.
+    fn put(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.source(name), bytes).expect("a file");
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        File::open(self.source(name)).and_then(|file| file.set_modified(long_ago)).expect("a time");
+        // The time of change cannot be set.
+        std::thread::sleep(Duration::from_millis(40));
+    }
+
+    fn get(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).expect("a file")
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.umount().status.success() {
+            self.uswap(&["umount", "--lazy", &self.scratch.path("mount").display().to_string()]);
+        }
+    }
+}
+
+/// Pages that say which they are; half of each does not compress.
+fn content(pages: u64, mark: u8) -> Vec<u8> {
+    let mut random = u64::from(mark) + 1;
+    let mut bytes = Vec::with_capacity(pages as usize * 4096);
+    for page in 0..pages {
+        for _ in 0..256 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            bytes.extend(random.to_le_bytes());
+        }
+        bytes.extend((page << 8 | u64::from(mark)).to_le_bytes().repeat(256));
+    }
+    bytes
+}
+
+/// Random steps in a mounted folder and in a plain one have the same results, with a cache so small
+/// that pages leave all the time, and with pool and swap.
+#[test]
+fn random_steps_have_the_results_of_a_plain_folder() {
+    if !installed("python3") {
+        return skip("needs python3");
+    }
+    for (seed, options) in [(1, &["--ram", "32M"][..]), (2, &["--ram", "32M", "--pool", "0", "--revalidate", "0"])] {
+        let Some(mounted) = Mounted::new(options) else { return };
+        let folders = ["mount", "source", "plain"].map(|name| mounted.scratch.path(name));
+        let mut python = command("timeout");
+        python.args(["100", "python3", "-c", STEPS]).args(&folders).args([seed.to_string(), "2500".into()]);
+        let output = python.output().expect("python3");
+        let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && told == "same\n", "seed {seed}: {told}{complaint}");
+        assert!(mounted.figure("hit_pages") > 0 && mounted.figure("written_pages") > 0);
+    }
+}
+
+/// Files that are much larger than the cache are read again and again by two readers: each byte is
+/// right, what was used twice comes from pool and swap, and memory stays within the limit.
+#[test]
+fn files_larger_than_the_cache_are_right_and_memory_is_kept() {
+    let scratch = Scratch::new();
+    let swap = format!("{},size=1G", scratch.path("swap").display());
+    let Some(mounted) = Mounted::new(&["--ram", "48M", "--pool", "20", "--swap", &swap]) else { return };
+    let files: Vec<Vec<u8>> = (1..=2).map(|mark| content(9000, mark)).collect();
+    files.iter().enumerate().for_each(|(number, bytes)| mounted.put(&format!("f{number}"), bytes));
+    for _ in 0..6 {
+        std::thread::scope(|scope| {
+            for (number, bytes) in files.iter().enumerate() {
+                let mounted = &mounted;
+                scope.spawn(move || assert!(mounted.get(&format!("f{number}")) == *bytes, "file {number}"));
+            }
+        });
+    }
+    let status = mounted.status();
+    assert!(mounted.figure("store_hit_pages") > 1000, "{status:#}");
+    assert_eq!(mounted.figure("store_errors"), 0, "{status:#}");
+    assert!(status["figures"]["pswpout"].as_u64() > Some(0), "{status:#}");
+    assert!(status["figures"]["ram_peak_bytes"].as_u64() <= Some(50 * MIB), "{status:#}");
+    let of_process = fs::read_to_string(format!("/proc/{}/status", mounted.process())).expect("a process");
+    let anonymous = of_process.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
+    let kib: u64 = anonymous.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib <= 52 << 10, "{kib} KiB of 48 MiB");
+}
+
+/// A stream that is larger than the cache takes nothing from a file that is used again and again.
+#[test]
+fn a_stream_does_not_flush_the_working_set() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M", "--pool", "0"]) else { return };
+    let (set, stream) = (content(3000, 1), content(20_000, 2));
+    mounted.put("set", &set);
+    mounted.put("stream", &stream);
+    (0..2).for_each(|_| assert!(mounted.get("set") == set));
+    for _ in 0..3 {
+        assert!(mounted.get("stream") == stream);
+        let before = mounted.figure("source_pages");
+        assert!(mounted.get("set") == set);
+        let lost = mounted.figure("source_pages") - before;
+        assert!(lost <= 30, "{lost} of 3000 pages were lost");
+    }
+}
+
+/// What others do to the source is seen at the next open, and within the time of `--revalidate` by
+/// who has the file open.
+#[test]
+fn changes_by_others_are_seen() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M", "--revalidate", "0.2"]) else { return };
+    mounted.put("file", &content(100, 1));
+    let open = File::open(mounted.path("file")).expect("a file");
+    assert!(mounted.get("file") == content(100, 1));
+    let mut buffer = vec![0; 4096];
+    for mark in 2..8 {
+        // Same size, and at once after the change before.
+        fs::write(mounted.source("file"), content(100, mark)).expect("a change");
+        assert!(mounted.get("file") == content(100, mark), "{mark}: at open");
+        fs::write(mounted.source("file"), content(100, mark + 100)).expect("a change");
+        let (begun, wanted) = (Instant::now(), content(100, mark + 100)[..4096].to_vec());
+        while open.read_exact_at(&mut buffer, 0).is_err() || buffer != wanted {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{mark}: not seen by who has it open");
+        }
+    }
+    // A shorter file ends where it ends, also for who knew more of it.
+    fs::write(mounted.source("file"), b"short").expect("a change");
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(open.read_at(&mut buffer, 0).expect("a read"), 5);
+    fs::remove_file(mounted.source("file")).expect("a removal");
+    assert_eq!(fs::read(mounted.path("file")).expect_err("gone").kind(), std::io::ErrorKind::NotFound);
+}
+
+/// Pages on a swap file that is damaged, and errors of its device, cost time only.
+#[test]
+fn what_the_swap_loses_comes_from_the_source() {
+    let scratch = Scratch::new();
+    let place = scratch.path("swap");
+    let Some(mounted) =
+        Mounted::new(&["--ram", "32M", "--pool", "0", "--swap", &format!("{},size=512M", place.display())])
+    else {
+        return;
+    };
+    let bytes = content(12_000, 1);
+    mounted.put("file", &bytes);
+    let begun = Instant::now();
+    while mounted.figure("stored_pages") < 2000 {
+        assert!(mounted.get("file") == bytes);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:#}", mounted.status());
+    }
+    let swap = File::options().write(true).open(&place).expect("the swap file");
+    let length = swap.metadata().expect("its length").len();
+    let noise = vec![0xa5; MIB as usize];
+    (1..length / MIB).for_each(|mib| swap.write_all_at(&noise, mib * MIB).expect("damage"));
+    for _ in 0..2 {
+        assert!(mounted.get("file") == bytes, "after the damage");
+    }
+    assert!(mounted.figure("store_errors") > 0, "{:#}", mounted.status());
+}
+
+/// A mount whose process is killed leaves nobody hanging, can be ended, and can be made again.
+#[test]
+fn a_killed_mount_leaves_no_hung_process() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
+    mounted.put("file", &content(100, 1));
+    let mut reader = command("sh");
+    let script = format!("while cat '{}' >/dev/null; do :; done", mounted.path("file").display());
+    let mut reader = reader.args(["-c", &script]).stderr(Stdio::null()).spawn().expect("sh");
+    std::thread::sleep(Duration::from_millis(200));
+    uswap_sys::process::kill(mounted.process() as u32, 9).expect("a kill");
+    let begun = Instant::now();
+    while reader.try_wait().expect("a child").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the reader hangs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let error = fs::read(mounted.path("file")).expect_err("nobody serves");
+    assert_eq!(error.raw_os_error(), Some(107), "ENOTCONN");
+    assert!(mounted.umount().status.success());
+    assert!(mounted.mount(&["--ram", "64M"]));
+    assert!(mounted.get("file") == content(100, 1));
+}
+
+/// Orders and refusals.
+#[test]
+fn orders_and_refusals_of_a_mount() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
+    let folder = mounted.scratch.path("mount").display().to_string();
+    let refused = |arguments: &[&str], text: &str| {
+        let output = mounted.uswap(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(125) && said.contains(text), "{arguments:?}: {said}");
+    };
+    let again = mounted.try_mount(&[]);
+    assert_eq!(again.status.code(), Some(125), "the name is taken");
+    refused(&["mount", "/no/such/folder", &folder], "/no/such/folder");
+    refused(&["mount", "/", "/dev/null"], "is no folder");
+    refused(&["mount", "--ram", "1M", "/", &folder], "too little");
+    refused(&["mount", "--revalidate=-1", "/", &folder], "--revalidate");
+    refused(&["umount", &mounted.scratch.path("plain").display().to_string()], "no mount of uswap");
+    refused(&["limit", &mounted.name, "1M"], "too little");
+    refused(&["group", "create", &mounted.name, "a"], "does not know this order");
+    assert!(mounted.uswap(&["limit", &mounted.name, "40M"]).status.success());
+    assert_eq!(mounted.status()["figures"]["ram_limit_bytes"], 40 * MIB);
+    let swap = mounted.scratch.path("swap").display().to_string();
+    assert!(mounted.uswap(&["swapon", &mounted.name, &format!("{swap},size=64M")]).status.success());
+    let told = mounted.uswap(&["status", &mounted.name]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("found in memory") && told.contains(&swap), "{told}");
+    // In use: not now, and with --lazy.
+    let open = File::open(&folder).expect("a folder");
+    refused(&["umount", &folder], "fuser -m");
+    assert!(mounted.uswap(&["umount", "--lazy", &folder]).status.success());
+    drop(open);
+    let begun = Instant::now();
+    while mounted.uswap(&["status", &mounted.name]).status.success() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it has no user any more");
+    }
+    assert!(mounted.mount(&[]));
+}
+
+/// Who is not root makes files of his own, and is refused what the source refuses.
+#[test]
+fn other_users_have_their_own_rights() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
+    fs::set_permissions(mounted.source(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
+    mounted.put("secret", b"nobody's");
+    fs::set_permissions(mounted.source("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+    // The folders above need not be open to others: the shell begins in the mount.
+    let script =
+        "umask 027; echo mine > mine && mkdir folder && ! cat secret 2>/dev/null && ! chown 0 mine 2>/dev/null";
+    let mut shell = Command::new("timeout");
+    shell.args(["20", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
+    let output = shell.current_dir(mounted.path("")).output().expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    use std::os::unix::fs::MetadataExt;
+    let made = fs::metadata(mounted.source("mine")).expect("a file");
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (65534, 65534, 0o640));
+    assert_eq!(fs::metadata(mounted.source("folder")).expect("a folder").uid(), 65534);
+}

@@ -1,0 +1,165 @@
+//! The store below the cache: the pool of compressed pages, and the devices.
+//!
+//! Pages that leave memory are offered to a thread that stores them. It takes what it can: an
+//! offered page that finds it busy is dropped, and is read from the source when it is asked for
+//! again. Where the store is full the oldest pages make room.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use uswap_core::{PageBuf, PageHash, PageHasher};
+use uswap_device::Device;
+use uswap_store::{Concurrency, LoadError, ObjectId, Scratch, Store, StoreConfig, StoreError, Tier, WritebackScratch};
+
+use crate::cache::FileCache;
+use crate::cache::pages::Leaving;
+
+/// Pages that wait to be stored, at most.
+const OFFERED: usize = 256;
+/// Pages that are stored together.
+const BATCH: usize = 64;
+/// Pages that make room together where the store is full.
+const OLDEST: usize = 128;
+
+/// The store, and the pages on their way there.
+pub struct StoreBelow {
+    store: Store,
+    hasher: PageHasher,
+    offered: SyncSender<Leaving>,
+    waiting: Mutex<Option<Receiver<Leaving>>>,
+    /// Keys and objects in the order in which they were stored; some have left since.
+    order: Mutex<VecDeque<(u64, ObjectId)>>,
+    /// Pages that were offered and not stored.
+    pub refused: AtomicU64,
+    told: AtomicBool,
+}
+
+impl StoreBelow {
+    /// A store with a pool of at most `pool` bytes and with these devices.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn new(pool: u64, devices: Vec<(Box<dyn Device>, i32)>, tier: Tier, seed: u64) -> Result<Self, StoreError> {
+        let hasher = PageHasher::new(seed);
+        let store = Store::new(StoreConfig {
+            pool_limit_bytes: pool,
+            pool_reserve_bytes: pool.max(1 << 30),
+            hasher,
+            devices,
+            concurrency: Concurrency::default(),
+            tier,
+        })?;
+        let (offered, waiting) = sync_channel(OFFERED);
+        let (waiting, order) = (Mutex::new(Some(waiting)), Mutex::default());
+        Ok(Self { store, hasher, offered, waiting, order, refused: AtomicU64::new(0), told: AtomicBool::new(false) })
+    }
+
+    /// The store itself.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Memory of pool and table in bytes.
+    pub fn memory(&self) -> u64 {
+        self.store.pool_bytes() + self.store.stats().table_bytes
+    }
+
+    /// Keeps an object until it is released.
+    pub fn retain(&self, object: ObjectId) {
+        self.store.retain(object);
+    }
+
+    /// Releases objects.
+    pub fn release(&self, objects: &[ObjectId]) {
+        objects.iter().for_each(|object| self.store.release(*object));
+    }
+
+    /// Offers a page that leaves memory; does not wait.
+    pub fn offer(&self, page: Leaving) {
+        if self.offered.try_send(page).is_err() {
+            self.refused.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Tells the user, once, that pages are lost in the store.
+    pub fn tell(&self, error: &LoadError) {
+        if !self.told.swap(true, Relaxed) {
+            eprintln!("uswap: {error}; the cache reads from the source what it cannot read there");
+        }
+    }
+
+    /// Stores offered pages until `stop` is set. For a thread of its own.
+    pub fn store_offered(cache: &FileCache, stop: &AtomicBool) {
+        let Some(below) = cache.below() else { return };
+        let Some(waiting) = below.waiting.lock().expect("offered pages").take() else { return };
+        let (mut scratch, mut batch) = (Scratch::new(), Vec::with_capacity(BATCH));
+        while !stop.load(SeqCst) {
+            match waiting.recv_timeout(Duration::from_millis(100)) {
+                Ok(page) => batch.push(page),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            batch.extend(waiting.try_iter().take(BATCH - 1));
+            below.put(cache, &mut batch, &mut scratch);
+            if cache.has_grown() {
+                cache.balance();
+            }
+        }
+    }
+
+    fn put(&self, cache: &FileCache, batch: &mut Vec<Leaving>, scratch: &mut Scratch) {
+        let pages: Vec<(&PageBuf, PageHash)> =
+            batch.iter().map(|page| (&*page.frame, self.hasher.hash(&page.frame))).collect();
+        let mut results = Vec::with_capacity(pages.len());
+        self.store.put_batch(&pages, &mut results, scratch);
+        let full = results.iter().filter(|result| result.is_err()).count();
+        let mut unwanted = Vec::new();
+        let mut order = self.order.lock().expect("order");
+        let mut tables = cache.lock();
+        for (page, result) in batch.drain(..).zip(results) {
+            match result {
+                Ok(object) if tables.pages.note_stored(&page, object) => order.push_back((page.key, object)),
+                Ok(object) => unwanted.push(object),
+                Err(_) => {}
+            }
+        }
+        if full > 0 {
+            self.refused.fetch_add(full as u64, Relaxed);
+            let mut left = OLDEST;
+            while left > 0
+                && let Some((key, object)) = order.pop_front()
+            {
+                if tables.pages.drop_stored(key, object) {
+                    unwanted.push(object);
+                    left -= 1;
+                }
+            }
+        }
+        drop((tables, order));
+        self.release(&unwanted);
+    }
+
+    /// Drops entries of pages that have left, if they are many. To be called now and then.
+    pub fn tidy(&self, cache: &FileCache) {
+        let mut order = self.order.lock().expect("order");
+        let tables = cache.lock();
+        if order.len() as u64 > tables.pages.stored() * 2 + 1024 {
+            order.retain(|(key, object)| tables.pages.is_stored_as(*key, *object));
+        }
+    }
+
+    /// Writes pages of the pool to devices until `stop` is set. For a thread of its own.
+    pub fn write_back(cache: &Arc<FileCache>, stop: &AtomicBool) {
+        let Some(below) = cache.below() else { return };
+        let mut scratch = WritebackScratch::new();
+        while !stop.load(SeqCst) {
+            let progressed = below.store.needs_writeback() && below.store.writeback(&mut scratch).progressed();
+            if !progressed {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The tree of files: what the kernel asks for is done on the source, and the content of regular
+//! files passes the cache.
+//!
+//! A file is named by a descriptor opened with O_PATH ([`nodes`]), so that renames, also those
+//! behind the back of the mount, do no harm. The kernel checks permissions by the source's
+//! metadata; what is made is made as the user who asks.
+
+mod attributes;
+mod content;
+mod folders;
+mod names;
+pub mod nodes;
+pub mod open_file;
+mod xattrs;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use uswap_sys::fs::credentials::ActingFor;
+use uswap_sys::fs::inode::{self, FileStatus};
+use uswap_sys::process::user;
+
+use crate::cache::FileCache;
+use crate::fuse::reply::FuseAnswer;
+use crate::fuse::request::{FuseOperation, FuseRequest};
+use crate::fuse::session::{Outcome, Serve};
+use crate::tree::nodes::{Node, Nodes};
+use crate::tree::open_file::{Handles, OpenFile, Prefetcher};
+
+/// The tree, and what is open in it.
+pub struct SourceTree {
+    cache: Arc<FileCache>,
+    nodes: Nodes,
+    files: Handles<OpenFile>,
+    folders: Handles<Mutex<OwnedFd>>,
+    prefetcher: Prefetcher,
+    /// How long the kernel may believe metadata and names.
+    valid: Duration,
+    /// Regular files may be mapped although the kernel's cache is passed by.
+    maps_direct: bool,
+    is_root: bool,
+}
+
+/// The result of a request: EIO if it was too short.
+type RequestResult = io::Result<Outcome>;
+
+fn short() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// A request without an answer's content.
+fn done() -> RequestResult {
+    Ok(Outcome::Answer(FuseAnswer::default()))
+}
+
+impl SourceTree {
+    /// The tree of a folder.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn new(source: OwnedFd, cache: Arc<FileCache>, valid: Duration, maps_direct: bool) -> io::Result<Self> {
+        let nodes = Nodes::new(source)?;
+        let prefetcher = Prefetcher::start(Arc::clone(&cache))?;
+        let (files, folders, is_root) = (Handles::default(), Handles::default(), user() == 0);
+        Ok(Self { cache, nodes, files, folders, prefetcher, valid, maps_direct, is_root })
+    }
+
+    fn node(&self, number: u64) -> io::Result<Arc<Node>> {
+        self.nodes.get(number).ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+    }
+
+    /// This thread acts for whoever asks, until the value is dropped.
+    fn acting_for(&self, request: &FuseRequest<'_>) -> Option<ActingFor> {
+        self.is_root.then(|| ActingFor::begin(request.user, request.group))
+    }
+
+    /// The answer that names a file, which counts as one more find.
+    fn entry(&self, path: OwnedFd) -> RequestResult {
+        let (number, status) = self.found(path)?;
+        let mut answer = FuseAnswer::default();
+        answer.entry(number, &status, self.valid);
+        Ok(Outcome::Answer(answer))
+    }
+
+    fn found(&self, path: OwnedFd) -> io::Result<(u64, FileStatus)> {
+        let status = inode::status(path.as_fd())?;
+        Ok((self.nodes.find(path, &status), status))
+    }
+
+    fn perform(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {
+        match operation {
+            FuseOperation::Lookup => self.look_up(request),
+            FuseOperation::Forget | FuseOperation::ForgetMany => self.forget(operation, request),
+            FuseOperation::GetAttributes => self.attributes(request),
+            FuseOperation::SetAttributes => self.set_attributes(request),
+            FuseOperation::ReadLink => self.read_link(request),
+            FuseOperation::SymbolicLink => self.make_symlink(request),
+            FuseOperation::MakeNode => self.make_node(request),
+            FuseOperation::MakeFolder => self.make_folder(request),
+            FuseOperation::Unlink => self.remove(request, false),
+            FuseOperation::RemoveFolder => self.remove(request, true),
+            FuseOperation::Rename => self.rename(request, false),
+            FuseOperation::RenameWithFlags => self.rename(request, true),
+            FuseOperation::Link => self.link(request),
+            FuseOperation::Open => self.open(request),
+            FuseOperation::Create => self.create(request),
+            FuseOperation::Read => self.read(request),
+            FuseOperation::Write => self.write(request),
+            FuseOperation::Release => self.release(request),
+            FuseOperation::Flush => self.flush(request),
+            FuseOperation::Sync => self.sync(request),
+            FuseOperation::Allocate => self.allocate(request),
+            FuseOperation::Seek => self.seek(request),
+            FuseOperation::CopyRange => self.copy_range(request),
+            FuseOperation::Volume => self.volume(request),
+            FuseOperation::SyncVolume => self.sync_volume(request),
+            FuseOperation::SetXattr => self.set_xattr(request),
+            FuseOperation::GetXattr => self.get_xattr(request),
+            FuseOperation::ListXattr => self.list_xattr(request),
+            FuseOperation::RemoveXattr => self.remove_xattr(request),
+            FuseOperation::OpenFolder => self.open_folder(request),
+            FuseOperation::ReadFolder => self.read_folder(request, false),
+            FuseOperation::ReadFolderPlus => self.read_folder(request, true),
+            FuseOperation::ReleaseFolder => self.release_folder(request),
+            FuseOperation::SyncFolder => self.sync_folder(request),
+            FuseOperation::Ioctl => Ok(Outcome::Error(libc::ENOTTY)),
+            FuseOperation::Destroy => done(),
+            FuseOperation::Init | FuseOperation::Interrupt => Ok(Outcome::Error(libc::EIO)),
+        }
+    }
+}
+
+impl Serve for SourceTree {
+    fn serve(&self, request: &mut FuseRequest<'_>) -> Outcome {
+        let Some(operation) = request.operation else { return Outcome::Error(libc::ENOSYS) };
+        self.perform(operation, request)
+            .unwrap_or_else(|error| Outcome::Error(error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+}
