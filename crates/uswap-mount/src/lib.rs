@@ -16,7 +16,7 @@ use uswap_device::{Device, SwapSpec};
 /// The least memory that a mount works in, in bytes.
 pub const MIN_RAM: u64 = 32 << 20;
 /// Memory of the process beside the cache: its threads and their buffers.
-pub const OVERHEAD: u64 = 8 << 20;
+pub const OVERHEAD: u64 = 12 << 20;
 /// Size of a place for pages that has none of its own, in multiples of the memory.
 const USUAL: u64 = 4;
 

@@ -113,7 +113,7 @@ fn what_cannot_be_done_is_refused_with_a_sentence() {
     assert!(here.refused("replay missing.txt").contains("missing.txt: No such file"));
     let unknown = here.refused("replay bad.txt --policy lru,best");
     assert!(unknown.contains("'best'") && unknown.contains("lru, fifo, clock"), "{unknown}");
-    assert!(unknown.contains("uswap, uswap-bits, uswap-fifo"), "{unknown}");
+    assert!(unknown.contains("uswap, uswap-bits, uswap-mount, uswap-fifo"), "{unknown}");
     let of_tests = ["random", "newest-first"].iter().any(|name| unknown.contains(name));
     assert!(!of_tests, "a policy that only tests know is in the binary: {unknown}");
     assert!(here.refused("replay bad.txt --ram 10%,0").contains("\"0\" is not an amount"));

@@ -29,7 +29,7 @@ impl UswapMount {
     }
 
     fn evict_one(&mut self) {
-        let Some(key) = self.policy.next_victim(&mut self.table) else { return };
+        let Some(key) = self.policy.next_victim(&mut self.table, false) else { return };
         let word = self.table.get(key);
         let clock = self.policy.evict();
         self.table.set(key, word.stored(0, clock));

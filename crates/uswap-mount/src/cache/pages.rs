@@ -25,8 +25,9 @@ use uswap_sys::alloc::frames::{Frame, Frames};
 const NO_OBJECT: u32 = u32::MAX;
 /// Least length of the history.
 const LEAST_HISTORY: u64 = 1024;
-/// Room from which on a new page displaces no other, in pages.
-const AMPLE: u64 = 64;
+/// A new page displaces no other while one part in this number of the limit is free. (Less than
+/// that is free now and then because of pages in flight.)
+const ROOM_SHARE: u64 = 8;
 
 /// Where a page is.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ impl CachePages {
             self.stored -= 1;
             out.released.push(ObjectId::from_bits(object));
         }
-        let room = self.resident + AMPLE < self.limit;
+        let room = self.resident + self.limit / ROOM_SHARE < self.limit;
         let returns = object.is_some();
         let new = word.in_frame(frame.keep(), returns).set_ahead(ahead);
         let active = self.policy.join(&mut self.table, key, new, returns.then_some(word), room);
@@ -142,21 +143,21 @@ impl CachePages {
 
     /// Evicts pages until no more than the limit are resident.
     pub fn shrink(&mut self, out: &mut Displaced) {
-        while self.resident > self.limit && self.evict_one(out) {}
+        while self.resident > self.limit && self.evict_one(false, out) {}
     }
 
-    /// Evicts some pages, whatever the limit.
+    /// Evicts some pages, whatever the limit, because memory is short for a moment.
     pub fn evict_some(&mut self, count: usize, out: &mut Displaced) {
         for _ in 0..count {
-            if !self.evict_one(out) {
+            if !self.evict_one(true, out) {
                 return;
             }
         }
     }
 
-    /// Evicts one page; `false`: there is none.
-    fn evict_one(&mut self, out: &mut Displaced) -> bool {
-        let Some(key) = self.policy.next_victim(&mut self.table) else { return false };
+    /// Evicts one page; `false`: there is none. `passing`: memory is short for a moment only.
+    fn evict_one(&mut self, passing: bool, out: &mut Displaced) -> bool {
+        let Some(key) = self.policy.next_victim(&mut self.table, passing) else { return false };
         let word = self.table.get(key);
         self.resident -= 1;
         self.counts.evictions += 1;

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use uswap_sys::fs::fuse;
+use uswap_sys::process::affinity::Processors;
 use uswap_sys::process::thread::spawn;
 
+use crate::fuse::beside::{Beside, free_processors};
 use crate::fuse::reply::{FuseAnswer, send};
 use crate::fuse::request::{FuseOperation, FuseRequest, HEADER, WRITE_HEAD};
 
@@ -116,13 +118,15 @@ pub struct Threads {
     running: AtomicUsize,
     idle: AtomicUsize,
     ended: AtomicBool,
+    all: Option<Processors>,
 }
 
 impl Threads {
     /// No thread runs yet.
     pub fn new(device: File, server: Arc<dyn Serve>) -> Arc<Self> {
         let zero = || AtomicUsize::new(0);
-        Arc::new(Self { device, server, running: zero(), idle: zero(), ended: AtomicBool::new(false) })
+        let (ended, all) = (AtomicBool::new(false), free_processors());
+        Arc::new(Self { device, server, running: zero(), idle: zero(), ended, all })
     }
 
     /// Serves in this thread until the mount has ended, and in others as they are needed.
@@ -152,6 +156,7 @@ impl Threads {
         let mut buffer = vec![0u8; HEADER + WRITE_HEAD + (MOST_PAGES + 1) * uswap_core::PAGE_SIZE];
         let device = fuse::clone(&self.device);
         let device = device.as_ref().unwrap_or(&self.device);
+        let mut beside = Beside::new(self.all);
         while !self.ended.load(SeqCst) {
             if self.idle.fetch_add(1, SeqCst) >= MOST_IDLE && !stays {
                 self.idle.fetch_sub(1, SeqCst);
@@ -165,7 +170,9 @@ impl Threads {
                     if was_last {
                         self.one_more();
                     }
-                    self.answer(device, &buffer[..length]);
+                    if let Some(thread) = self.answer(device, &buffer[..length]) {
+                        beside.served(thread);
+                    }
                 }
                 // ENOENT: the request was withdrawn before it was read.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR | libc::EAGAIN)) => {}
@@ -175,12 +182,13 @@ impl Threads {
         self.running.fetch_sub(1, SeqCst);
     }
 
-    fn answer(&self, device: &File, bytes: &[u8]) {
-        let Some(mut request) = FuseRequest::read(bytes) else { return };
+    /// Answers a request; returns the thread that asked.
+    fn answer(&self, device: &File, bytes: &[u8]) -> Option<u32> {
+        let mut request = FuseRequest::read(bytes)?;
         let (unique, is_answered) = (request.unique, request.operation.is_none_or(FuseOperation::is_answered));
         let outcome = self.server.serve(&mut request);
         if !is_answered {
-            return;
+            return None;
         }
         // A request that is not waited for any more has no use for its answer.
         let _ = match &outcome {
@@ -188,5 +196,6 @@ impl Threads {
             Outcome::Content(content) => send(device, unique, Ok(content.pieces())),
             Outcome::Error(error) => send(device, unique, Err::<std::iter::Empty<&[u8]>, _>(*error)),
         };
+        Some(request.thread)
     }
 }

@@ -69,8 +69,9 @@ impl SourceTree {
             return Ok(Outcome::Error(libc::ESTALE));
         }
         // It may have been there, and O_TRUNC has emptied it.
-        self.cache.remove(key);
-        let (handle, how) = self.told_open(OpenFile::new(File::from(file), key, flags), flags);
+        let open = OpenFile::new(File::from(file), key, flags);
+        self.cache.check(key, &open, Duration::ZERO)?;
+        let (handle, how) = self.told_open(open, flags);
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid).opened(handle, how);
         Ok(Outcome::Answer(answer))
@@ -96,7 +97,10 @@ impl SourceTree {
         let data = body.bytes(length).ok_or_else(short)?;
         let open = self.files.get(handle)?;
         // An appending write goes wherever the file ends.
-        let (from, reach) = if open.appends { (0, u64::MAX) } else { (offset, length as u64) };
+        let (from, reach) = match open.appends {
+            true => (self.cache.check(open.key, &*open, Duration::ZERO)?, u64::MAX),
+            false => (offset, length as u64),
+        };
         let write = || write_all(&open.file, data, offset);
         let written = self.cache.write((open.key, &*open), from, reach, write)?;
         add(&self.cache.counters.written, (written as u64).div_ceil(PAGE));

@@ -165,5 +165,5 @@ fn every_policy_has_a_name_of_its_own() {
         assert!(!kind.about().is_empty());
     }
     let names = Kind::ALL.map(Kind::name).join(" ");
-    assert!(names.ends_with("kernel two-list uswap uswap-bits random uswap-fifo"), "{names}");
+    assert!(names.ends_with("kernel two-list uswap uswap-bits uswap-mount random uswap-fifo"), "{names}");
 }
