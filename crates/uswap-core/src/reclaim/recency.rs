@@ -94,8 +94,8 @@ impl Recency {
         active
     }
 
-    /// Takes the next page to be evicted off its list. `passing`: memory is short for a moment only,
-    /// and no active page goes as long as there are inactive ones.
+    /// Takes the next page to be evicted off its list. `passing`: memory is short for a moment
+    /// only, and no active page goes as long as there are inactive ones.
     pub fn next_victim(&mut self, table: &mut PageTable, passing: bool) -> Option<u64> {
         let share = (self.pages.count(false) + self.pages.count(true)) / INACTIVE_SHARE;
         let target = if passing { 0 } else { share };

@@ -1,8 +1,9 @@
 //! Where a thread runs that serves requests: on the processor of the thread that it serves.
 //!
-//! Whoever asks waits for the answer, so both take turns anyhow. The kernel wakes the serving thread
-//! on an idle processor if there is one, and that costs much more than the request where a
-//! processor must be woken for it: in a virtual machine 25 microseconds each way instead of 1.
+//! The thread that asks waits for the answer, so both take turns anyhow. The kernel wakes the
+//! serving thread on an idle processor if there is one, and that costs much more than the request
+//! where a processor must be woken for it: in a virtual machine 25 microseconds each way instead of
+//! 1.
 
 use uswap_sys::process::affinity::Processors;
 use uswap_sys::process::{processors, this_thread};
@@ -28,8 +29,8 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// This thread may run on all of these processors at first. (It inherits the place of the thread
-    /// that made it.)
+    /// This thread may run on all of these processors at first. (It inherits the place of the
+    /// thread that made it.)
     pub fn new(all: Option<Processors>) -> Self {
         if let Some(all) = all {
             // Where it may not be moved it runs as well.
