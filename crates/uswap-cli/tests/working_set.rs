@@ -94,8 +94,11 @@ fn a_new_working_set_is_resident_after_three_passes() {
             sets.read(1);
         }
         let passes: Vec<u64> = (0..4).map(|_| sets.read(2)).collect();
-        assert!(passes[0] > 36 * PAGES, "the new set was not out: {passes:?}");
         sets.end();
+        if passes[0] <= 36 * PAGES {
+            // In six passes the set before did not get in: a sample has misled there.
+            return Err(format!("the new set was not out: {passes:?}"));
+        }
         let brought = format!("pages brought in each pass: {passes:?}");
         if passes[3] <= 72 * PAGES / 100 { Ok(()) } else { Err(brought) }
     });
