@@ -74,8 +74,7 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
     inode::mask_nothing();
     // Before other threads are made: they inherit it, and one thread takes the signals.
     let _mask = signal::block_all();
-    let device = fuse::open().map_err(|error| format!("/dev/fuse: {error}{}", help_with(&error)))?;
-    let device = mount(device, config)?;
+    let device = mount(config)?;
     let begun = session::begin(&device).and_then(|negotiated| {
         let tree = SourceTree::new(source, Arc::clone(&cache), config.revalidate, negotiated.maps_direct)?;
         Ok(Threads::new(device, Arc::new(tree)))
@@ -158,13 +157,15 @@ fn help_with(error: &io::Error) -> &'static str {
     }
 }
 
-/// Connects the device with the folder: as root directly, else through fusermount3.
-fn mount(device: File, config: &MountConfig) -> Result<File, String> {
+/// Connects the FUSE device with the folder: as root directly, else through fusermount3.
+fn mount(config: &MountConfig) -> Result<File, String> {
     let named = format!("{}: ", config.mountpoint.display());
     let c_string = |bytes: &[u8]| CString::new(bytes).map_err(|_| format!("{named}a zero byte in a path"));
     if user() != 0 {
+        // The helper opens the device, which others may not be permitted to do.
         return mount_by_helper(config).map_err(|error| named.clone() + &error);
     }
+    let device = fuse::open().map_err(|error| format!("/dev/fuse: {error}{}", help_with(&error)))?;
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",
         device.as_raw_fd(),
