@@ -1,7 +1,5 @@
 //! `uswap attach` gives a running program an engine; `uswap detach` takes the program away from it.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +10,9 @@ use uswap_run::control::protocol::Request;
 use uswap_run::control::protocol::answer::DetachBegun;
 use uswap_run::{eligibility, keeper};
 use uswap_sys::process::interrupt;
-use uswap_sys::process::{self, ChildChange, Fork};
 
 use crate::client::{self, RunningRun};
+use crate::commands::background;
 use crate::commands::orders::tell;
 use crate::commands::run::{EngineArguments, RunRefusal, prepare_engine};
 
@@ -73,39 +71,7 @@ fn prepare(arguments: &AttachArguments) -> Result<RunConfig, RunRefusal> {
 
 /// Returns once the program is attached, or attaching has failed.
 fn in_background(config: RunConfig) -> i32 {
-    let start = || -> std::io::Result<i32> {
-        let (reader, writer) = std::io::pipe()?;
-        match process::fork()? {
-            Fork::Child => {
-                drop(reader);
-                process::leave_session();
-                process::exit_now(keeper::run(&RunConfig { ready: Some(Arc::new(writer.into())), ..config }))
-            }
-            Fork::Parent(keeper) => {
-                drop(writer);
-                let mut word = [0];
-                match File::from(std::os::fd::OwnedFd::from(reader)).read(&mut word)? {
-                    0 => wait(keeper),
-                    _ => Ok(0),
-                }
-            }
-        }
-    };
-    start().unwrap_or_else(|error| {
-        eprintln!("uswap: cannot go to the background: {error}");
-        exit::REFUSED
-    })
-}
-
-/// Waits for a process that is about to end; returns its status.
-fn wait(pid: u32) -> std::io::Result<i32> {
-    loop {
-        match process::wait_news(Some(pid))? {
-            Some((_, ChildChange::Exited(status))) => return Ok(status),
-            Some((_, ChildChange::Killed(signal))) => return Ok(128 + signal),
-            _ => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
+    background::run(|ready| keeper::run(&RunConfig { ready: Some(Arc::new(ready)), ..config }))
 }
 
 /// Detaches from a program; returns the exit status.

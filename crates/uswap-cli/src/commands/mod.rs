@@ -1,6 +1,7 @@
 //! The commands, one file or folder each.
 
 pub(crate) mod attach;
+pub(crate) mod background;
 pub(crate) mod core_file;
 pub(crate) mod doctor;
 pub(crate) mod groups;

@@ -1,7 +1,5 @@
 //! `uswap mount` and `uswap umount`.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +10,8 @@ use uswap_mount::MIN_RAM;
 use uswap_mount::mount::{self, MountConfig};
 use uswap_run::cgroup::{Cgroup, machine_memory};
 use uswap_run::config::{Compression, Tier, exit};
-use uswap_sys::process::{self, ChildChange, Fork};
+
+use crate::commands::background;
 
 /// Time in which a mount that nobody uses must have ended.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,11 +61,11 @@ pub struct UmountArguments {
 
 /// Mounts; returns the exit status.
 pub fn mount(arguments: &MountArguments) -> i32 {
-    let outcome = prepare(arguments).and_then(|config| match arguments.foreground {
-        true => mount::run(&named(config)).map(|()| 0),
-        false => in_background(config),
-    });
-    outcome.unwrap_or_else(|error| refuse(&error))
+    match prepare(arguments) {
+        Ok(config) if arguments.foreground => in_foreground(&named(config)),
+        Ok(config) => in_background(config),
+        Err(error) => refuse(&error),
+    }
 }
 
 fn refuse(error: &str) -> i32 {
@@ -109,36 +108,13 @@ fn named(config: MountConfig) -> MountConfig {
 }
 
 /// Returns once it is mounted, or has failed.
-fn in_background(config: MountConfig) -> Result<i32, String> {
-    let failed = |error: std::io::Error| format!("cannot go to the background: {error}");
-    let (reader, writer) = std::io::pipe().map_err(failed)?;
-    match process::fork().map_err(failed)? {
-        Fork::Child => {
-            drop(reader);
-            process::leave_session();
-            let config = named(MountConfig { ready: Some(writer.into()), ..config });
-            process::exit_now(mount::run(&config).map_or_else(|error| refuse(&error), |()| 0))
-        }
-        Fork::Parent(child) => {
-            drop(writer);
-            let mut word = [0];
-            match File::from(std::os::fd::OwnedFd::from(reader)).read(&mut word).map_err(failed)? {
-                0 => end_of(child).map_err(failed),
-                _ => Ok(0),
-            }
-        }
-    }
+fn in_background(config: MountConfig) -> i32 {
+    background::run(|ready| in_foreground(&named(MountConfig { ready: Some(ready), ..config })))
 }
 
-/// The status of a process that is about to end.
-fn end_of(pid: u32) -> std::io::Result<i32> {
-    loop {
-        match process::wait_news(Some(pid))? {
-            Some((_, ChildChange::Exited(status))) => return Ok(status),
-            Some((_, ChildChange::Killed(signal))) => return Ok(128 + signal),
-            _ => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
+/// Returns when the mount has ended, or has failed.
+fn in_foreground(config: &MountConfig) -> i32 {
+    mount::run(config).map_or_else(|error| refuse(&error), |()| 0)
 }
 
 /// Unmounts; returns the exit status.

@@ -86,7 +86,8 @@ impl FileCache {
         while at < end {
             let (_, version) = self.look_up(file.0, at..at, size);
             let absent = self.absent_from(file.0, at, 0, end - at, size);
-            let Some(fetch) = self.fetch(file.0, at..at + absent, false).filter(|_| absent > 0) else {
+            let fetch = if absent > 0 { self.fetch(file.0, at..at + absent, false) } else { None };
+            let Some(fetch) = fetch else {
                 at += 1;
                 continue;
             };
