@@ -181,24 +181,14 @@ fn qemu_nbd_is_killed_and_comes_back() {
     survives_restarts(Kind::Qemu);
 }
 
-/// Stopped for two seconds, as behind a link that is gone for a moment.
+/// Stopped for two seconds, as behind a link that is gone for a moment. By qemu-nbd: nbdkit ends
+/// in most runs when it goes on after a stop.
 #[test]
 fn a_server_that_stalls_goes_on() {
     need_userfaultfd!();
-    need_server!(Kind::Nbdkit);
-    // nbdkit itself ends now and then when it goes on after a stop; that is another case.
-    let outcome = (0..6).find_map(|_| {
-        let server = Server::tcp(Kind::Nbdkit);
-        let outcome = stalled_twice(&server);
-        server.is_alive().then_some(outcome)
-    });
-    let outcome = outcome.expect("a server that goes on");
-    survived(&outcome);
-    assert!(outcome.stat("queued_reads") > 0, "{}", outcome.account());
-}
-
-fn stalled_twice(server: &Server) -> Outcome {
-    let running = start_torture(server, ",timeout=5", 8);
+    need_server!(Kind::Qemu);
+    let server = Server::tcp(Kind::Qemu);
+    let running = start_torture(&server, ",timeout=5", 8);
     std::thread::sleep(Duration::from_secs(2));
     for _ in 0..2 {
         server.signal(19);
@@ -206,7 +196,10 @@ fn stalled_twice(server: &Server) -> Outcome {
         server.signal(18);
         std::thread::sleep(Duration::from_millis(500));
     }
-    running.wait()
+    let outcome = running.wait();
+    assert!(server.is_alive(), "the server ended");
+    survived(&outcome);
+    assert!(outcome.stat("queued_reads") > 0, "{}", outcome.account());
 }
 
 fn sigbus_report(launch: Launch) -> Running {
