@@ -74,10 +74,10 @@ impl Frames {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is the mapping just made. Without large pages it works as well, and a
-        // core file need not have cached files.
+        // SAFETY: the range is the mapping just made. A large page would be filled again by the
+        // kernel after a part of it was given back, and a core file need not have cached files.
         unsafe {
-            libc::madvise(memory, length, libc::MADV_HUGEPAGE);
+            libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
             libc::madvise(memory, length, libc::MADV_DONTDUMP);
         }
         let memory = NonNull::new(memory.cast()).expect("a mapping is not at 0");
