@@ -517,7 +517,7 @@ fn what_the_kernel_takes_from_staging_is_zeros() {
 }
 
 fn freed(off: &'static str, always: &'static str, arguments: &'static str) -> Rule {
-    Rule { off, always, victim: "madv_free", arguments, timeout: 30, tries: 8 }
+    Rule { off, always, victim: "madv_free", arguments, timeout: 100, tries: 8 }
 }
 
 /// A page that came back and was written again is not what its kept copy holds: its hash tells.
