@@ -385,7 +385,12 @@ impl<M: AddressSpace> Pager<M> {
         if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(URGENT) {
             self.press(|_| true, wanted as usize);
         }
-        self.set_helpless(!filling(self));
+        self.set_helpless(!filling(self) && !self.has_cow_shared(|_| true));
+    }
+
+    /// Whether such a space has pages that relatives share: these can still go ([`Self::press`]).
+    pub fn has_cow_shared(&self, is_one: impl Fn(&Space<M>) -> bool) -> bool {
+        self.spaces.values().any(|space| space.has_cow_shared() && is_one(space))
     }
 
     /// Takes `wanted` pages from the spaces that satisfy `is_one`, from each in proportion to its
@@ -427,7 +432,7 @@ impl<M: AddressSpace> Pager<M> {
     /// Reclaims pages that are shared with relatives by fork, when these spaces have no other pages
     /// left: in the same order in all of them.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
-        let shares = |space: &Space<M>| space.can_evict() && !space.set_aside.shared_parked.is_empty() && is_one(space);
+        let shares = |space: &Space<M>| space.has_cow_shared() && is_one(space);
         let sharing = self.spaces.values().filter(|space| shares(space)).count();
         if sharing == 0 {
             return;

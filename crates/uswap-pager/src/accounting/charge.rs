@@ -164,7 +164,7 @@ impl<M: AddressSpace> Pager<M> {
         if !filling(self) && members.iter().any(|id| self.is_urgent(&self.spaces[id])) {
             self.press(|space| members.contains(&space.id), wanted as usize);
         }
-        !filling(self)
+        !filling(self) && !self.has_cow_shared(|space| members.contains(&space.id))
     }
 
     fn members(&self, group: usize) -> Vec<SpaceId> {

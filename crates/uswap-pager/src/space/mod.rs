@@ -224,4 +224,9 @@ impl<M: AddressSpace> Space<M> {
     pub fn can_evict(&self) -> bool {
         self.active && self.memory.can_stage()
     }
+
+    /// Whether pages can be evicted that relatives by fork share.
+    pub fn has_cow_shared(&self) -> bool {
+        self.can_evict() && !self.set_aside.shared_parked.is_empty()
+    }
 }
