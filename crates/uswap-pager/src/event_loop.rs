@@ -122,6 +122,7 @@ impl<M: AddressSpace> Pager<M> {
                 next_victim: 0,
                 candidates: Vec::with_capacity(64),
                 idle_groups: Vec::new(),
+                pressed: Vec::with_capacity(TRAY_PAGES as usize),
                 last: (Instant::now(), Duration::ZERO),
                 last_of_groups: Instant::now(),
             },
@@ -430,25 +431,29 @@ impl<M: AddressSpace> Pager<M> {
     }
 
     /// Reclaims pages that are shared with relatives by fork, when these spaces have no other pages
-    /// left: in the same order in all of them.
+    /// left: the same ones in all of them, since a page frees no memory until all relatives have
+    /// given it up. Each is copied before it is evicted, so no page lies staged meanwhile.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
         let shares = |space: &Space<M>| space.has_cow_shared() && is_one(space);
-        let sharing = self.spaces.values().filter(|space| shares(space)).count();
-        if sharing == 0 {
+        let sharing = self.spaces.values().filter(|space| shares(space));
+        let Some(most) = sharing.max_by_key(|space| space.set_aside.shared_parked.len()).map(|space| space.id) else {
             return;
-        }
-        // Each page is copied before it is evicted, and no memory is freed until all relatives have
-        // given it up: so no page lies staged meanwhile.
-        let share = wanted.div_ceil(sharing).min(TRAY_PAGES as usize);
+        };
+        let mut pages = std::mem::take(&mut self.balance.pressed);
+        pages.clear();
+        self.with_space(most, |_, space| space.next_cow_shared(wanted.min(TRAY_PAGES as usize), &mut pages));
         self.for_each_id(|owner, id| {
-            if shares(&owner.spaces[&id]) {
+            if id == most || shares(&owner.spaces[&id]) {
                 owner.with_space(id, |owner, space| {
                     owner.store_staged(space, wanted as u64, 0);
-                    let pressed = owner.reclaim_cow_shared(space, share);
-                    owner.reclaim(space, pressed as u64);
+                    let of_space = &mut space.set_aside.shared_parked;
+                    during(Growth::Lists, || of_space.remove_all(&pages));
+                    let taken = pages.iter().filter(|page| space.take_cow_shared(**page)).count();
+                    owner.reclaim(space, taken as u64);
                 });
             }
         });
+        self.balance.pressed = pages;
     }
 
     /// Adds a new space. Returns `false` if its memory cannot be watched.

@@ -170,18 +170,13 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Takes at most `most` pages that relatives share, in the order in which they were found.
     /// Returns how many were taken.
-    pub fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
-        let mut pressed = 0;
-        while pressed < most {
+    fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
+        let mut taken = 0;
+        while taken < most {
             let Some(address) = space.set_aside.shared_parked.pop_front() else { break };
-            if space.is_on_no_list(address) {
-                let word = space.table.get(address);
-                during(Growth::Lists, || space.set_aside.shared_pages.insert(address));
-                space.policy.rejoin(&mut space.table, address, word);
-                pressed += 1;
-            }
+            taken += usize::from(space.take_cow_shared(address));
         }
-        pressed
+        taken
     }
 
     /// Takes over the results that the agent has published. Called with the gate closed, or when no

@@ -8,6 +8,9 @@
 use std::collections::VecDeque;
 use uswap_core::PAGE;
 
+/// Runs in which a page is searched that is not the first one.
+const SEARCHED: usize = 64;
+
 /// The queue, as runs of neighbours: each from its first byte to the byte behind its last page.
 #[derive(Clone, Debug, Default)]
 pub struct PageQueue {
@@ -35,6 +38,11 @@ impl PageQueue {
         }
     }
 
+    /// The first page.
+    pub fn first(&self) -> Option<u64> {
+        self.runs.front().map(|(start, _)| *start)
+    }
+
     /// Takes the first page.
     pub fn pop_front(&mut self) -> Option<u64> {
         let (start, end) = self.runs.front_mut()?;
@@ -45,6 +53,31 @@ impl PageQueue {
         }
         self.pages -= 1;
         Some(address)
+    }
+
+    /// Takes a page out of the queue, if it lies among the first [`SEARCHED`] runs.
+    fn remove(&mut self, address: u64) -> bool {
+        let is_in = |(start, end): &(u64, u64)| (*start..*end).contains(&address);
+        let Some(index) = self.runs.iter().take(SEARCHED).position(is_in) else { return false };
+        let (start, end) = self.runs[index];
+        self.pages -= 1;
+        match (start == address, end == address + PAGE) {
+            (true, true) => drop(self.runs.remove(index)),
+            (true, false) => self.runs[index].0 += PAGE,
+            (false, true) => self.runs[index].1 -= PAGE,
+            (false, false) => {
+                self.runs[index].1 = address;
+                self.runs.insert(index + 1, (address + PAGE, end));
+            }
+        }
+        true
+    }
+
+    /// The same for each of these pages.
+    pub fn remove_all(&mut self, addresses: &[u64]) {
+        for address in addresses {
+            self.remove(*address);
+        }
     }
 
     /// All pages, in order.
@@ -66,15 +99,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_queue(steps in prop::collection::vec(prop::option::of(0u64..12), 0..60), kept in 0u64..12) {
+        fn it_is_a_queue(steps in prop::collection::vec((0u8..4, 0u64..12), 0..60), kept in 0u64..12) {
             let (mut queue, mut model) = (PageQueue::default(), VecDeque::new());
-            for step in steps {
+            for (step, page) in steps {
+                let address = page * PAGE;
                 match step {
-                    Some(page) => {
-                        queue.push_back(page * PAGE);
-                        model.push_back(page * PAGE);
+                    0 | 1 => {
+                        queue.push_back(address);
+                        model.push_back(address);
                     }
-                    None => prop_assert_eq!(queue.pop_front(), model.pop_front()),
+                    2 => prop_assert_eq!(queue.pop_front(), model.pop_front()),
+                    _ => {
+                        let place = model.iter().position(|known| *known == address);
+                        place.map(|place| model.remove(place));
+                        prop_assert_eq!(queue.remove(address), place.is_some());
+                    }
                 }
                 prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
                 prop_assert!(queue.iter().eq(model.iter().copied()));
