@@ -13,8 +13,8 @@ pub struct BalanceState {
     pub candidates: Vec<(SpaceId, u64)>,
     /// Groups that are short of memory and for which this pager has nothing under way.
     pub idle_groups: Vec<usize>,
-    /// Pages that relatives by fork are to give up together; kept to reuse its memory.
-    pub pressed: Vec<u64>,
+    /// Rounds of pages that relatives by fork give up which this pager has taken part in.
+    pub rounds_seen: u64,
     /// When reclaim was last shared out over the spaces, and how long that took.
     pub last: (Instant, Duration),
     /// When pages were last reclaimed for groups.

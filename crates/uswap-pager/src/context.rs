@@ -53,8 +53,8 @@ pub struct EngineContext<M: AddressSpace> {
     pub page_callers: PageCallers,
     /// Wakes the main thread of the engine.
     pub main_bell: EventFd,
-    /// The objects in which pages of forked processes were stored, by hash.
-    pub twins: crate::reclaim::fork_dedup::ForkDedup,
+    /// What pages of processes that come from one another by fork have in common.
+    pub relatives: ForkedPages,
     /// The pool's share of the budget, as it was set and as it is.
     pub pool_share: crate::accounting::pool_size::ShareTold,
     /// The managed processes by pid, with the pages that the pagers believe resident; for the
@@ -68,6 +68,15 @@ pub struct EngineContext<M: AddressSpace> {
     pub said: Said,
     /// The recorder of touches, if the run is recorded.
     pub recorder: Option<crate::record::Recorder>,
+}
+
+/// What pages of processes that come from one another by fork have in common.
+#[derive(Default)]
+pub struct ForkedPages {
+    /// The objects in which such pages were stored, by hash.
+    pub twins: crate::reclaim::fork_dedup::ForkDedup,
+    /// The pages that relatives give up together.
+    pub rounds: crate::reclaim::press::SharedRounds,
 }
 
 /// The jobs of the workers that store trays.

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use uswap_abi::layout::TRAY_PAGES;
 use uswap_core::PAGE_SIZE;
 use uswap_core::reclaim::policy::ReclaimPolicy;
 use uswap_core::util::growth::{Growth, during};
@@ -122,7 +121,7 @@ impl<M: AddressSpace> Pager<M> {
                 next_victim: 0,
                 candidates: Vec::with_capacity(64),
                 idle_groups: Vec::new(),
-                pressed: Vec::with_capacity(TRAY_PAGES as usize),
+                rounds_seen: 0,
                 last: (Instant::now(), Duration::ZERO),
                 last_of_groups: Instant::now(),
             },
@@ -389,11 +388,6 @@ impl<M: AddressSpace> Pager<M> {
         self.set_helpless(!filling(self) && !self.has_cow_shared(|_| true));
     }
 
-    /// Whether such a space has pages that relatives share: these can still go ([`Self::press`]).
-    pub fn has_cow_shared(&self, is_one: impl Fn(&Space<M>) -> bool) -> bool {
-        self.spaces.values().any(|space| space.has_cow_shared() && is_one(space))
-    }
-
     /// Takes `wanted` pages from the spaces that satisfy `is_one`, from each in proportion to its
     /// size, in turn. `asked` gets the number of pages that each space was asked for.
     pub fn reclaim_from(
@@ -428,32 +422,6 @@ impl<M: AddressSpace> Pager<M> {
     /// Publishes whether this pager has no evictions under way.
     fn set_helpless(&mut self, helpless: bool) {
         self.shared.gauges.idle[self.number].store(helpless, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Reclaims pages that are shared with relatives by fork, when these spaces have no other pages
-    /// left: the same ones in all of them, since a page frees no memory until all relatives have
-    /// given it up. Each is copied before it is evicted, so no page lies staged meanwhile.
-    pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
-        let shares = |space: &Space<M>| space.has_cow_shared() && is_one(space);
-        let sharing = self.spaces.values().filter(|space| shares(space));
-        let Some(most) = sharing.max_by_key(|space| space.set_aside.shared_parked.len()).map(|space| space.id) else {
-            return;
-        };
-        let mut pages = std::mem::take(&mut self.balance.pressed);
-        pages.clear();
-        self.with_space(most, |_, space| space.next_cow_shared(wanted.min(TRAY_PAGES as usize), &mut pages));
-        self.for_each_id(|owner, id| {
-            if id == most || shares(&owner.spaces[&id]) {
-                owner.with_space(id, |owner, space| {
-                    owner.store_staged(space, wanted as u64, 0);
-                    let of_space = &mut space.set_aside.shared_parked;
-                    during(Growth::Lists, || of_space.remove_all(&pages));
-                    let taken = pages.iter().filter(|page| space.take_cow_shared(**page)).count();
-                    owner.reclaim(space, taken as u64);
-                });
-            }
-        });
-        self.balance.pressed = pages;
     }
 
     /// Adds a new space. Returns `false` if its memory cannot be watched.

@@ -339,7 +339,7 @@ fn share(config: &RunConfig, keeper: u32) -> Result<(Arc<EngineContext>, Channel
         mailboxes,
         readers: Readers::new(faults.one_read),
         faults,
-        twins: uswap_pager::reclaim::fork_dedup::ForkDedup::new(),
+        relatives: Default::default(),
         pool_share: ShareTold::new(config.pool_share),
         page_callers: Default::default(),
         main_bell: EventFd::new().map_err(|error| format!("eventfd: {error}"))?,

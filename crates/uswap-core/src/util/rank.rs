@@ -41,6 +41,8 @@ pub mod ranks {
     pub const DECODER: u8 = 50;
     /// A reserve of buffers ([`Reserve`](crate::Reserve)).
     pub const RESERVE: u8 = 51;
+    /// Pages that relatives by fork give up together.
+    pub const ROUNDS: u8 = 52;
     /// Jobs that wait for a thread of the engine.
     pub const JOBS: u8 = 54;
     /// The mailbox of a pager thread.

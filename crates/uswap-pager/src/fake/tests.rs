@@ -88,7 +88,7 @@ fn shared(pool: u64, device: u32, faults: &str) -> Arc<EngineContext<FakeMemory>
         faults,
         page_callers: Default::default(),
         main_bell: EventFd::new().expect("an eventfd"),
-        twins: ForkDedup::new(),
+        relatives: Default::default(),
         pool_share: ShareTold::new(PoolShare::Fixed(50.0)),
         managed: Default::default(),
         recorder: None,

@@ -168,17 +168,6 @@ impl<M: AddressSpace> Pager<M> {
         space.set_aside.unpark_at = Instant::now() + PARKING.max(begun.elapsed() * UNPARKING_COST);
     }
 
-    /// Takes at most `most` pages that relatives share, in the order in which they were found.
-    /// Returns how many were taken.
-    fn reclaim_cow_shared(&mut self, space: &mut Space<M>, most: usize) -> usize {
-        let mut taken = 0;
-        while taken < most {
-            let Some(address) = space.set_aside.shared_parked.pop_front() else { break };
-            taken += usize::from(space.take_cow_shared(address));
-        }
-        taken
-    }
-
     /// Takes over the results that the agent has published. Called with the gate closed, or when no
     /// event that is still to come matters.
     pub fn absorb(&mut self, space: &mut Space<M>) {

@@ -3,5 +3,6 @@
 pub mod cow_copies;
 pub mod evict;
 pub mod fork_dedup;
+pub mod press;
 pub mod staging;
 pub mod store_worker;

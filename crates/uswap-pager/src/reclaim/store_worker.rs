@@ -96,7 +96,7 @@ impl<'a, M: AddressSpace> Worker<'a, M> {
                     shared.counters.swap_cache_reused.add(1);
                     order.fate = Stored::Object(kept);
                 }
-                _ => match forked.then(|| shared.twins.find(&shared.store, page, hash)).flatten() {
+                _ => match forked.then(|| shared.relatives.twins.find(&shared.store, page, hash)).flatten() {
                     Some(twin) => {
                         shared.counters.fork_twins.add(1);
                         order.fate = Stored::Object(twin);
@@ -111,7 +111,7 @@ impl<'a, M: AddressSpace> Worker<'a, M> {
         shared.store.put_batch(&batch[..count], &mut self.results, &mut self.scratch);
         for ((place, (_, hash)), result) in places.iter().zip(batch).zip(&self.results) {
             if let (true, Ok(object)) = (forked, result) {
-                shared.twins.remember(hash, *object);
+                shared.relatives.twins.remember(hash, *object);
             }
             job.pages.pages[*place].fate = result.map_or(Stored::Full, Stored::Object);
         }

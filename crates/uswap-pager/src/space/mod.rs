@@ -220,38 +220,8 @@ impl<M: AddressSpace> Space<M> {
         });
     }
 
-    /// The next pages that relatives by fork share, `most` at most, in the order in which they were
-    /// found. They stay set aside.
-    pub fn next_cow_shared(&mut self, most: usize, pages: &mut Vec<u64>) {
-        while let Some(address) = self.set_aside.shared_parked.first() {
-            if self.is_on_no_list(address) {
-                break;
-            }
-            self.set_aside.shared_parked.pop_front();
-        }
-        let known = self.set_aside.shared_parked.iter();
-        pages.extend(known.filter(|address| self.is_on_no_list(*address)).take(most));
-    }
-
-    /// Takes a page that relatives by fork share, to be evicted next. Returns `false` if it is not
-    /// set aside any more.
-    pub fn take_cow_shared(&mut self, address: u64) -> bool {
-        let is_taken = self.is_on_no_list(address);
-        if is_taken {
-            let word = self.table.get(address);
-            during(Growth::Lists, || self.set_aside.shared_pages.insert(address));
-            self.policy.rejoin(&mut self.table, address, word);
-        }
-        is_taken
-    }
-
     /// Whether pages can be evicted from the space.
     pub fn can_evict(&self) -> bool {
         self.active && self.memory.can_stage()
-    }
-
-    /// Whether pages can be evicted that relatives by fork share.
-    pub fn has_cow_shared(&self) -> bool {
-        self.can_evict() && !self.set_aside.shared_parked.is_empty()
     }
 }
