@@ -382,7 +382,8 @@ impl<M: AddressSpace> Pager<M> {
             self.reclaim_from(|space| !suspended.contains(&space.id), left, |_, _| {});
         }
         let filling = |owner: &Self| owner.spaces.values().any(|space| space.is_filling());
-        if !filling(self) && self.shared.budget.under_way() <= 0 && !self.shared.budget.has_room(URGENT) {
+        let is_quiet = |owner: &Self| owner.shared.budget.under_way() <= 0 || owner.has_round_to_join();
+        if !filling(self) && !self.shared.budget.has_room(URGENT) && is_quiet(self) {
             self.press(|_| true, wanted as usize);
         }
         self.set_helpless(!filling(self) && !self.has_cow_shared(|_| true));

@@ -56,6 +56,11 @@ impl SharedRounds {
         rounds.count
     }
 
+    /// Number of rounds so far.
+    fn count(&self) -> u64 {
+        self.0.lock().count
+    }
+
     /// The first round that is known of those after the first `seen`, with the number of rounds up
     /// to it.
     fn after(&self, seen: u64) -> Option<(u64, Round)> {
@@ -83,6 +88,12 @@ impl<M: AddressSpace> Pager<M> {
         self.with_space(most, |_, space| space.next_cow_shared(&mut round[..wanted.min(MOST)]));
         self.balance.rounds_seen = self.shared.relatives.rounds.publish(&round);
         self.give_up(&round, &shares);
+    }
+
+    /// Whether there is a round that this pager has not taken part in yet. Others are waiting for it
+    /// then: what they give up frees no memory as long as this pager keeps it.
+    pub fn has_round_to_join(&self) -> bool {
+        self.balance.rounds_seen < self.shared.relatives.rounds.count()
     }
 
     /// Evicts the pages of a round. Returns how many there are.
