@@ -53,7 +53,7 @@ pub struct EngineContext<M: AddressSpace> {
     pub page_callers: PageCallers,
     /// Wakes the main thread of the engine.
     pub main_bell: EventFd,
-    /// What pages of processes that come from one another by fork have in common.
+    /// State of the pages that processes have in common which come from one another by fork.
     pub relatives: ForkedPages,
     /// The pool's share of the budget, as it was set and as it is.
     pub pool_share: crate::accounting::pool_size::ShareTold,
@@ -70,7 +70,7 @@ pub struct EngineContext<M: AddressSpace> {
     pub recorder: Option<crate::record::Recorder>,
 }
 
-/// What pages of processes that come from one another by fork have in common.
+/// State of the pages that processes have in common which come from one another by fork.
 #[derive(Default)]
 pub struct ForkedPages {
     /// The objects in which such pages were stored, by hash.

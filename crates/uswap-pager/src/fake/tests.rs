@@ -28,7 +28,6 @@ use crate::io::bounded_queue::Jobs;
 use crate::io::reader::{self, Readers};
 use crate::load_control::LoadControlState;
 use crate::reclaim::evict::MAX_STORING;
-use crate::reclaim::fork_dedup::ForkDedup;
 use crate::reclaim::store_worker;
 use crate::space::Space;
 use crate::space::id::SpaceId;
@@ -712,6 +711,68 @@ fn writes_after_a_fork_wait_for_room_where_their_copies_may_not_fit() {
     let counters = &rig.shared.counters;
     assert!(counters.copy_faults.get() > 0 && counters.pages_copied.get() > 0);
     rig.audit();
+}
+
+/// Parent and child share `pages` pages, which both have set aside: the child in the other order.
+fn sharing(rig: &mut Rig, pages: u64) -> [SpaceId; 2] {
+    let (parent, id) = rig.program(4 * BUDGET);
+    rig.fill(&parent, pages);
+    let (_, child) = rig.fork(&parent);
+    for (id, is_reversed) in [(id, false), (child, true)] {
+        rig.owner.with_space(id, |_, space| {
+            space.park_shared();
+            let parked = std::mem::take(&mut space.set_aside.shared_parked);
+            let nth = |number| at(if is_reversed { pages - 1 - number } else { number });
+            let others = parked.iter().filter(|page| *page >= at(pages));
+            (0..pages).map(nth).chain(others).for_each(|page| space.set_aside.shared_parked.push_back(page));
+        });
+    }
+    [id, child]
+}
+
+fn ordered_pages(rig: &Rig, id: SpaceId, pages: u64) -> Vec<u64> {
+    (0..pages).filter(|page| rig.space(id).table.get(at(*page)).in_flight()).collect()
+}
+
+/// A page that two share frees memory only when both have given it up.
+#[test]
+fn relatives_give_up_the_same_pages() {
+    let mut rig = Rig::new(64 << 20, 0, "");
+    let spaces = sharing(&mut rig, 100);
+    rig.owner.press(|_| true, 8);
+    let chosen = spaces.map(|id| ordered_pages(&rig, id, 100));
+    assert_eq!((chosen[0].len(), &chosen[0]), (8, &chosen[1]));
+    assert!(!rig.owner.has_round_to_join());
+    // Another pager has relatives too, and has chosen these.
+    let theirs = [40, 41, 42, 60];
+    rig.shared.relatives.rounds.publish(&theirs.map(at));
+    assert!(rig.owner.has_round_to_join());
+    rig.until(|rig| spaces.iter().all(|id| !rig.space(*id).is_filling()));
+    rig.owner.press(|_| true, 8);
+    for id in spaces {
+        assert_eq!(ordered_pages(&rig, id, 100), theirs);
+    }
+    assert!(!rig.owner.has_round_to_join());
+    rig.audit();
+}
+
+/// While relatives have pages that they can give up nobody passes the limit, although nothing is
+/// under way at that moment.
+#[test]
+fn who_has_pages_that_relatives_share_is_not_helpless() {
+    for (pages, is_helpless) in [(100, false), (0, true)] {
+        let mut rig = Rig::new(64 << 20, 0, "");
+        sharing(&mut rig, pages);
+        let begun = rig.shared.budget.begin_measurement();
+        rig.shared.budget.end_measurement(begun, 2 * BUDGET as i64);
+        // The other pager's evictions keep this one from pressing.
+        rig.shared.budget.pipeline(1);
+        assert!(!rig.owner.go_round(&[]));
+        rig.shared.budget.pipeline(-1);
+        let known: Vec<&SpaceId> = rig.owner.spaces.keys().collect();
+        let (id, space) = (*known[0], rig.space(*known[0]));
+        assert_eq!(rig.owner.is_helpless(space), is_helpless, "space {id} with {pages} pages");
+    }
 }
 
 /// The acts of a program, on pages of a range that is larger than the budget.

@@ -47,7 +47,7 @@ impl Default for SharedRounds {
 
 impl SharedRounds {
     /// Publishes a round. Returns the number of rounds up to it.
-    fn publish(&self, pages: &[u64]) -> u64 {
+    pub fn publish(&self, pages: &[u64]) -> u64 {
         let mut rounds = self.0.lock();
         let place = rounds.count as usize % KEPT;
         rounds.last[place] = [0; MOST];
@@ -90,8 +90,8 @@ impl<M: AddressSpace> Pager<M> {
         self.give_up(&round, &shares);
     }
 
-    /// Whether there is a round that this pager has not taken part in yet. Others are waiting for it
-    /// then: what they give up frees no memory as long as this pager keeps it.
+    /// Whether there is a round that this pager has not taken part in yet. The pages that others
+    /// give up free no memory as long as this pager keeps them.
     pub fn has_round_to_join(&self) -> bool {
         self.balance.rounds_seen < self.shared.relatives.rounds.count()
     }
