@@ -121,6 +121,11 @@ impl Watched {
         let copied = copied_pages(process).saturating_sub(self.copied);
         self.shared.clamp(0, self.memory.anonymous) - copied as i64
     }
+
+    /// Pages that it shares with nobody, by the last answer: these are free when it is gone.
+    fn own_pages(&self) -> i64 {
+        self.memory.anonymous - self.shared.clamp(0, self.memory.anonymous)
+    }
 }
 
 /// State of the governor's thread.
@@ -274,14 +279,15 @@ impl Governor {
             }
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
-            let gone = watched.memory.anonymous - memory.anonymous;
-            if gone > MIN_LEAVING {
-                leaving.push((Instant::now(), gone));
-            }
+            let before = watched.own_pages();
             watched.stillness.was_read(memory == watched.memory);
             watched.memory = memory;
             if watched.shared == i64::MAX && memory.anonymous > 0 {
                 watched.shared = memory.anonymous;
+            }
+            let gone = before - watched.own_pages();
+            if gone > MIN_LEAVING {
+                leaving.push((Instant::now(), gone));
             }
             if memory.size <= 0
                 && let Some(account) = &watched.account
@@ -460,7 +466,7 @@ impl Governor {
     fn forget_former_image(&mut self, pid: u32, reader: u32) {
         let is_former = |watched: &&Watched| watched.reader != reader && reader != pid;
         if let Some(watched) = self.watched.get(&pid).filter(is_former) {
-            self.leaving.push((Instant::now(), watched.memory.anonymous));
+            self.leaving.push((Instant::now(), watched.own_pages()));
             self.watched.remove(&pid);
         }
     }
