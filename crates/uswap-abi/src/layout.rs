@@ -14,6 +14,7 @@
 //!   the page appear in its memory has the address space of that userfaultfd.
 //! - the **notice** page is registered like SA and never present: dropping it sends an event, and
 //!   the place of that event among all others tells the engine when the agent's hooks left a note.
+//!   A read of it is the question of a program that is about to fork whether there is room.
 //! - the **nonce** page is read together with every staged page: it proves that the reader looks at
 //!   the memory of the image that it means.
 //!

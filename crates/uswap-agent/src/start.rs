@@ -4,7 +4,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use crate::birth::{self, INHERITED, WAITED_FOR};
-use crate::layout::{ANSWERED, AREA_BYTES, HEADER, PAGE, SA, STACK_BYTES};
+use crate::layout::{ANSWERED, AREA_BYTES, HEADER, NOTICE, PAGE, SA, STACK_BYTES};
 use crate::syscall::{self, call};
 
 /// Address of this process's area; [`NO_AREA`] until there is one. Not zero, so that it lies in the
@@ -13,6 +13,7 @@ use crate::syscall::{self, call};
 static AREA: AgentArea =
     AgentArea { marker: *b"uswap:area:uswap", address: AtomicU64::new(NO_AREA), brought: AtomicU64::new(NO_AREA) };
 const NO_AREA: u64 = 1;
+const MADV_DONTNEED: usize = 4;
 const MADV_DONTDUMP: usize = 16;
 
 /// The engine finds it by its marker.
@@ -106,6 +107,19 @@ pub fn wait_for_answer(area: u64) {
     }
 }
 
+/// Runs before fork. While memory is short it touches the notice page, which is never present: the
+/// engine serves this fault when there is room for the child's page tables, of which no event
+/// tells. Then the page is dropped again.
+extern "C" fn before_fork() {
+    let Some(area) = area().filter(|_| memory_may_be_short()) else { return };
+    let notice = (area + NOTICE) as usize;
+    // SAFETY: the page is ours, readable, and mapped for the life of this image; it holds nothing.
+    unsafe {
+        (notice as *const u8).read_volatile();
+        call(syscall::MADVISE, [notice, PAGE as usize, MADV_DONTNEED, 0, 0, 0]);
+    }
+}
+
 /// Runs in the child, before fork returns to the program.
 extern "C" fn after_fork_in_child() {
     let area = AREA.address.load(SeqCst);
@@ -135,10 +149,10 @@ fn watch_forks() {
         let musl = uswap_musl_atfork();
         if glibc != 0 {
             let register: extern "C" fn(Handler, Handler, Handler, usize) -> i32 = core::mem::transmute(glibc);
-            register(None, None, Some(after_fork_in_child), 0);
+            register(Some(before_fork), None, Some(after_fork_in_child), 0);
         } else if musl != 0 {
             let register: extern "C" fn(Handler, Handler, Handler) -> i32 = core::mem::transmute(musl);
-            register(None, None, Some(after_fork_in_child));
+            register(Some(before_fork), None, Some(after_fork_in_child));
         }
     }
 }

@@ -151,6 +151,9 @@ pub trait AddressSpace: Debug + Sized + Send + 'static {
     /// Whether the page belongs to the mechanism and not to the program.
     fn is_own(&self, address: u64) -> bool;
 
+    /// Whether a fault on this page of the mechanism is the question whether the program may fork.
+    fn asks_to_fork(&self, address: u64) -> bool;
+
     /// Registers its faults and changes with the poller, under this token.
     ///
     /// # Errors

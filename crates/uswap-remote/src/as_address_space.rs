@@ -151,6 +151,10 @@ impl AddressSpace for Remote {
         self.area != 0 && self.in_area(address)
     }
 
+    fn asks_to_fork(&self, address: u64) -> bool {
+        self.area != 0 && address == self.notice_page()
+    }
+
     fn watch(&self, poller: &Poller, token: u64) -> io::Result<()> {
         poller.add(&self.events, token)
     }

@@ -410,6 +410,9 @@ impl AddressSpace for FakeMemory {
     fn is_own(&self, address: u64) -> bool {
         address >= OWN
     }
+    fn asks_to_fork(&self, address: u64) -> bool {
+        address == OWN + PAGE
+    }
     fn watch(&self, poller: &Poller, token: u64) -> io::Result<()> {
         poller.add(&*self.bell, token)
     }

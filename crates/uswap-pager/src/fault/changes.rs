@@ -181,6 +181,8 @@ impl<M: AddressSpace> Pager<M> {
         child.account = parent.account.clone();
         child.coverage.lazyfree = parent.coverage.lazyfree.clone();
         child.suspect_sharing();
+        // It runs already, and cloning takes milliseconds.
+        self.protect_child(parent, &mut child);
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }

@@ -30,20 +30,33 @@ impl<M: AddressSpace> Pager<M> {
     /// Notes that the space was forked, or has forked: pages that were copied before are shared
     /// again.
     pub fn copies_begin(&mut self, space: &mut Space<M>) {
-        if space.lineage.copies.watch != Watch::Never {
-            space.lineage.copies.watch = Watch::No;
-            self.expect_copies(space);
+        match space.lineage.copies.watch {
+            Watch::Never => {}
+            Watch::Begun => watch_all_pages(space),
+            _ => {
+                space.lineage.copies.watch = Watch::No;
+                self.expect_copies(space);
+            }
         }
     }
 
     /// Watches the space if all pages that can be copied may not fit.
     pub fn expect_copies(&mut self, space: &mut Space<M>) {
-        if space.lineage.copies.watch != Watch::No || !space.lineage.family.may_share() {
-            return;
-        }
-        let most = space.counts.resident as i64 * i64::from(space.lineage.family.relatives().max(1));
-        if self.is_worth_watching(space) && !self.has_free_room(space, most) {
+        let is_due = space.lineage.copies.watch == Watch::No && space.lineage.family.may_share();
+        if is_due && self.may_copies_not_fit(space) {
             self.watch(space);
+        }
+    }
+
+    fn may_copies_not_fit(&self, space: &Space<M>) -> bool {
+        let most = space.counts.resident as i64 * i64::from(space.lineage.family.relatives().max(1));
+        self.is_worth_watching(space) && !self.has_free_room(space, most)
+    }
+
+    /// Protects the pages of a new child, before it is known which pages these are.
+    pub fn protect_child(&mut self, parent: &Space<M>, child: &mut Space<M>) {
+        if child.lineage.copies.watch == Watch::No && self.may_copies_not_fit(parent) && protect(child).is_ok() {
+            child.lineage.copies.watch = Watch::Begun;
         }
     }
 
@@ -67,21 +80,11 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Protects all present pages of the space.
     fn watch(&mut self, space: &mut Space<M>) {
-        let control = during(Growth::Telling, || space.memory.never_protected());
-        let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
-        for (start, end) in ranges {
-            let refused = space.memory.protect(start, end - start).err().map(|error| error.kind());
-            // A mapping that is gone has no pages to copy.
-            if refused == Some(ErrorKind::WouldBlock) {
-                space.lineage.copies.watch = Watch::Soon;
-                return self.retry_soon();
-            }
+        if protect(space).is_err() {
+            space.lineage.copies.watch = Watch::Soon;
+            return self.retry_soon();
         }
-        space.lineage.copies.watch = Watch::Yes;
-        space.lineage.copies.all_known = space.lineage.family.relatives() > 0;
-        if space.lineage.copies.all_known {
-            space.park_shared();
-        }
+        watch_all_pages(space);
     }
 
     /// Serves a write to a protected page.
@@ -157,6 +160,29 @@ impl<M: AddressSpace> Pager<M> {
             let _ = space.memory.unprotect(*start, end - start);
         }
         space.lineage.copies.watch = Watch::No;
+    }
+}
+
+/// Protects all present pages of the space. EAGAIN: an event is pending.
+fn protect<M: AddressSpace>(space: &Space<M>) -> Result<(), ErrorKind> {
+    let control = during(Growth::Telling, || space.memory.never_protected());
+    let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
+    for (start, end) in ranges {
+        let refused = space.memory.protect(start, end - start).err().map(|error| error.kind());
+        // A mapping that is gone has no pages to copy.
+        if refused == Some(ErrorKind::WouldBlock) {
+            return Err(ErrorKind::WouldBlock);
+        }
+    }
+    Ok(())
+}
+
+/// Notes that all pages of the space are protected.
+fn watch_all_pages<M: AddressSpace>(space: &mut Space<M>) {
+    space.lineage.copies.watch = Watch::Yes;
+    space.lineage.copies.all_known = space.lineage.family.relatives() > 0;
+    if space.lineage.copies.all_known {
+        space.park_shared();
     }
 }
 
