@@ -1,9 +1,8 @@
 //! A queue of pages, first in first out, in which neighbours that follow one another take no extra
 //! room.
 //!
-//! After a fork all pages of a process are set aside, in the order in which they would be evicted:
-//! mostly that of their addresses. Stored one by one they would take as much memory as the page
-//! table itself, in each relative.
+//! After a fork all pages of a process are set aside, in the order of their addresses. Stored one
+//! by one they would take as much memory as the page table itself, in each relative.
 
 use std::collections::VecDeque;
 use uswap_core::PAGE;
@@ -78,7 +77,7 @@ impl PageQueue {
     }
 
     /// Keeps only the pages that satisfy `is_kept`.
-    pub fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
+    pub fn retain(&mut self, mut is_kept: impl FnMut(u64) -> bool) {
         let all = std::mem::take(self);
         all.iter().filter(|address| is_kept(*address)).for_each(|address| self.push_back(address));
     }
