@@ -279,15 +279,15 @@ impl Governor {
             }
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
-            let before = watched.own_pages();
+            // Pages that relatives share are not free when one of them has gone.
+            let gone = (watched.memory.anonymous - memory.anonymous).min(watched.own_pages());
+            if gone > MIN_LEAVING {
+                leaving.push((Instant::now(), gone));
+            }
             watched.stillness.was_read(memory == watched.memory);
             watched.memory = memory;
             if watched.shared == i64::MAX && memory.anonymous > 0 {
                 watched.shared = memory.anonymous;
-            }
-            let gone = before - watched.own_pages();
-            if gone > MIN_LEAVING {
-                leaving.push((Instant::now(), gone));
             }
             if memory.size <= 0
                 && let Some(account) = &watched.account
@@ -462,13 +462,20 @@ impl Governor {
     }
 
     /// Stops reading the former image of a process. After an exec the figures are those of the
-    /// former memory as long as its agent lives, while the new image grows.
+    /// former memory as long as its agent lives, while the new image grows. A process that was read
+    /// by its own id has no former image: it has got its agent. The pages that it shares stay
+    /// known, since its relatives count the other parts.
     fn forget_former_image(&mut self, pid: u32, reader: u32) {
-        let is_former = |watched: &&Watched| watched.reader != reader && reader != pid;
-        if let Some(watched) = self.watched.get(&pid).filter(is_former) {
-            self.leaving.push((Instant::now(), watched.own_pages()));
-            self.watched.remove(&pid);
+        let is_former = |watched: &&mut Watched| watched.reader != reader && reader != pid;
+        let Some(watched) = self.watched.get_mut(&pid).filter(is_former) else { return };
+        if watched.reader == pid
+            && let Ok(statm) = Statm::open(reader)
+        {
+            (watched.reader, watched.statm) = (reader, statm);
+            return;
         }
+        self.leaving.push((Instant::now(), watched.own_pages()));
+        self.watched.remove(&pid);
     }
 
     /// Sends the processes without an agent to the attacher.
