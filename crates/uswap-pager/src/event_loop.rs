@@ -329,6 +329,7 @@ impl<M: AddressSpace> Pager<M> {
                 space.policy.tidy(&mut space.table);
                 M::look_after(owner, space);
                 owner.drop_untouched(space);
+                owner.give_fork_room_back(space, false);
                 let waiters = &space.waiting.waiters;
                 space.waiting.throttle.forget(|page| waiters.contains(page));
                 if owner.shared.faults.hits(owner.shared.faults.broken) {
@@ -448,6 +449,7 @@ impl<M: AddressSpace> Pager<M> {
         let Some(mut space) = self.spaces.remove(&id) else { return };
         self.shared.load.end(&space.record);
         self.drop_ahead(&mut space);
+        self.give_fork_room_back(&mut space, true);
         self.release_range(&mut space, 0, u64::MAX);
         M::was_removed(self, &space);
         let under_way = space.trays.pages_under_way();

@@ -700,7 +700,8 @@ fn writes_after_a_fork_wait_for_room_where_their_copies_may_not_fit() {
     rig.fill(&parent, BUDGET / 2);
     let (child, _) = rig.fork(&parent);
     let (other, _) = rig.fork(&parent);
-    for page in 0..BUDGET / 2 {
+    // Pages are given up from below.
+    for page in (0..BUDGET / 2).rev() {
         rig.write(&child, page, page + 5000);
         rig.write(&other, page, page + 7000);
         rig.write(&parent, page, page + 9000);
@@ -773,6 +774,34 @@ fn who_has_pages_that_relatives_share_is_not_helpless() {
         let (id, space) = (*known[0], rig.space(*known[0]));
         assert_eq!(rig.owner.is_helpless(space), is_helpless, "space {id} with {pages} pages");
     }
+}
+
+/// A fork takes memory of which no event tells: it waits until there is room, which is reserved.
+#[test]
+fn a_fork_waits_for_room_for_its_page_tables() {
+    let ask = OWN + PAGE;
+    let mut rig = Rig::new(64 << 20, 0, "");
+    let (program, id) = rig.program(2 * BUDGET);
+    rig.fill(&program, BUDGET / 2);
+    let serve = |rig: &mut Rig| {
+        rig.owner.with_space(id, |owner, space| owner.serve_fault(space, ask, false, Instant::now()));
+        rig.space(id).waiting.stalled.iter().any(|(page, ..)| *page == ask)
+    };
+    let before = rig.shared.budget.usage();
+    assert!(!serve(&mut rig), "there is room");
+    let reserved = rig.shared.budget.usage() - before;
+    assert!(reserved > 16, "{reserved} pages are reserved");
+    assert!(!serve(&mut rig) && rig.shared.budget.usage() - before == reserved, "once for all forks of a while");
+    // Other memory takes all there is, and leaves again. Orders are under way meanwhile.
+    let taken = rig.shared.budget.limit();
+    rig.shared.budget.arriving(taken);
+    rig.shared.budget.pipeline(1);
+    assert!(serve(&mut rig), "there is no room");
+    rig.shared.budget.pipeline(-1);
+    rig.shared.budget.arriving(-taken);
+    rig.until(|rig| rig.space(id).waiting.stalled.is_empty());
+    rig.until(|rig| rig.shared.budget.usage() <= before);
+    rig.audit();
 }
 
 /// The acts of a program, on pages of a range that is larger than the budget.

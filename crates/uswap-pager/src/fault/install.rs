@@ -26,16 +26,6 @@ const MAX_FIRST_TOUCH: u32 = 64;
 /// A first touch that takes longer than this has waited for room.
 const WAITED_FOR_ROOM: Duration = Duration::from_micros(500);
 
-/// Pages that a page of a page table covers, and tables that a fork copies, counted in such pages:
-/// one in the kernel, and here page words and lists.
-const PER_TABLE: u64 = 512;
-const TABLES: u64 = 4;
-/// Pages that a new process takes besides: stacks, and its agent.
-const CHILD: i64 = 64;
-/// The part of the limit that is free for a fork at most: about half of what lies between the marks
-/// at which reclaim starts and at which faults wait.
-const MOST_FOR_A_FORK: i64 = 128;
-
 impl<M: AddressSpace> Pager<M> {
     /// Reads and applies the events of a space under the gate, then serves the faults among them.
     /// While another change is under way the gate stays closed, nothing is applied and the faults
@@ -125,12 +115,14 @@ impl<M: AddressSpace> Pager<M> {
 
     fn try_serve(&mut self, space: &mut Space<M>, address: u64, write: bool, since: Instant) -> Served {
         if space.memory.is_own(address) {
-            let needed = self.room_needed(space, address);
-            if needed == 0 || self.has_room(space, needed) || self.is_helpless(space) {
-                return M::serve_own(self, space, address);
+            if space.memory.asks_to_fork(address) {
+                self.reserve_fork_room(space);
+                if !self.has_room(space, 0) && !self.is_helpless(space) {
+                    self.stall(space, address, write);
+                    return Served::Done;
+                }
             }
-            self.stall(space, address, write);
-            return Served::Done;
+            return M::serve_own(self, space, address);
         }
         if space.memory.is_changing() {
             return Served::Wait;
@@ -165,17 +157,6 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    /// Pages of room that the fault needs. A fork needs page tables for all that the program has, in
-    /// the kernel and here. No more is asked for than reclaim makes free.
-    fn room_needed(&self, space: &Space<M>, address: u64) -> i64 {
-        if !space.memory.is_own(address) {
-            return 1;
-        }
-        let tables = TABLES * (space.counts.resident + space.counts.stored) / PER_TABLE;
-        let most = self.shared.budget.limit() / MOST_FOR_A_FORK;
-        if space.memory.asks_to_fork(address) { (tables as i64 + CHILD).min(most) } else { 0 }
-    }
-
     /// Lets the fault wait for room.
     fn stall(&mut self, space: &mut Space<M>, address: u64, write: bool) {
         if space.waiting.stalled.iter().any(|(known, ..)| *known == address) {
@@ -190,7 +171,9 @@ impl<M: AddressSpace> Pager<M> {
     /// long.
     pub fn serve_stalled(&mut self, space: &mut Space<M>) {
         while !space.waiting.stalled.is_empty() {
-            let fits = |(address, ..): &(u64, bool, Instant)| self.has_room(space, self.room_needed(space, *address));
+            // The room for a fork is reserved already.
+            let fits =
+                |(address, ..): &(u64, bool, Instant)| self.has_room(space, i64::from(!space.memory.is_own(*address)));
             let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
             let first = space.waiting.stalled.iter().position(fits);
             let next = first.or_else(|| space.waiting.stalled.iter().position(too_late));

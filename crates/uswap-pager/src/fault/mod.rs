@@ -1,6 +1,7 @@
 //! From a fault message of the kernel to the installed page.
 
 pub mod changes;
+pub mod fork_room;
 pub mod install;
 pub mod neighbours;
 pub mod served;

@@ -26,6 +26,7 @@ use uswap_core::util::growth::{Growth, during};
 use crate::accounting::group::Account;
 use crate::accounting::moves::Moves;
 use crate::address_space::AddressSpace;
+use crate::fault::fork_room::ForkRoom;
 use crate::fault::soft_fault_cost::SoftFaultCost;
 use crate::fault::throttle::Throttle;
 use crate::fault::zero_fill::FirstTouches;
@@ -117,6 +118,7 @@ impl<M: AddressSpace> Space<M> {
                 waiters: Waiters::default(),
                 throttle: Throttle::default(),
                 stalled: VecDeque::new(),
+                fork_room: ForkRoom::default(),
                 held: Vec::new(),
             },
             returning: Returning::default(),
@@ -194,8 +196,8 @@ impl<M: AddressSpace> Space<M> {
         word.state() == PageState::Resident && !word.queued() && !word.in_flight()
     }
 
-    /// Takes those of the pages set aside as shared that are not shared any more. They mostly lie in
-    /// the order of their addresses, and one reading covers 512 neighbours.
+    /// Takes those of the pages set aside as shared that are not shared any more. They mostly lie
+    /// in the order of their addresses, and one reading covers 512 neighbours.
     pub fn take_unshared(&mut self) -> Vec<u64> {
         during(Growth::Lists, || {
             if !self.memory.knows_sharing() || !self.lineage.family.may_share() {

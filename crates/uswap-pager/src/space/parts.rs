@@ -7,6 +7,7 @@ use std::time::Instant;
 use uswap_core::readahead::neighbours::Neighbours;
 use uswap_core::readahead::streams::Streams;
 
+use crate::fault::fork_room::ForkRoom;
 use crate::fault::throttle::Throttle;
 use crate::fault::zero_fill::FirstTouches;
 use crate::io::readahead_cache::ReadaheadCache;
@@ -43,6 +44,8 @@ pub struct WaitingFaults {
     pub throttle: Throttle,
     /// Pages whose fault waits for room, in order.
     pub stalled: VecDeque<(u64, bool, Instant)>,
+    /// Room for the next fork.
+    pub fork_room: ForkRoom,
     /// Faults that wait for the turn of the process.
     pub held: Vec<HeldFault>,
 }
