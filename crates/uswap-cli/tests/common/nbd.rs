@@ -133,7 +133,8 @@ impl Server {
         let begun = Instant::now();
         while !self.greets() || !self.is_known() {
             let gone = self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|end| end.is_some()));
-            let late = begun.elapsed() > Duration::from_secs(60);
+            // nbd-server looks for large primes before it answers.
+            let late = begun.elapsed() > Duration::from_secs(150);
             assert!(!gone && !late, "{:?} did not start: {}", self.kind, self.scratch.text("log"));
             std::thread::sleep(Duration::from_millis(10));
         }

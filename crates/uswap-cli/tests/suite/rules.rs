@@ -188,7 +188,8 @@ fn fresh_registrations() {
     need_userfaultfd!();
     Rule {
         off: "trust-fresh",
-        always: "delay-scan=60000",
+        // A fork that waits for room comes when the memory is managed.
+        always: "delay-scan=60000,hasty-programs",
         victim: "fork_at_start",
         arguments: "--memory 66",
         timeout: 90,
