@@ -309,34 +309,11 @@ fn copies_after_a_fork_are_seen() {
     assert!(copied > 1000 && unseen == 0, "{copied} pages were seen to be copied, and {unseen}");
 }
 
-/// Copies in a group: returns how many processes the kernel killed.
-fn killed_beside_copies(killed: &mut u64) {
-    let group = need_group!("copies", 160 * MIB);
-    let program = victim("copying_forks").display().to_string();
-    let words = [program.as_str(), "--memory", "120", "--children", "2", "--timeout", "140"];
-    let outcome = under("auto").wrapper(group.wrapper()).swap_file("2G").deadline(150).run(words);
-    *killed = group.oom_kills();
-    if *killed == 0 {
-        outcome.expect(0).paged();
-    }
-}
-
-/// In a group they have to fit as they come: without that rule the kernel kills the tree each time.
-/// It killed none of 90 trees on two processors, 20 of them beside two busy programs. A second run
-/// is for what else a machine may do at that moment.
+/// In a group they have to fit as they come: without that rule the kernel kills the tree each time,
+/// and with it none of 90 trees.
 #[test]
 fn copies_after_a_fork_fit_into_a_group() {
-    need_userfaultfd!();
-    let _alone = alone();
-    for run in 1..=2 {
-        let mut killed = 0;
-        killed_beside_copies(&mut killed);
-        if killed == 0 {
-            return;
-        }
-        notice(&format!("run {run}: the kernel killed {killed}"));
-    }
-    panic!("the kernel killed a process of the group in both runs");
+    automatic(160 * MIB, &["copying_forks", "--memory", "120", "--children", "2", "--timeout", "140"]);
 }
 
 /// How often the threads of a process have been given a processor (`schedstat` of each).
