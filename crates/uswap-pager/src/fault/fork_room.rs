@@ -6,6 +6,8 @@
 //! for a while ([`KEPT`]), since a program that forks often forks again at once, and its children
 //! begin to copy meanwhile.
 //!
+//! The room is reserved in the budget of the run alone: a measurement of a group would forget it.
+//!
 //! **If the fork fails**, or never comes, the room is kept for nothing for that time.
 
 use std::time::{Duration, Instant};
@@ -36,7 +38,7 @@ impl<M: AddressSpace> Pager<M> {
         let needed = (tables as i64 + CHILD).min(self.shared.budget.limit() / MOST);
         let pages = space.waiting.fork_room.0.map_or(needed, |(known, _)| known);
         if space.waiting.fork_room.0.is_none() {
-            self.arriving(space, pages);
+            self.shared.budget.arriving(pages);
         }
         space.waiting.fork_room.0 = Some((pages, Instant::now() + KEPT));
     }
@@ -45,7 +47,7 @@ impl<M: AddressSpace> Pager<M> {
     pub fn give_fork_room_back(&self, space: &mut Space<M>, at_once: bool) {
         let over = space.waiting.fork_room.0.filter(|(_, until)| at_once || Instant::now() >= *until);
         if let Some((pages, _)) = over {
-            self.arriving(space, -pages);
+            self.shared.budget.arriving(-pages);
             space.waiting.fork_room.0 = None;
         }
     }
