@@ -6,21 +6,23 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use uswap_core::{PAGE_SIZE, PageBuf};
 
+use crate::alloc::reservation::Reservation;
 use crate::alloc::zeroed::atomic_words;
 
 /// The keeper holds the frame.
 const KEPT: u32 = 1 << 31;
 
-/// Memory for a fixed number of frames. A frame that was never taken takes no memory.
+/// Memory for a fixed number of frames. A frame that was never taken takes no memory. A frame is
+/// written by the one [`NewFrame`] that names it, and read by [`Frame`]s only after that; the mutex
+/// and the counts order the two.
 #[derive(Debug)]
 pub struct Frames {
-    memory: NonNull<u8>,
+    memory: Reservation,
     count: u32,
     /// Holders of each frame: the number of [`Frame`]s, and [`KEPT`]. 0: free, or being written.
     holders: Box<[AtomicU32]>,
@@ -36,12 +38,6 @@ struct FreeFrames {
     /// Number of frames that were ever taken.
     begun: u32,
 }
-
-// SAFETY: the memory belongs to this value alone. A frame is written by the one [`NewFrame`] that
-// names it, and read by [`Frame`]s only after that; the mutex and the counts order the two.
-unsafe impl Send for Frames {}
-// SAFETY: as above.
-unsafe impl Sync for Frames {}
 
 /// A frame that this value alone may read and write. Its bytes are those of an earlier use.
 #[derive(Debug)]
@@ -66,21 +62,10 @@ impl Frames {
         if count == 0 || count >= KEPT {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        let length = count as usize * PAGE_SIZE;
-        // SAFETY: a new mapping where the kernel likes it.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the range is the mapping just made. A large page would be filled again by the
-        // kernel after a part of it was given back, and a core file need not have cached files.
-        unsafe {
-            libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
-            libc::madvise(memory, length, libc::MADV_DONTDUMP);
-        }
-        let memory = NonNull::new(memory.cast()).expect("a mapping is not at 0");
+        // Without large pages: the kernel would fill them again after a part was given back.
+        let memory = Reservation::new(count as usize * PAGE_SIZE)?;
+        // SAFETY: the range is the reservation; a core file need not have cached files.
+        unsafe { libc::madvise(memory.start().as_ptr().cast(), count as usize * PAGE_SIZE, libc::MADV_DONTDUMP) };
         let holders = atomic_words(count as usize);
         Ok(Arc::new(Self { memory, count, holders, free: Mutex::default() }))
     }
@@ -166,14 +151,7 @@ impl Frames {
     fn at(&self, number: u32) -> *mut u8 {
         debug_assert!(number < self.count);
         // SAFETY: the number is below the count, so the address is within the mapping.
-        unsafe { self.memory.as_ptr().add(number as usize * PAGE_SIZE) }
-    }
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        // SAFETY: every frame holds a reference to this value, so nobody has one any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.count as usize * PAGE_SIZE) };
+        unsafe { self.memory.start().as_ptr().add(number as usize * PAGE_SIZE) }
     }
 }
 

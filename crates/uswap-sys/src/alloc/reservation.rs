@@ -74,6 +74,11 @@ impl Reservation {
         Self { start: NonNull::dangling(), length: 0 }
     }
 
+    /// The first byte of the range, for who shares out its bytes by rules of their own.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     /// All bytes of the range.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `length` readable bytes are mapped at `start` for the life of self, or none are;
