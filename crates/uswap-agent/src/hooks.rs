@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use crate::layout::{
     NOTE_BYTES, NOTE_DO_FORK, NOTE_DONE, NOTE_DONT_FORK, NOTE_KEEP_ON_FORK, NOTE_WIPE_ON_FORK, NOTES, NOTES_COUNT,
-    NOTES_START, NOTICE, PAGE, SILENT_HOOKS,
+    NOTES_START, SILENT_HOOKS,
 };
 use crate::start;
 use crate::syscall::{self, call};
@@ -109,18 +109,18 @@ fn announce_remap(id: i32, address: usize) {
 fn note(address: usize, length: usize, kind: u64) -> Option<u64> {
     let area = start::area()?;
     // SAFETY: the header page is ours, always present, and the index is kept within its room. The
-    // kind is written last, with the note's number: another number means another note. The notice
-    // page holds nothing.
-    unsafe {
+    // kind is written last, with the note's number: another number means another note.
+    let number = unsafe {
         let count = &*((area + NOTES_COUNT) as *const AtomicU64);
         let number = count.fetch_add(1, SeqCst);
         let note = (area + NOTES_START + number % NOTES as u64 * NOTE_BYTES) as *mut u64;
         note.write_volatile(address as u64);
         note.add(1).write_volatile((length as u64).next_multiple_of(4096));
         (*note.add(2).cast::<AtomicU64>()).store(number << 8 | kind, Release);
-        call(syscall::MADVISE, [(area + NOTICE) as usize, PAGE as usize, MADV_DONTNEED as usize, 0, 0, 0]);
-        Some(number)
-    }
+        number
+    };
+    start::drop_notice(area);
+    Some(number)
 }
 
 /// Marks a note as done, unless another note has taken its place: the program's call has been made,

@@ -112,12 +112,9 @@ pub fn wait_for_answer(area: u64) {
 /// tells. Then the page is dropped again.
 extern "C" fn before_fork() {
     let Some(area) = area().filter(|_| memory_may_be_short()) else { return };
-    let notice = (area + NOTICE) as usize;
-    // SAFETY: the page is ours, readable, and mapped for the life of this image; it holds nothing.
-    unsafe {
-        (notice as *const u8).read_volatile();
-        call(syscall::MADVISE, [notice, PAGE as usize, MADV_DONTNEED, 0, 0, 0]);
-    }
+    // SAFETY: the page is ours, readable, and mapped for the life of this image.
+    unsafe { ((area + NOTICE) as *const u8).read_volatile() };
+    drop_notice(area);
 }
 
 /// Runs in the child, before fork returns to the program.
@@ -139,6 +136,12 @@ pub fn was_brought(area: u64) {
 /// The agent's area of this process, for the hooks.
 pub fn area() -> Option<u64> {
     Some(AREA.address.load(SeqCst)).filter(|area| *area != NO_AREA)
+}
+
+/// Drops the notice page of the area, which the engine sees as an event.
+pub fn drop_notice(area: u64) {
+    // SAFETY: the page is ours and holds nothing.
+    unsafe { call(syscall::MADVISE, [(area + NOTICE) as usize, PAGE as usize, MADV_DONTNEED, 0, 0, 0]) };
 }
 
 fn watch_forks() {

@@ -182,7 +182,7 @@ impl<M: AddressSpace> Pager<M> {
         child.coverage.lazyfree = parent.coverage.lazyfree.clone();
         child.suspect_sharing();
         // It runs already, and cloning takes milliseconds.
-        self.protect_child(parent, &mut child);
+        let is_protected = self.protect_child(parent, &child);
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }
@@ -194,7 +194,7 @@ impl<M: AddressSpace> Pager<M> {
             self.release_range(&mut child, start, end);
             child.unregister_range(start, end);
         }
-        self.copies_begin(&mut child);
+        self.copies_of_child_begin(&mut child, is_protected);
         self.shared.counters.managed_processes.add(1);
         M::begin_copy(parent, &mut child);
         if !self.add_space(child) {

@@ -171,9 +171,9 @@ impl<M: AddressSpace> Pager<M> {
     /// long.
     pub fn serve_stalled(&mut self, space: &mut Space<M>) {
         while !space.waiting.stalled.is_empty() {
-            // The room for a fork is reserved already.
-            let fits =
-                |(address, ..): &(u64, bool, Instant)| self.has_room(space, i64::from(!space.memory.is_own(*address)));
+            // For a fork the room is reserved already.
+            let has_room = [0, 1].map(|pages| self.has_room(space, pages));
+            let fits = |(address, ..): &(u64, bool, Instant)| has_room[usize::from(!space.memory.is_own(*address))];
             let too_late = |(address, _, since): &(u64, bool, Instant)| self.is_too_late(space, *address, *since);
             let first = space.waiting.stalled.iter().position(fits);
             let next = first.or_else(|| space.waiting.stalled.iter().position(too_late));

@@ -77,8 +77,6 @@ enum Watch {
     No,
     /// As soon as the kernel allows it.
     Soon,
-    /// All pages are protected, and are not in the page table yet.
-    Begun,
     Yes,
 }
 

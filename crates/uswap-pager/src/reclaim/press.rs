@@ -56,11 +56,6 @@ impl SharedRounds {
         rounds.count
     }
 
-    /// Number of rounds so far.
-    fn count(&self) -> u64 {
-        self.0.lock().count
-    }
-
     /// The first round that is known of those after the first `seen`, with the number of rounds up
     /// to it.
     fn after(&self, seen: u64) -> Option<(u64, Round)> {
@@ -75,9 +70,9 @@ impl<M: AddressSpace> Pager<M> {
     /// that satisfy `is_one`. No page lies staged meanwhile, since copies take memory.
     pub fn press(&mut self, is_one: impl Fn(&Space<M>) -> bool, wanted: usize) {
         let shares = |space: &Space<M>| space.has_cow_shared() && is_one(space);
-        let of_space = |space: &Space<M>| space.set_aside.shared_parked.len();
         let sharing = self.spaces.values().filter(|space| shares(space));
-        let Some(most) = sharing.max_by_key(|space| of_space(space)).map(|space| space.id) else { return };
+        let most = sharing.max_by_key(|space| space.set_aside.shared_parked.len());
+        let Some(most) = most.map(|space| space.id) else { return };
         while let Some((number, round)) = self.shared.relatives.rounds.after(self.balance.rounds_seen) {
             self.balance.rounds_seen = number;
             if self.give_up(&round, &shares) > 0 {
@@ -93,7 +88,7 @@ impl<M: AddressSpace> Pager<M> {
     /// Whether there is a round that this pager has not taken part in yet. The pages that others
     /// give up free no memory as long as this pager keeps them.
     pub fn has_round_to_join(&self) -> bool {
-        self.balance.rounds_seen < self.shared.relatives.rounds.count()
+        self.shared.relatives.rounds.after(self.balance.rounds_seen).is_some()
     }
 
     /// Evicts the pages of a round. Returns how many there are.

@@ -30,13 +30,9 @@ impl<M: AddressSpace> Pager<M> {
     /// Notes that the space was forked, or has forked: pages that were copied before are shared
     /// again.
     pub fn copies_begin(&mut self, space: &mut Space<M>) {
-        match space.lineage.copies.watch {
-            Watch::Never => {}
-            Watch::Begun => watch_all_pages(space),
-            _ => {
-                space.lineage.copies.watch = Watch::No;
-                self.expect_copies(space);
-            }
+        if space.lineage.copies.watch != Watch::Never {
+            space.lineage.copies.watch = Watch::No;
+            self.expect_copies(space);
         }
     }
 
@@ -53,11 +49,15 @@ impl<M: AddressSpace> Pager<M> {
         self.is_worth_watching(space) && !self.has_free_room(space, most)
     }
 
-    /// Protects the pages of a new child, before it is known which pages these are.
-    pub fn protect_child(&mut self, parent: &Space<M>, child: &mut Space<M>) {
-        if child.lineage.copies.watch == Watch::No && self.may_copies_not_fit(parent) && protect(child).is_ok() {
-            child.lineage.copies.watch = Watch::Begun;
-        }
+    /// Protects the pages of a new child, before it is known which pages these are. Returns whether
+    /// they are protected.
+    pub fn protect_child(&self, parent: &Space<M>, child: &Space<M>) -> bool {
+        child.lineage.copies.watch == Watch::No && self.may_copies_not_fit(parent) && protect(child)
+    }
+
+    /// The same as [`Self::copies_begin`] for a child that has its page table by now.
+    pub fn copies_of_child_begin(&mut self, child: &mut Space<M>, is_protected: bool) {
+        if is_protected { watch_all_pages(child) } else { self.copies_begin(child) }
     }
 
     fn is_worth_watching(&self, space: &Space<M>) -> bool {
@@ -80,11 +80,11 @@ impl<M: AddressSpace> Pager<M> {
 
     /// Protects all present pages of the space.
     fn watch(&mut self, space: &mut Space<M>) {
-        if protect(space).is_err() {
-            space.lineage.copies.watch = Watch::Soon;
-            return self.retry_soon();
+        if protect(space) {
+            return watch_all_pages(space);
         }
-        watch_all_pages(space);
+        space.lineage.copies.watch = Watch::Soon;
+        self.retry_soon();
     }
 
     /// Serves a write to a protected page.
@@ -163,18 +163,14 @@ impl<M: AddressSpace> Pager<M> {
     }
 }
 
-/// Protects all present pages of the space. EAGAIN: an event is pending.
-fn protect<M: AddressSpace>(space: &Space<M>) -> Result<(), ErrorKind> {
+/// Protects all present pages of the space. `false`: an event is pending.
+fn protect<M: AddressSpace>(space: &Space<M>) -> bool {
     let control = during(Growth::Telling, || space.memory.never_protected());
     let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
-    for (start, end) in ranges {
-        let refused = space.memory.protect(start, end - start).err().map(|error| error.kind());
-        // A mapping that is gone has no pages to copy.
-        if refused == Some(ErrorKind::WouldBlock) {
-            return Err(ErrorKind::WouldBlock);
-        }
-    }
-    Ok(())
+    // A mapping that is gone has no pages to copy.
+    ranges.into_iter().all(|(start, end)| {
+        space.memory.protect(start, end - start).err().is_none_or(|error| error.kind() != ErrorKind::WouldBlock)
+    })
 }
 
 /// Notes that all pages of the space are protected.
