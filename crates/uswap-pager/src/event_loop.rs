@@ -447,12 +447,13 @@ impl<M: AddressSpace> Pager<M> {
     /// Removes a space that has ended.
     pub fn remove_space(&mut self, id: SpaceId) {
         let Some(mut space) = self.spaces.remove(&id) else { return };
-        self.shared.load.end(&space.record);
         self.drop_ahead(&mut space);
         self.give_fork_room_back(&mut space, true);
         self.release_range(&mut space, 0, u64::MAX);
         M::was_removed(self, &space);
         let under_way = space.trays.pages_under_way();
         self.under_way(&mut space, -(under_way as i64));
+        // The last step: who waits for the ends of spaces looks at the records.
+        self.shared.load.end(&space.record);
     }
 }

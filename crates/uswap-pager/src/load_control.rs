@@ -290,6 +290,11 @@ impl LoadControlState {
         }
     }
 
+    /// Whether a space is left: one that has not ended, or whose pages are not released yet.
+    pub fn has_spaces(&self) -> bool {
+        !self.records.lock().expect("records").is_empty()
+    }
+
     /// Pages that held spaces of other pagers could give.
     fn suspended_elsewhere(&self, owner: usize) -> i64 {
         let others = self.suspended.iter().enumerate().filter(|(number, _)| *number != owner);

@@ -395,6 +395,9 @@ fn default_device(config: &RunConfig) -> Result<Box<dyn Device>, String> {
     Err(format!("no place for a swap file: {}; name one with --swap", refused.join("; ")))
 }
 
+/// How long the figures of a run that has ended wait for the release of its programs' pages.
+const LAST_ENDS: Duration = Duration::from_secs(1);
+
 /// How long killed agents mostly take to end. In that time the main thread waits for the end of
 /// each.
 const AGENTS_END: Duration = Duration::from_millis(10);
@@ -625,8 +628,20 @@ impl Engine {
         }
     }
 
+    /// Waits until the pagers have released the pages of all programs, which have ended, so that the
+    /// figures tell of a finished run. The wait has a bound.
+    fn wait_for_ends(&self) {
+        let since = Instant::now();
+        while self.shared.load.has_spaces() && since.elapsed() < LAST_ENDS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Stops the threads, and writes the reports that the user asked for.
     fn stop(&mut self, status: i32) {
+        if self.config.stats.is_some() {
+            self.wait_for_ends();
+        }
         self.stopping.store(true, SeqCst);
         for mailbox in &self.shared.mailboxes {
             mailbox.post(Message::Stop);
