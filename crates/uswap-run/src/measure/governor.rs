@@ -122,6 +122,14 @@ impl Watched {
         self.shared.clamp(0, self.memory.anonymous) - copied as i64
     }
 
+    /// Pages that its end, or its next program, gives back: `now` is what it has since. Its address
+    /// space is smaller by as much; pages that were evicted are free already. Pages that relatives
+    /// share are not free when one of them has gone.
+    fn leaves(&self, now: &MemoryFigures) -> i64 {
+        let gone = (self.memory.anonymous - now.anonymous).min(self.own_pages());
+        gone.min(self.memory.size - now.size)
+    }
+
     /// Pages that it shares with nobody, by the last answer: these are free when it is gone.
     fn own_pages(&self) -> i64 {
         self.memory.anonymous - self.shared.clamp(0, self.memory.anonymous)
@@ -279,8 +287,7 @@ impl Governor {
             }
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
-            // Pages that relatives share are not free when one of them has gone.
-            let gone = (watched.memory.anonymous - memory.anonymous).min(watched.own_pages());
+            let gone = watched.leaves(&memory);
             if gone > MIN_LEAVING {
                 leaving.push((Instant::now(), gone));
             }
@@ -679,5 +686,40 @@ impl Governor {
                 mailbox.post(Message::Balance);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(anonymous: i64, size: i64, shared: i64) -> Watched {
+        let pid = std::process::id();
+        Watched {
+            reader: pid,
+            statm: Statm::open(pid).expect("statm"),
+            memory: MemoryFigures { anonymous, size },
+            scanned: MemoryFigures::default(),
+            scanned_at: None,
+            stillness: SampleSkipper::default(),
+            shared,
+            shares_asked: None,
+            copied: 0,
+            parent: None,
+            account: None,
+            begun: 0,
+        }
+    }
+
+    /// Evicted memory is free at once: counted as memory that is about to be free it would raise an
+    /// automatic limit.
+    #[test]
+    fn an_end_leaves_memory_behind_and_an_eviction_does_not() {
+        let before = watched(1000, 5000, 300);
+        assert_eq!(before.leaves(&MemoryFigures::default()), 700, "at its end, without what relatives share");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 50, size: 900 }), 700, "another program");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 5000 }), 0, "evicted");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 4900 }), 100, "evicted and unmapped");
+        assert!(before.leaves(&MemoryFigures { anonymous: 1400, size: 5500 }) <= 0, "grown");
     }
 }
