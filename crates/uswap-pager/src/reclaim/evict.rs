@@ -104,12 +104,13 @@ impl<M: AddressSpace> Pager<M> {
         }
         let tray = space.trays.get_mut(number);
         (tray.live, tray.filled, tray.clean, tray.ordered) = (0, 0, 0, 0);
+        let mut copies = 0;
         for run in &runs {
             space.trays.get_mut(number).ordered |= run.slots();
             for index in 0..run.pages {
                 let address = run.address + u64::from(index) * PAGE;
                 let copied = run.unshare && space.is_mapped_elsewhere(address);
-                space.lineage.copies.unshared(copied.into());
+                copies += u64::from(copied);
                 space.trays.get_mut(number).addresses[(run.slot + index) as usize] = address;
                 let word = space.table.get(address);
                 space.table.set(address, word.set_in_flight(true).set_queued(false));
@@ -117,6 +118,9 @@ impl<M: AddressSpace> Pager<M> {
                 space.set_aside.alone.remove(&address);
             }
         }
+        // Dropping a copy frees what making it took: the page itself stays with the relatives.
+        space.lineage.copies.unshared(copies);
+        self.charge(space, copies as i64);
         let tray = space.trays.get_mut(number);
         tray.runs = runs;
         tray.phase = Phase::Filling;
