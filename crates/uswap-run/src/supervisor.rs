@@ -628,8 +628,8 @@ impl Engine {
         }
     }
 
-    /// Waits until the pagers have released the pages of all programs, which have ended, so that the
-    /// figures tell of a finished run. The wait has a bound.
+    /// Waits until the pagers have released the pages of all programs, which have ended, so that
+    /// the figures tell of a finished run. The wait has a bound.
     fn wait_for_ends(&self) {
         let since = Instant::now();
         while self.shared.load.has_spaces() && since.elapsed() < LAST_ENDS {

@@ -175,14 +175,17 @@ impl<M: AddressSpace> Pager<M> {
         (child.active, child.lineage.parent) = (true, Some(parent.id));
         child.coverage.registered = parent.coverage.registered.clone();
         child.lineage.family = parent.lineage.family.child();
-        // Pages that are set aside as shared need not be moved from list to list in each child.
-        self.copies_begin(parent);
         child.lineage.copies = parent.lineage.copies.inherited();
         child.account = parent.account.clone();
         child.coverage.lazyfree = parent.coverage.lazyfree.clone();
         child.suspect_sharing();
-        // It runs already, and cloning takes milliseconds.
-        let is_protected = self.protect_child(parent, &child);
+        // Both run already, and cloning takes milliseconds. Pages that are set aside as shared need
+        // not be moved from list to list in each child.
+        let is_protected = self.take_protection_of_fork(parent) || {
+            let is_protected = self.protect_child(parent, &child);
+            self.copies_begin(parent);
+            is_protected
+        };
         if !self.shared.faults.no_fork_clone {
             self.clone_pages(parent, &mut child);
         }

@@ -121,6 +121,7 @@ impl<M: AddressSpace> Pager<M> {
                     self.stall(space, address, write);
                     return Served::Done;
                 }
+                self.protect_before_fork(space);
             }
             return M::serve_own(self, space, address);
         }
@@ -339,6 +340,7 @@ impl<M: AddressSpace> Pager<M> {
         let counters = &self.shared.counters;
         let done = installed_bytes(result, length);
         self.charge(space, (done / PAGE) as i64);
+        space.lineage.copies.are_unprotected(done / PAGE);
         match result {
             Install::Done => Served::Done,
             // The first page is in place: its waiting threads have been woken.

@@ -7,9 +7,9 @@
 //! ioctl_userfaultfd(2)): a write raises a fault, and is let through where there is room for the
 //! copy. Otherwise it waits for room as every other fault does.
 //!
-//! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once; all other
-//!    relatives as soon as pages are wanted (`balance`). Memory that is registered later in a
-//!    watched space is watched from its registration on.
+//! 1. *When.* At a fork whose copies may not fit, parent and child are watched at once, or before
+//!    it ([`before_fork`]); all other relatives as soon as pages are wanted (`balance`). Memory
+//!    that is registered later in a watched space is watched from its registration on.
 //! 2. *How much.* A write lets a run of pages go: [`MIN_RUN`], twice as many as before if it goes
 //!    on where the last run ended, up to [`MAX_RUN`]. Only pages that another process maps too are
 //!    charged (pagemap tells); a run of other pages needs no room.
@@ -35,11 +35,14 @@
 //! ([`crate::address_space::AddressSpace::never_protected`]); a fork child has no second thread yet
 //! that could be joined.
 
+pub mod before_fork;
 pub mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
+
+use before_fork::BeforeFork;
 use uswap_core::PAGE;
 
 /// Pages that one write lets go: at least, and at most where some are shared, and at most where
@@ -92,6 +95,7 @@ pub struct Copies {
     made: Copied,
     /// Whether it is known which pages are shared: all that are not on a list.
     all_known: bool,
+    before_fork: Option<BeforeFork>,
 }
 
 impl Copies {

@@ -44,7 +44,7 @@ impl<M: AddressSpace> Pager<M> {
         }
     }
 
-    fn may_copies_not_fit(&self, space: &Space<M>) -> bool {
+    pub(super) fn may_copies_not_fit(&self, space: &Space<M>) -> bool {
         let most = space.counts.resident as i64 * i64::from(space.lineage.family.relatives().max(1));
         self.is_worth_watching(space) && !self.has_free_room(space, most)
     }
@@ -90,7 +90,7 @@ impl<M: AddressSpace> Pager<M> {
     /// Serves a write to a protected page.
     pub fn serve_copy(&mut self, space: &mut Space<M>, address: u64, since: Instant) {
         self.shared.counters.copy_faults.add(1);
-        if !space.lineage.family.may_share() {
+        if !space.lineage.family.may_share() && !space.lineage.copies.expects_fork() {
             self.watch_no_more(space);
         }
         let run = copy_run(space, address);
@@ -142,6 +142,7 @@ impl<M: AddressSpace> Pager<M> {
             }
         }
         self.shared.counters.pages_copied.add(run.shared);
+        space.lineage.copies.are_unprotected(run.pages);
         space.lineage.copies.made.add(run.shared);
         self.charge(space, run.shared as i64);
         for page in (run.start..run.start + run.pages * PAGE).step_by(PAGE as usize) {
@@ -160,11 +161,12 @@ impl<M: AddressSpace> Pager<M> {
             let _ = space.memory.unprotect(*start, end - start);
         }
         space.lineage.copies.watch = Watch::No;
+        space.lineage.copies.before_fork = None;
     }
 }
 
 /// Protects all present pages of the space. `false`: an event is pending.
-fn protect<M: AddressSpace>(space: &Space<M>) -> bool {
+pub(super) fn protect<M: AddressSpace>(space: &Space<M>) -> bool {
     let control = during(Growth::Telling, || space.memory.never_protected());
     let ranges = during(Growth::Lists, || without(&space.coverage.registered, &control));
     // A mapping that is gone has no pages to copy.
@@ -174,7 +176,7 @@ fn protect<M: AddressSpace>(space: &Space<M>) -> bool {
 }
 
 /// Notes that all pages of the space are protected.
-fn watch_all_pages<M: AddressSpace>(space: &mut Space<M>) {
+pub(super) fn watch_all_pages<M: AddressSpace>(space: &mut Space<M>) {
     space.lineage.copies.watch = Watch::Yes;
     space.lineage.copies.all_known = space.lineage.family.relatives() > 0;
     if space.lineage.copies.all_known {
@@ -188,7 +190,8 @@ fn copy_run<M: AddressSpace>(space: &mut Space<M>, address: u64) -> CopyRun {
     let goes_on = (copies.next..copies.next + MAX_RUN * PAGE).contains(&address);
     let wanted = if goes_on { (copies.run * 2).clamp(MIN_RUN, MAX_RUN) } else { MIN_RUN };
     let border = space.coverage.range_of(address).map_or(address + PAGE, |range| range.end);
-    let most = (border - address) / PAGE;
+    // Pages written before an expected fork are shared without protection.
+    let most = if copies.expects_fork() { 1 } else { (border - address) / PAGE };
     let (table, memory) = (&space.table, &mut space.memory);
     let mut is_shared = |page: u64| {
         table.get(page).state() == PageState::Resident && !(memory.knows_sharing() && memory.is_exclusive(page))
