@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use uswap_core::PAGE;
 use uswap_core::util::size::human;
 use uswap_device::SwapSpec;
+use uswap_run::control::last_swapoff::LastSwapoff;
 use uswap_run::control::protocol::Request;
 use uswap_run::control::protocol::answer::{CompressorAnswer, LimitAnswer, Refusal, SwaponAnswer};
 use uswap_run::control::protocol::encode;
@@ -21,6 +22,7 @@ use uswap_sys::process::user;
 
 use crate::MIN_RAM;
 use crate::cache::FileCache;
+use crate::swapoff;
 
 /// Time limit for one caller.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -44,6 +46,7 @@ pub struct MountControl {
     listener: UnixListener,
     identity: MountIdentity,
     begun: Instant,
+    swapoff: LastSwapoff,
 }
 
 impl MountControl {
@@ -59,7 +62,7 @@ impl MountControl {
             std::io::ErrorKind::AddrInUse => format!("a run or mount named {name:?} is there already"),
             _ => format!("the control socket of {name:?} cannot be made: {error}"),
         })?;
-        Ok(Self { listener, identity, begun: Instant::now() })
+        Ok(Self { listener, identity, begun: Instant::now(), swapoff: LastSwapoff::default() })
     }
 
     /// Serves callers in a thread of its own, as long as the process lives.
@@ -78,7 +81,7 @@ impl MountControl {
         })
     }
 
-    fn answer(&self, stream: &UnixStream, cache: &FileCache) -> std::io::Result<()> {
+    fn answer(&self, stream: &UnixStream, cache: &Arc<FileCache>) -> std::io::Result<()> {
         let deadline = Instant::now() + CALLER_TIMEOUT;
         let caller = peer_credentials(stream)?.user;
         let line = control::read_line(stream, LONGEST_REQUEST, deadline)?;
@@ -91,15 +94,17 @@ impl MountControl {
         control::write_all(stream, format!("{reply}\n").as_bytes(), deadline)
     }
 
-    fn obey(&self, request: Request, cache: &FileCache) -> Result<String, String> {
+    fn obey(&self, request: Request, cache: &Arc<FileCache>) -> Result<String, String> {
         match request {
             Request::Status {} => Ok(encode(&self.status(cache))),
             Request::Limit { bytes } => limit(cache, bytes).map(|answer| encode(&answer)),
             Request::Swapon { spec } => swapon(cache, &spec).map(|answer| encode(&answer)),
+            Request::Swapoff { device } => swapoff::begin(cache, &self.swapoff, &device).map(|answer| encode(&answer)),
+            Request::SwapoffStop {} => self.swapoff.stop().map(|answer| encode(&answer)),
             Request::Compressor { compressor } => set_compressor(cache, &compressor).map(|answer| encode(&answer)),
-            _ => {
-                Err("it is a mount, which does not know this order: it has status, limit, swapon and compressor".into())
-            }
+            _ => Err("it is a mount, which does not know this order: it has status, limit, swapon, swapoff and \
+                      compressor"
+                .into()),
         }
     }
 
@@ -113,7 +118,7 @@ impl MountControl {
             command: vec!["mount".into(), source.clone(), mountpoint.clone()],
             uptime_ms: self.begun.elapsed().as_millis() as u64,
             version: env!("CARGO_PKG_VERSION").into(),
-            figures: run_figures(cache),
+            figures: RunFigures { swapoff: self.swapoff.figures(), ..run_figures(cache) },
             mount: Some(MountFigures { source, mountpoint, ..figures(cache) }),
             ..RunStatus::default()
         }

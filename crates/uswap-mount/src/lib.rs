@@ -9,6 +9,7 @@ pub mod cache;
 pub mod control;
 pub mod fuse;
 pub mod mount;
+pub mod swapoff;
 pub mod tree;
 
 use uswap_device::{Device, SwapSpec};

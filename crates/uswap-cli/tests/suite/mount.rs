@@ -74,6 +74,15 @@ impl Mounted {
         self.status()["mount"][name].as_u64().expect("a figure")
     }
 
+    /// Reads the file again and again, until many of its pages are stored.
+    fn read_until_stored(&self, name: &str, bytes: &[u8]) {
+        let begun = Instant::now();
+        while self.figure("stored_pages") < 2000 {
+            assert!(self.get(name) == bytes);
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:#}", self.status());
+        }
+    }
+
     fn process(&self) -> u64 {
         self.status()["pid"].as_u64().expect("a process")
     }
@@ -222,11 +231,7 @@ fn what_the_swap_loses_comes_from_the_source() {
     };
     let bytes = content(12_000, 1);
     mounted.put("file", &bytes);
-    let begun = Instant::now();
-    while mounted.figure("stored_pages") < 2000 {
-        assert!(mounted.get("file") == bytes);
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:#}", mounted.status());
-    }
+    mounted.read_until_stored("file", &bytes);
     let swap = File::options().write(true).open(&place).expect("the swap file");
     let length = swap.metadata().expect("its length").len();
     let noise = vec![0xa5; MIB as usize];
@@ -235,6 +240,46 @@ fn what_the_swap_loses_comes_from_the_source() {
         assert!(mounted.get("file") == bytes, "after the damage");
     }
     assert!(mounted.figure("store_errors") > 0, "{:#}", mounted.status());
+}
+
+/// A device is emptied while files are read: its pages go to another one, or are dropped.
+#[test]
+fn a_swapoff_moves_pages_or_drops_them() {
+    let scratch = Scratch::new();
+    let places = ["one", "two"].map(|name| scratch.path(name).display().to_string());
+    let swap = |place: &str| format!("{place},size=512M");
+    let Some(mounted) = Mounted::new(&["--ram", "32M", "--pool", "0", "--swap", &swap(&places[0])]) else { return };
+    let bytes = content(12_000, 1);
+    mounted.put("file", &bytes);
+    mounted.read_until_stored("file", &bytes);
+    let refused = mounted.uswap(&["swapoff", &mounted.name, "/no/such"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(125) && said.contains(&places[0]), "{said}");
+    let ordered = |order: &str, device: &str| {
+        let output = mounted.uswap(&[order, &mounted.name, device]);
+        assert!(output.status.success(), "{order}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    ordered("swapon", &swap(&places[1]));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| (0..3).all(|_| mounted.get("file") == bytes));
+        ordered("swapoff", &places[0]);
+        assert!(reader.join().expect("a reader"), "while it was emptied");
+    });
+    let devices = |status: &Value| -> Vec<String> {
+        let devices = status["figures"]["devices"].as_array().expect("devices");
+        devices.iter().map(|device| device["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let status = mounted.status();
+    assert_eq!(devices(&status), [places[1].clone()], "{status:#}");
+    assert!(status["mount"]["stored_pages"].as_u64() > Some(1000), "{status:#}");
+    assert!(mounted.get("file") == bytes, "from the other one");
+    // There is no other place: the pages are dropped, and come from the source.
+    ordered("swapoff", &places[1]);
+    let status = mounted.status();
+    assert_eq!((devices(&status).len(), &status["figures"]["swapoff"]["running"]), (0, &Value::Bool(false)));
+    assert_eq!(status["mount"]["stored_pages"], 0, "{status:#}");
+    assert!(mounted.get("file") == bytes, "from the source");
+    assert_eq!(mounted.figure("store_errors"), 0);
 }
 
 /// A mount whose process is killed leaves nobody hanging, can be ended, and can be made again.

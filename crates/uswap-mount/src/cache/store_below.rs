@@ -151,6 +151,23 @@ impl StoreBelow {
         }
     }
 
+    /// Drops all pages that lie on this device: the source has them.
+    pub fn drop_on(&self, cache: &FileCache, device: u8) {
+        let order = self.order.lock().expect("order");
+        let lies_there = |object: &ObjectId| self.store.spot_of(*object).is_some_and(|spot| spot.device() == device);
+        let there: Vec<(u64, ObjectId)> = order.iter().filter(|(_, object)| lies_there(object)).copied().collect();
+        drop(order);
+        for some in there.chunks(OLDEST) {
+            let mut unwanted = Vec::with_capacity(OLDEST);
+            let mut tables = cache.lock();
+            // An entry may be older than its page's object, whose number another page has now.
+            let dropped = some.iter().filter(|(key, object)| tables.pages.drop_stored(*key, *object));
+            unwanted.extend(dropped.map(|(_, object)| *object));
+            drop(tables);
+            self.release(&unwanted);
+        }
+    }
+
     /// Writes pages of the pool to devices until `stop` is set. For a thread of its own.
     pub fn write_back(cache: &Arc<FileCache>, stop: &AtomicBool) {
         let Some(below) = cache.below() else { return };

@@ -9,6 +9,7 @@
 //! one second of that thread at most. The threads that serve faults are not involved.
 
 pub mod group_orders;
+pub mod last_swapoff;
 pub mod protocol;
 pub mod report;
 pub mod swapoff;
@@ -33,6 +34,7 @@ use crate::control::protocol::answer::{DetachBegun, LimitAnswer, PagesBegun, Ref
 use crate::control::protocol::encode;
 use crate::control::protocol::request::NewBudget;
 use crate::control::protocol::status::RunStatus;
+use crate::shared::RunShared;
 use uswap_pager::io::page_query;
 use uswap_remote::EngineContext;
 
@@ -153,7 +155,7 @@ impl Control {
             Request::Status {} => told(Ok(self.status(shared))),
             Request::Swapon { spec } => told(swapon::swapon(shared, &spec)),
             Request::Swapoff { device } => told(swapoff::begin(shared, &device)),
-            Request::SwapoffStop {} => told(swapoff::stop(shared)),
+            Request::SwapoffStop {} => told(RunShared::of(shared).orders.swapoff.stop()),
             Request::Detach {} => told(leave::begin(shared).map(|pages| DetachBegun { pages })),
             Request::Limit { bytes } => told(limit(shared, bytes)),
             Request::Compressor { compressor } => told(swapon::compressor(shared, &compressor)),

@@ -31,7 +31,7 @@ pub fn figures(shared: &EngineContext) -> RunFigures {
         readers: readers(shared),
         growth: growth::figures().map(|(name, bytes)| (name.to_owned(), bytes)).collect(),
         groups: group_orders::figures(shared),
-        swapoff: run.orders.swapoff_figures(),
+        swapoff: run.orders.swapoff.figures(),
         detach: shared.of_memory.leaving.figures(),
         load_control: shared.load.figures(),
         fault_latency: latencies(&shared.latencies),

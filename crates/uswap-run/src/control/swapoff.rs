@@ -10,16 +10,15 @@
 //! (unless the pages that are left cannot be read: then it gets no more pages), and every page is
 //! at a place that its pager thread knows.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
 use uswap_store::{Drain, DrainRefusal, DrainReport};
 
-use crate::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
-use crate::control::protocol::status::SwapoffProgress;
-use crate::control::swapon::Orders;
+use crate::control::last_swapoff::Swapoff;
+use crate::control::protocol::answer::SwapoffBegun;
 use crate::shared::RunShared;
 use uswap_pager::io::unuse::BringIn;
 use uswap_remote::{EngineContext, Message};
@@ -35,75 +34,19 @@ const STARVED: Duration = Duration::from_millis(500);
 const SHORT_PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 
-/// One swapoff, under way or over.
-#[derive(Debug)]
-pub struct Swapoff {
-    device: String,
-    pages: u64,
-    left: AtomicU64,
-    stop: AtomicBool,
-    /// `Some` once it is over, with the error if it failed.
-    outcome: Mutex<Option<Result<(), String>>>,
-}
-
-impl Swapoff {
-    fn is_running(&self) -> bool {
-        self.outcome.lock().expect("outcome").is_none()
-    }
-}
-
-impl Orders {
-    /// The last swapoff, for the figures.
-    pub fn swapoff_figures(&self) -> Option<SwapoffProgress> {
-        let last = self.swapoff.lock().expect("swapoff").clone()?;
-        let outcome = last.outcome.lock().expect("outcome");
-        Some(SwapoffProgress {
-            device: last.device.clone(),
-            pages: last.pages,
-            pages_left: last.left.load(SeqCst),
-            running: outcome.is_none(),
-            error: outcome.as_ref().and_then(|outcome| outcome.as_ref().err().cloned()),
-        })
-    }
-}
-
 /// `uswap swapoff`: begins to empty a device.
 ///
 /// # Errors
 /// For the user: the device does not exist or is being emptied, or there is no room for its pages.
 /// Nothing is changed then.
 pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
-    let mut slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
-    if let Some(running) = slot.as_ref().filter(|job| job.is_running()) {
-        return Err(format!("{} is being emptied; one after the other", running.device));
-    }
-    let memory = shared.budget.free() as u64;
-    let drain = shared.store.begin_drain(device, memory).map_err(|refusal| refused(device, &refusal))?;
-    let pages = shared.store.left_to_drain(&drain);
-    let job = Arc::new(Swapoff {
-        device: device.to_owned(),
-        pages,
-        left: AtomicU64::new(pages),
-        stop: AtomicBool::new(false),
-        outcome: Mutex::default(),
-    });
-    let (for_thread, its) = (shared.clone(), job.clone());
-    let begun = uswap_sys::process::thread::spawn("swapoff".into(), move || empty(&for_thread, &its, drain));
-    begun.map_err(|error| format!("no thread for it: {error}"))?;
-    *slot = Some(job);
-    Ok(SwapoffBegun { device: device.to_owned(), pages })
-}
-
-/// Stops the swapoff that is under way; its device is used again.
-///
-/// # Errors
-/// For the user: no swapoff is under way.
-pub fn stop(shared: &EngineContext) -> Result<SwapoffStopped, String> {
-    let slot = RunShared::of(shared).orders.swapoff.lock().expect("swapoff");
-    let running = slot.as_ref().filter(|job| job.is_running());
-    let job = running.ok_or("no device is being emptied")?;
-    job.stop.store(true, SeqCst);
-    Ok(SwapoffStopped { device: job.device.clone() })
+    let begin = || {
+        let memory = shared.budget.free() as u64;
+        let drain = shared.store.begin_drain(device, memory).map_err(|refusal| refused(device, &refusal))?;
+        Ok((shared.store.left_to_drain(&drain), drain))
+    };
+    let its = shared.clone();
+    RunShared::of(shared).orders.swapoff.start(device, begin, move |job, drain| empty(&its, job, drain))
 }
 
 fn refused(device: &str, refusal: &DrainRefusal) -> String {
@@ -125,13 +68,13 @@ fn refused(device: &str, refusal: &DrainRefusal) -> String {
 }
 
 /// Empties the device, until it is closed or the swapoff has failed.
-fn empty(shared: &EngineContext, job: &Swapoff, mut drain: Drain) {
+fn empty(shared: &EngineContext, job: &Swapoff, mut drain: Drain) -> Result<(), String> {
     let outcome = work(shared, job, &mut drain);
     match &outcome {
-        Ok(()) => shared.notice(format!("swap off {}", job.device)),
-        Err(error) => shared.notice(format!("swapoff of {}: {error}", job.device)),
+        Ok(()) => shared.notice(format!("swap off {}", job.device())),
+        Err(error) => shared.notice(format!("swapoff of {}: {error}", job.device())),
     }
-    *job.outcome.lock().expect("outcome") = Some(outcome);
+    outcome
 }
 
 fn work(shared: &EngineContext, job: &Swapoff, drain: &mut Drain) -> Result<(), String> {
@@ -144,14 +87,14 @@ fn work(shared: &EngineContext, job: &Swapoff, drain: &mut Drain) -> Result<(), 
 
 fn go_in_rounds(shared: &EngineContext, job: &Swapoff, drain: &mut Drain, order: &BringIn) -> Result<(), String> {
     let store = &shared.store;
-    let mut progress = Progress::new(job.pages);
+    let mut progress = Progress::new(job.pages());
     loop {
         let left = store.left_to_drain(drain);
-        job.left.store(left, SeqCst);
+        job.tell_left(left);
         if left == 0 && let_go(shared, drain) {
             return Ok(());
         }
-        if job.stop.load(SeqCst) {
+        if job.is_stopped() {
             store.cancel_drain(drain);
             return Err(format!("interrupted; {} are still there, and it is used again", human(left << 12)));
         }

@@ -13,8 +13,8 @@ use uswap_core::util::size::human;
 use uswap_device::{Delay, Device, Errno, Fail, SwapSpec, When};
 use uswap_store::Compression;
 
+use crate::control::last_swapoff::LastSwapoff;
 use crate::control::protocol::answer::{CompressorAnswer, LimitAnswer, SwaponAnswer};
-use crate::control::swapoff::Swapoff;
 use crate::measure::cgroup::{Balance, Cgroup, machine_memory, without_cgroup};
 use crate::shared::RunShared;
 use uswap_pager::fault_points::FaultPoints;
@@ -35,7 +35,7 @@ pub struct Orders {
     /// A balance with the cgroup that was ordered; the governor takes it over.
     pub balance: Mutex<Option<Balance>>,
     /// The last swapoff.
-    pub swapoff: Mutex<Option<Arc<Swapoff>>>,
+    pub swapoff: LastSwapoff,
 }
 
 /// Opens the device that a specification names. A place without a size gets a multiple of the
