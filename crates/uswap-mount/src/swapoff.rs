@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use uswap_core::util::size::human;
 use uswap_run::control::last_swapoff::{LastSwapoff, Swapoff};
 use uswap_run::control::protocol::answer::SwapoffBegun;
-use uswap_store::{Drain, DrainRefusal};
+use uswap_store::Drain;
 
 use crate::cache::FileCache;
 use crate::cache::store_below::StoreBelow;
@@ -29,31 +29,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// # Errors
 /// For the user: there is no such device, or it is being emptied already.
 pub fn begin(cache: &Arc<FileCache>, last: &LastSwapoff, device: &str) -> Result<SwapoffBegun, String> {
-    let cache = Arc::clone(cache);
-    let begun = cache.below().ok_or("it was mounted with --pool 0 and without --swap, and so has no store")?;
-    let begin = || {
-        let store = begun.store();
-        let drain = store.begin_drain(device, u64::MAX).map_err(|refusal| refused(device, &refusal))?;
-        Ok((store.left_to_drain(&drain), drain))
-    };
-    let its = Arc::clone(&cache);
-    last.start(device, begin, move |job, drain| match its.below() {
+    let below = cache.below().ok_or("it was mounted with --pool 0 and without --swap, and so has no store")?;
+    let its = Arc::clone(cache);
+    last.start((below.store(), u64::MAX), (device, "mount"), move |job, drain| match its.below() {
         Some(below) => empty(&its, below, job, drain),
         None => Ok(()),
     })
-}
-
-fn refused(device: &str, refusal: &DrainRefusal) -> String {
-    match refusal {
-        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
-        DrainRefusal::Unknown(known) => {
-            format!("{device} is no swap device of this mount; there is: {}", known.join(", "))
-        }
-        DrainRefusal::Busy => format!("{device} is being emptied already"),
-        DrainRefusal::NoRoom { slots, .. } => {
-            format!("{device} holds {}, for which there is no room", human(slots << 12))
-        }
-    }
 }
 
 fn empty(cache: &FileCache, below: &StoreBelow, job: &Swapoff, mut drain: Drain) -> Result<(), String> {
@@ -68,12 +49,9 @@ fn empty(cache: &FileCache, below: &StoreBelow, job: &Swapoff, mut drain: Drain)
         if left < least {
             (least, since) = (left, Instant::now());
         }
-        let why = match (job.is_stopped(), since.elapsed() > PATIENCE) {
-            (true, _) => "interrupted",
-            (_, true) => "no page has left for 5 s",
-            _ => "",
-        };
-        if !why.is_empty() {
+        let is_stopped = job.is_stopped();
+        if is_stopped || since.elapsed() > PATIENCE {
+            let why = if is_stopped { "interrupted" } else { "no page has left for 5 s" };
             store.cancel_drain(&drain);
             return Err(format!("{why}; {} are still there, and it is used again", human(left << 12)));
         }

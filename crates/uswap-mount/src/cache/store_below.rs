@@ -158,11 +158,10 @@ impl StoreBelow {
         let there: Vec<(u64, ObjectId)> = order.iter().filter(|(_, object)| lies_there(object)).copied().collect();
         drop(order);
         for some in there.chunks(OLDEST) {
-            let mut unwanted = Vec::with_capacity(OLDEST);
             let mut tables = cache.lock();
             // An entry may be older than its page's object, whose number another page has now.
             let dropped = some.iter().filter(|(key, object)| tables.pages.drop_stored(*key, *object));
-            unwanted.extend(dropped.map(|(_, object)| *object));
+            let unwanted: Vec<ObjectId> = dropped.map(|(_, object)| *object).collect();
             drop(tables);
             self.release(&unwanted);
         }

@@ -150,6 +150,11 @@ impl Rig {
         (child, id)
     }
 
+    /// The program asks for leave to fork.
+    fn ask_to_fork(&mut self, id: SpaceId) {
+        self.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN + PAGE, false, Instant::now()));
+    }
+
     fn space(&self, id: SpaceId) -> &Space<FakeMemory> {
         &self.owner.spaces[&id]
     }
@@ -797,7 +802,7 @@ fn a_fork_waits_for_room_for_its_page_tables() {
     let (program, id) = rig.program(2 * BUDGET);
     rig.fill(&program, BUDGET / 2);
     let serve = |rig: &mut Rig| {
-        rig.owner.with_space(id, |owner, space| owner.serve_fault(space, ask, false, Instant::now()));
+        rig.ask_to_fork(id);
         rig.space(id).waiting.stalled.iter().any(|(page, ..)| *page == ask)
     };
     let before = rig.shared.budget.usage();
@@ -825,7 +830,7 @@ fn a_program_is_protected_before_it_forks() {
         let mut rig = Rig::new(64 << 20, 0, "");
         let (parent, id) = rig.program(4 * BUDGET);
         rig.fill(&parent, BUDGET / 2);
-        rig.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN + PAGE, false, Instant::now()));
+        rig.ask_to_fork(id);
         let unprotected = |program: &FakeProgram| {
             let state = program.state();
             (state.pages.len() - state.protected.len()) as u64
@@ -853,7 +858,7 @@ fn a_fork_that_never_comes_is_forgotten() {
     let mut rig = Rig::new(64 << 20, 0, "");
     let (program, id) = rig.program(4 * BUDGET);
     rig.fill(&program, BUDGET / 2);
-    rig.owner.with_space(id, |owner, space| owner.serve_fault(space, OWN + PAGE, false, Instant::now()));
+    rig.ask_to_fork(id);
     assert!(!program.state().protected.is_empty());
     std::thread::sleep(Duration::from_millis(110));
     rig.write(&program, 1, 5000);

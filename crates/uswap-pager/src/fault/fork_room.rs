@@ -25,7 +25,7 @@ const CHILD: i64 = 64;
 /// The part of the limit that is reserved for a fork at most.
 const MOST: i64 = 64;
 /// How long the room is kept after it was last asked for.
-const KEPT: Duration = Duration::from_millis(100);
+pub const KEPT: Duration = Duration::from_millis(100);
 
 /// Pages that are reserved for the next fork of a space, and until when.
 #[derive(Debug, Default)]

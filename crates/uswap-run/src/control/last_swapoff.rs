@@ -4,6 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
+use uswap_core::util::size::human;
+use uswap_store::{Drain, DrainRefusal, Store};
+
 use crate::control::protocol::answer::{SwapoffBegun, SwapoffStopped};
 use crate::control::protocol::status::SwapoffProgress;
 
@@ -49,22 +52,24 @@ impl Swapoff {
 pub struct LastSwapoff(Mutex<Option<Arc<Swapoff>>>);
 
 impl LastSwapoff {
-    /// Starts the next one. `begin` returns the number of pages on the device and what `empty`
-    /// needs, which then works in a thread of its own.
+    /// Starts the next one, of a device of this store: `empty` works in a thread of its own.
+    /// `memory`: pages that could come back into memory. `whose`: run or mount.
     ///
     /// # Errors
-    /// For the user: one is under way, the error of `begin`, or no more threads.
-    pub fn start<D: Send + 'static>(
+    /// For the user: one is under way, there is no such device, there is no room for its pages, or
+    /// no more threads.
+    pub fn start(
         &self,
-        device: &str,
-        begin: impl FnOnce() -> Result<(u64, D), String>,
-        empty: impl FnOnce(&Swapoff, D) -> Result<(), String> + Send + 'static,
+        (store, memory): (&Store, u64),
+        (device, whose): (&str, &str),
+        empty: impl FnOnce(&Swapoff, Drain) -> Result<(), String> + Send + 'static,
     ) -> Result<SwapoffBegun, String> {
         let mut last = self.0.lock().expect("swapoff");
         if let Some(running) = last.as_ref().filter(|job| job.is_running()) {
             return Err(format!("{} is being emptied; one after the other", running.device));
         }
-        let (pages, drain) = begin()?;
+        let drain = store.begin_drain(device, memory).map_err(|refusal| refused(device, whose, &refusal))?;
+        let pages = store.left_to_drain(&drain);
         let job = Arc::new(Swapoff {
             device: device.to_owned(),
             pages,
@@ -105,5 +110,23 @@ impl LastSwapoff {
             running: outcome.is_none(),
             error: outcome.as_ref().and_then(|outcome| outcome.as_ref().err().cloned()),
         })
+    }
+}
+
+fn refused(device: &str, whose: &str, refusal: &DrainRefusal) -> String {
+    match refusal {
+        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
+        DrainRefusal::Unknown(known) => {
+            format!("{device} is no swap device of this {whose}; there is: {}", known.join(", "))
+        }
+        DrainRefusal::Busy => format!("{device} is being emptied already"),
+        DrainRefusal::NoRoom { slots, pages, room } => {
+            let [slots, pages] = [slots, pages].map(|n| human(n << 12));
+            let [pool, devices, memory] = [room.pool, room.devices, room.memory].map(|n| human(n << 12));
+            format!(
+                "{device} holds {slots} ({pages} in memory), of which the pool can take {pool}, other devices {devices}, and \
+                 the budget has room for {memory}; add another one first, or raise the limit"
+            )
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use uswap_core::util::size::human;
-use uswap_store::{Drain, DrainRefusal, DrainReport};
+use uswap_store::{Drain, DrainReport};
 
 use crate::control::last_swapoff::Swapoff;
 use crate::control::protocol::answer::SwapoffBegun;
@@ -40,31 +40,12 @@ const LONG_PAUSE: Duration = Duration::from_millis(20);
 /// For the user: the device does not exist or is being emptied, or there is no room for its pages.
 /// Nothing is changed then.
 pub fn begin(shared: &Arc<EngineContext>, device: &str) -> Result<SwapoffBegun, String> {
-    let begin = || {
-        let memory = shared.budget.free() as u64;
-        let drain = shared.store.begin_drain(device, memory).map_err(|refusal| refused(device, &refusal))?;
-        Ok((shared.store.left_to_drain(&drain), drain))
-    };
+    let memory = shared.budget.free() as u64;
     let its = shared.clone();
-    RunShared::of(shared).orders.swapoff.start(device, begin, move |job, drain| empty(&its, job, drain))
-}
-
-fn refused(device: &str, refusal: &DrainRefusal) -> String {
-    match refusal {
-        DrainRefusal::Unknown(known) if known.is_empty() => format!("{device} is no swap device here; there is none"),
-        DrainRefusal::Unknown(known) => {
-            format!("{device} is no swap device of this run; there is: {}", known.join(", "))
-        }
-        DrainRefusal::Busy => format!("{device} is being emptied already"),
-        DrainRefusal::NoRoom { slots, pages, room } => {
-            let [slots, pages] = [slots, pages].map(|n| human(n << 12));
-            let [pool, devices, memory] = [room.pool, room.devices, room.memory].map(|n| human(n << 12));
-            format!(
-                "{device} holds {slots} ({pages} in memory), of which the pool can take {pool}, other devices {devices}, and \
-                 the budget has room for {memory}; add another one first, or raise the limit"
-            )
-        }
-    }
+    RunShared::of(shared)
+        .orders
+        .swapoff
+        .start((&shared.store, memory), (device, "run"), move |job, drain| empty(&its, job, drain))
 }
 
 /// Empties the device, until it is closed or the swapoff has failed.

@@ -13,18 +13,17 @@
 //! **If the fork fails**, or never comes, the next write takes the protection off, once the fork is
 //! no longer expected.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::watch::{protect, watch_all_pages};
 use super::{Copies, Watch};
 use crate::address_space::AddressSpace;
 use crate::event_loop::Pager;
+use crate::fault::fork_room::KEPT;
 use crate::space::Space;
 
 /// Pages that may be shared without protection.
 const MISSED: u64 = 64;
-/// How long a fork is expected.
-const EXPECTED: Duration = Duration::from_millis(100);
 
 /// A protection before a fork.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +36,7 @@ pub struct BeforeFork {
 impl Copies {
     /// Whether the space was protected because it is about to fork.
     pub fn expects_fork(&self) -> bool {
-        self.before_fork.is_some_and(|before| before.at.elapsed() < EXPECTED)
+        self.before_fork.is_some_and(|before| before.at.elapsed() < KEPT)
     }
 
     /// Counts pages that are installed without protection, or lose it.
