@@ -315,7 +315,15 @@ impl Budget {
     /// The governor begins a measurement: pages that are charged from here on are added to its
     /// result.
     pub fn begin_measurement(&self) -> Measurement {
-        Measurement { since: self.since.load(SeqCst), pool: self.pool.load(SeqCst) }
+        let since = self.since.load(SeqCst);
+        Measurement { since, counted: since, pool: self.pool.load(SeqCst) }
+    }
+
+    /// All processes have been read. Pages that were dropped meanwhile are missing in the result
+    /// by then, and are not subtracted from it: the usage may seem too high for a moment, and
+    /// not too low.
+    pub fn has_read(&self, begun: &mut Measurement) {
+        begun.counted = begun.counted.min(self.since.load(SeqCst));
     }
 
     /// Ends a measurement: the governor has counted `pages`.
@@ -324,7 +332,7 @@ impl Budget {
         self.slack.store(self.marks().next_slack(unseen), Relaxed);
         self.measured.store(pages, SeqCst);
         self.pool_measured.store(begun.pool, SeqCst);
-        self.since.fetch_sub(begun.since, SeqCst);
+        self.since.fetch_sub(begun.counted, SeqCst);
         self.peak.fetch_max(pages, Relaxed);
     }
 
@@ -344,6 +352,8 @@ impl Budget {
 #[derive(Debug)]
 pub struct Measurement {
     since: i64,
+    /// The part of the charges that the result has.
+    counted: i64,
     pool: i64,
 }
 
@@ -359,6 +369,26 @@ mod tests {
         budget.charge(7);
         budget.end_measurement(begun, 1000);
         assert_eq!(budget.usage(), 1007);
+    }
+
+    /// A drop between the beginning of a measurement and the reading of its process is in what was
+    /// read: it was subtracted twice.
+    #[test]
+    fn drops_during_a_measurement_are_not_subtracted_twice() {
+        let budget = Budget::new(128 << 20, 2);
+        budget.charge(1000);
+        let mut begun = budget.begin_measurement();
+        budget.charge(-300);
+        budget.has_read(&mut begun);
+        budget.charge(-5);
+        budget.end_measurement(begun, 700);
+        assert_eq!(budget.usage(), 695);
+        // Growth is counted whether it was read or not.
+        let mut begun = budget.begin_measurement();
+        budget.charge(40);
+        budget.has_read(&mut begun);
+        budget.end_measurement(begun, 735);
+        assert_eq!(budget.usage(), 775);
     }
 
     #[test]

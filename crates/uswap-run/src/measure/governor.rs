@@ -276,7 +276,7 @@ impl Governor {
             self.meet_newcomers();
             shared.groups.begin_round()
         });
-        let begun = self.shared.budget.begin_measurement();
+        let mut begun = self.shared.budget.begin_measurement();
         let before = self.watched.len();
         let leaving = &mut self.leaving;
         let groups = &self.shared.groups;
@@ -287,6 +287,9 @@ impl Governor {
             }
             watched.begun = watched.account.as_ref().map_or(0, |account| account.used());
             let memory = watched.statm.read().ok().filter(|memory| memory.size > 0).unwrap_or_default();
+            // Pages that were dropped just before the reading are not in it: they must not be taken
+            // off once more.
+            watched.begun = watched.account.as_ref().map_or(0, |account| account.used().min(watched.begun));
             let gone = watched.leaves(&memory);
             if gone > MIN_LEAVING {
                 leaving.push((Instant::now(), gone));
@@ -303,6 +306,7 @@ impl Governor {
             }
             memory.size > 0
         });
+        self.shared.budget.has_read(&mut begun);
         if self.watched.len() < before {
             // Pages that were shared with ended processes may be shared no more.
             self.watched.values_mut().for_each(|watched| watched.shares_asked = None);
