@@ -180,6 +180,30 @@ fn an_error_is_one_read_s_and_the_queue_goes_on() {
     assert!(end.result.is_ok() && end.memory.bytes()[..PAGE].iter().all(|byte| *byte == 8));
 }
 
+/// The event of a connection that has ended stays: its thread would go round and round.
+#[test]
+fn a_connection_that_ends_while_nothing_is_read_breaks_the_queue() {
+    let liar = Liar::new(Lie::None, u64::from(SLOTS) * PAGE as u64);
+    let device = nbd(&liar);
+    fill(&device);
+    let mut queue = device.read_queue().expect("a queue");
+    queue.begin(read(7, 0, PAGE, 0)).expect("begun");
+    assert!(next(&mut *queue).result.is_ok());
+    assert!(queue.finished().is_none() && queue.finished().is_none() && !queue.is_broken());
+    liar.hang_up();
+    let poller = Poller::new().expect("a poller");
+    poller.add(queue.event(), 1).expect("an event");
+    for _ in 0..50 {
+        let mut events = Vec::new();
+        poller.wait(100, &mut events).expect("a wait");
+        assert!(queue.finished().is_none());
+        if queue.is_broken() {
+            return assert!(queue.begin(read(7, 0, PAGE, 0)).is_err());
+        }
+    }
+    panic!("the end was not seen");
+}
+
 #[test]
 fn a_server_that_never_answers_is_given_up_with_the_memory() {
     let liar = Liar::new(Lie::None, u64::from(SLOTS) * PAGE as u64);

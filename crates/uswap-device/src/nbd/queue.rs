@@ -52,6 +52,8 @@ pub struct NbdQueue {
     broken: bool,
     /// Bytes came that were not acknowledged to the server yet.
     came: bool,
+    /// A read has ended since the caller was last told that none had.
+    has_ended: bool,
 }
 
 impl NbdQueue {
@@ -67,6 +69,7 @@ impl NbdQueue {
             sector: export.sector as usize,
             broken: false,
             came: false,
+            has_ended: false,
         }
     }
 
@@ -124,6 +127,14 @@ impl NbdQueue {
         Some(count == room || direct.is_some() || self.stream.has_buffered())
     }
 
+    /// Looks at a socket that has become readable although no read is in flight: the connection has
+    /// ended, or brought bytes that nobody asked for. Unseen, it would stay readable, and its
+    /// thread would never wait for anything again.
+    fn look_for_end(&mut self) {
+        let read = self.stream.try_read(&mut self.inbox[..]);
+        self.broken |= !read.is_err_and(|error| is_later(&error));
+    }
+
     fn take_done(&mut self) -> Option<QueuedEnd> {
         let over = if self.broken { self.flights.taken } else { self.flights.done };
         if over == 0 {
@@ -167,7 +178,12 @@ impl ReadQueue for NbdQueue {
         if self.flights.done == 0 {
             self.receive();
         }
-        self.take_done()
+        let ended = self.take_done();
+        if ended.is_none() && self.flights.taken == 0 && !self.has_ended && !self.broken {
+            self.look_for_end();
+        }
+        self.has_ended = ended.is_some();
+        ended
     }
 
     fn is_broken(&self) -> bool {

@@ -73,6 +73,7 @@ pub struct Liar {
     /// Offset and length of each read that came.
     pub reads: Arc<Mutex<Vec<(u64, u32)>>>,
     store: Arc<Mutex<HashMap<u64, Box<[u8; PAGE]>>>>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Lie {
@@ -87,15 +88,21 @@ impl Liar {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (connections, store, lie) = (Arc::new(AtomicU32::new(0)), Arc::default(), Arc::new(Mutex::new(lie)));
-        let liar = Self { address, connections: connections.clone(), lie: lie.clone(), reads: Arc::default(), store };
-        let (store, reads) = (liar.store.clone(), liar.reads.clone());
+        let (reads, streams) = (Arc::default(), Arc::default());
+        let liar = Self { address, connections: connections.clone(), lie: lie.clone(), reads, store, streams };
+        let (store, reads, streams) = (liar.store.clone(), liar.reads.clone(), liar.streams.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let number = connections.fetch_add(1, SeqCst);
                 let size = bytes + if *lie.lock().unwrap() == Lie::Grows { u64::from(number) * PAGE as u64 } else { 0 };
                 let (lie, store, reads) = (lie.clone(), store.clone(), reads.clone());
+                streams.lock().unwrap().extend(stream.try_clone());
                 let mut session = Session { stream, lie, store, reads, size, number };
-                std::thread::spawn(move || session.serve());
+                std::thread::spawn(move || {
+                    let _ = session.serve();
+                    // It is kept open by its copy for `hang_up`.
+                    let _ = session.stream.shutdown(std::net::Shutdown::Both);
+                });
             }
         });
         liar
@@ -104,6 +111,13 @@ impl Liar {
     /// Its URI.
     pub fn uri(&self) -> String {
         format!("nbd://{}/export", self.address)
+    }
+
+    /// Ends all connections that there are.
+    #[allow(dead_code, reason = "each test file uses its part")]
+    pub fn hang_up(&self) {
+        let streams = std::mem::take(&mut *self.streams.lock().unwrap());
+        streams.iter().for_each(|stream| drop(stream.shutdown(std::net::Shutdown::Both)));
     }
 
     /// From now on.
