@@ -67,10 +67,15 @@ fn ctrl_z_and_fg() {
 fn ctrl_z_while_paging() {
     need_python!();
     let program = victim("fill_twice");
-    let line = format!("'{}' '{}' 128 --reads 3; echo ended=$?\n", under_64m().join("' '"), program.display());
+    let line = format!("'{}' '{}' 128 --reads 20; echo ended=$?\n", under_64m().join("' '"), program.display());
     let outcome = play(
         &shell(),
-        &[("shell> ", &line), ("fill", CTRL_Z), ("Stopped", "sleep 1; fg; echo again=$?\n"), ("again=0", "exit 0\n")],
+        &[
+            ("shell> ", &line),
+            ("read 1 ", CTRL_Z),
+            ("Stopped", "sleep 1; fg; echo again=$?\n"),
+            ("again=0", "exit 0\n"),
+        ],
     );
     outcome.expect(0);
 }
