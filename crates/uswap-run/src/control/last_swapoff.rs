@@ -78,11 +78,18 @@ impl LastSwapoff {
             outcome: Mutex::default(),
         });
         let its = job.clone();
+        let (give, take) = std::sync::mpsc::sync_channel(1);
         let begun = uswap_sys::process::thread::spawn("swapoff".into(), move || {
+            let Ok(drain) = take.recv() else { return };
             let outcome = empty(&its, drain);
             *its.outcome.lock().expect("outcome") = Some(outcome);
         });
-        begun.map_err(|error| format!("no thread for it: {error}"))?;
+        if let Err(error) = begun {
+            store.cancel_drain(&drain);
+            return Err(format!("no thread for it: {error}; the device is used as before"));
+        }
+        // The thread waits for it.
+        let _ = give.send(drain);
         *last = Some(job);
         Ok(SwapoffBegun { device: device.to_owned(), pages })
     }
