@@ -116,7 +116,8 @@ pub struct News {
 /// A place for swap slots of 4 KiB. All methods may be called from many threads at once; reads and
 /// writes block.
 ///
-/// A write is not made durable: swap does not outlive its programs.
+/// A write is not made durable: swap does not outlive its programs. A cache that does
+/// ([`Device::keep`]) verifies what it finds.
 pub trait Device: Send + Sync {
     /// The name of the device in messages and in the status.
     fn name(&self) -> &str;
@@ -187,6 +188,12 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// The content is to stay when the device is closed, for the next who opens it. `false`: it
+    /// goes with its process.
+    fn keep(&self) -> bool {
+        false
+    }
+
     /// The connections of a device on the network.
     fn connections(&self) -> Vec<ConnectionStatus> {
         Vec::new()
@@ -236,6 +243,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
     }
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         (**self).discard(first, count)
+    }
+    fn keep(&self) -> bool {
+        (**self).keep()
     }
     fn connections(&self) -> Vec<ConnectionStatus> {
         (**self).connections()

@@ -44,6 +44,8 @@ pub struct FileDevice {
     /// positioned transfers.
     rings: Option<Mutex<Vec<IoRing>>>,
     can_discard: AtomicBool,
+    /// The content stays when the file is closed.
+    kept: AtomicBool,
 }
 
 impl FileDevice {
@@ -80,7 +82,8 @@ impl FileDevice {
             (_, Ok(ring)) => Some(Mutex::new(vec![ring])),
         };
         let sector = sector_of(&file, direct);
-        Ok(Self { name, file, base, slots, direct, sector, block, named, rings, can_discard: AtomicBool::new(true) })
+        let (can_discard, kept) = (AtomicBool::new(true), AtomicBool::new(false));
+        Ok(Self { name, file, base, slots, direct, sector, block, named, rings, can_discard, kept })
     }
 
     /// Whether transfers bypass the page cache. If not, the kernel caches the swapped pages, in
@@ -211,12 +214,17 @@ impl Device for FileDevice {
         }
         Ok(done?)
     }
+
+    fn keep(&self) -> bool {
+        self.kept.store(true, Relaxed);
+        self.named
+    }
 }
 
 impl Drop for FileDevice {
     /// Empties a file that has a name, so that the programs' memory content does not stay in it.
     fn drop(&mut self) {
-        if self.named && !self.block {
+        if self.named && !self.block && !self.kept.load(Relaxed) {
             let whole = self.slots as u64 * PAGE_SIZE as u64;
             let _ = punch_hole(self.file.as_fd(), self.base, whole);
         }

@@ -163,6 +163,13 @@ impl Device for Mirror {
         }
     }
 
+    fn keep(&self) -> bool {
+        // Both are told. A half that is out when the mirror is closed has old bytes, which their
+        // checksums tell.
+        let [one, other] = [0, 1].map(|half: usize| self.halves[half].keep());
+        one && other
+    }
+
     fn connections(&self) -> Vec<ConnectionStatus> {
         self.halves.iter().flat_map(|half| half.connections()).collect()
     }

@@ -21,6 +21,7 @@ macro_rules! pass_through {
     (@ class) => { fn class(&self) -> DeviceClass { self.inner.class() } };
     (@ write) => { fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> { self.inner.write(first, bytes) } };
     (@ sector) => { fn sector(&self) -> usize { self.inner.sector() } };
+    (@ keep) => { fn keep(&self) -> bool { self.inner.keep() } };
     (@ discard) => { fn discard(&self, first: u32, n: u32) -> Result<(), Errno> { self.inner.discard(first, n) } };
 }
 
@@ -40,7 +41,7 @@ impl<D: Device> Delay<D> {
 }
 
 impl<D: Device> Device for Delay<D> {
-    pass_through!(name slots sector discard);
+    pass_through!(name slots sector discard keep);
 
     fn class(&self) -> DeviceClass {
         let class = self.inner.class();
@@ -131,7 +132,7 @@ impl<D: Device> Fail<D> {
 }
 
 impl<D: Device> Device for Fail<D> {
-    pass_through!(name slots class sector discard);
+    pass_through!(name slots class sector discard keep);
 
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
         self.writes.pull()?;
@@ -168,7 +169,7 @@ impl<D: Device> Corrupt<D> {
 }
 
 impl<D: Device> Device for Corrupt<D> {
-    pass_through!(name slots class sector write discard);
+    pass_through!(name slots class sector write discard keep);
 
     fn read(&self, first: u32, bytes: &mut [u8]) -> Result<(), Errno> {
         self.read_part(first, 0, bytes)
@@ -264,7 +265,7 @@ impl<D: Device> Stats<D> {
 }
 
 impl<D: Device> Device for Stats<D> {
-    pass_through!(name slots class sector);
+    pass_through!(name slots class sector keep);
 
     fn write(&self, first: u32, bytes: &[u8]) -> Result<(), Errno> {
         let start = Instant::now();

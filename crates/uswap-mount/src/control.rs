@@ -21,6 +21,7 @@ use uswap_sys::process::thread::spawn;
 use uswap_sys::process::user;
 
 use crate::MIN_RAM;
+use crate::auto_ram::AutoRam;
 use crate::cache::FileCache;
 use crate::swapoff;
 
@@ -47,6 +48,7 @@ pub struct MountControl {
     identity: MountIdentity,
     begun: Instant,
     swapoff: LastSwapoff,
+    auto: Arc<AutoRam>,
 }
 
 impl MountControl {
@@ -54,7 +56,7 @@ impl MountControl {
     ///
     /// # Errors
     /// For the user: the name is taken, or no name.
-    pub fn bind(identity: MountIdentity) -> Result<Self, String> {
+    pub fn bind(identity: MountIdentity, auto: Arc<AutoRam>) -> Result<Self, String> {
         let name = &identity.name;
         control::check_name(name).map_err(|error| format!("--name {name:?}: {error}"))?;
         let bound = control::address(user(), name).and_then(|address| UnixListener::bind_addr(&address));
@@ -62,7 +64,7 @@ impl MountControl {
             std::io::ErrorKind::AddrInUse => format!("a run or mount named {name:?} is there already"),
             _ => format!("the control socket of {name:?} cannot be made: {error}"),
         })?;
-        Ok(Self { listener, identity, begun: Instant::now(), swapoff: LastSwapoff::default() })
+        Ok(Self { listener, identity, begun: Instant::now(), swapoff: LastSwapoff::default(), auto })
     }
 
     /// Serves callers in a thread of its own, as long as the process lives.
@@ -97,7 +99,7 @@ impl MountControl {
     fn obey(&self, request: Request, cache: &Arc<FileCache>) -> Result<String, String> {
         match request {
             Request::Status {} => Ok(encode(&self.status(cache))),
-            Request::Limit { bytes } => limit(cache, bytes).map(|answer| encode(&answer)),
+            Request::Limit { bytes } => self.limit(cache, bytes).map(|answer| encode(&answer)),
             Request::Swapon { spec } => swapon(cache, &spec).map(|answer| encode(&answer)),
             Request::Swapoff { device } => swapoff::begin(cache, &self.swapoff, &device).map(|answer| encode(&answer)),
             Request::SwapoffStop {} => self.swapoff.stop().map(|answer| encode(&answer)),
@@ -106,6 +108,23 @@ impl MountControl {
                       compressor"
                 .into()),
         }
+    }
+
+    fn limit(&self, cache: &FileCache, budget: NewBudget) -> Result<LimitAnswer, String> {
+        let NewBudget::Bytes(bytes) = budget else {
+            self.auto.set(true);
+            self.auto.follow(cache);
+            return Ok(LimitAnswer { ram_limit_bytes: cache.ram(), ram_bytes: None, auto: Some(true) });
+        };
+        if bytes < MIN_RAM {
+            return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_RAM)));
+        }
+        if bytes > cache.most_ram() {
+            return Err(format!("{} is more than this mount can take: {}", human(bytes), human(cache.most_ram())));
+        }
+        self.auto.set(false);
+        cache.set_ram(bytes);
+        Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(cache.memory().used()), auto: None })
     }
 
     fn status(&self, cache: &FileCache) -> RunStatus {
@@ -154,6 +173,8 @@ fn figures(cache: &FileCache) -> MountFigures {
         store_hit_pages: counters.store_hits.load(Relaxed),
         source_pages: counters.source_reads.load(Relaxed),
         store_errors: counters.store_errors.load(Relaxed),
+        found_pages: counters.found.load(Relaxed),
+        kept_pages: counters.kept.load(Relaxed),
         written_pages: counters.written.load(Relaxed),
         invalidations: counters.invalidations.load(Relaxed),
         evicted_pages: told.counts.evictions,
@@ -161,20 +182,6 @@ fn figures(cache: &FileCache) -> MountFigures {
         activated_pages: told.counts.activations,
         ..MountFigures::default()
     }
-}
-
-fn limit(cache: &FileCache, budget: NewBudget) -> Result<LimitAnswer, String> {
-    let NewBudget::Bytes(bytes) = budget else {
-        return Err("a mount has a fixed limit: give a size".into());
-    };
-    if bytes < MIN_RAM {
-        return Err(format!("{} is too little: the least that works is {}", human(bytes), human(MIN_RAM)));
-    }
-    if bytes > cache.most_ram() {
-        return Err(format!("{} is more than this mount can take: {}", human(bytes), human(cache.most_ram())));
-    }
-    cache.set_ram(bytes);
-    Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(cache.memory().used()), auto: None })
 }
 
 fn swapon(cache: &FileCache, spec: &str) -> Result<SwaponAnswer, String> {

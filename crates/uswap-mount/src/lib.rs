@@ -5,6 +5,7 @@
 //! the protocol with the kernel. [`mount`] ties them together.
 #![forbid(unsafe_code)]
 
+pub mod auto_ram;
 pub mod cache;
 pub mod control;
 pub mod fuse;

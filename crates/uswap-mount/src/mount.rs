@@ -3,14 +3,14 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use uswap_device::{Device, SwapSpec};
@@ -19,14 +19,18 @@ use uswap_sys::fs::{fuse, inode};
 use uswap_sys::process::thread::spawn;
 use uswap_sys::process::{raise_open_files, random_word, report_and_fall_silent, signal, user};
 
+use crate::auto_ram::AutoRam;
 use crate::cache::FileCache;
+use crate::cache::keep::CacheKeeper;
 use crate::cache::store_below::StoreBelow;
 use crate::control::{MountControl, MountIdentity};
 use crate::fuse::session::{self, Threads};
 use crate::tree::SourceTree;
 
-/// Interval at which memory is divided anew, and at which forgotten files are looked for.
+/// Intervals at which memory is divided anew, the cgroup is looked at, and forgotten files are
+/// looked for.
 const BALANCE: Duration = Duration::from_millis(100);
+const FOLLOW: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(10);
 /// Signals that end a mount.
 const ENDING: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
@@ -40,6 +44,8 @@ pub struct MountConfig {
     pub mountpoint: PathBuf,
     /// Memory in bytes.
     pub ram: u64,
+    /// The memory follows the cgroup.
+    pub auto: bool,
     /// The most memory that it may be given later.
     pub most_ram: u64,
     /// The most of it for compressed pages.
@@ -52,6 +58,8 @@ pub struct MountConfig {
     pub name: String,
     /// Time within which changes by others are seen.
     pub revalidate: Duration,
+    /// The file that says what the devices hold, for the next mount.
+    pub keep: Option<PathBuf>,
     /// Written to once it is mounted, and then the standard streams are let go.
     pub ready: Option<OwnedFd>,
 }
@@ -68,8 +76,14 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
     let text = |path: &Path| path.display().to_string();
     let identity =
         MountIdentity { name: config.name.clone(), source: text(&config.source), mountpoint: text(&config.mountpoint) };
-    let control = MountControl::bind(identity)?;
-    let cache = Arc::new(make_cache(config)?);
+    let auto = Arc::new(AutoRam::new(config.auto));
+    let control = MountControl::bind(identity, Arc::clone(&auto))?;
+    let mut keeper = keeper(config, &source)?;
+    let cache = Arc::new(make_cache(config, keeper.as_ref().and_then(CacheKeeper::seed))?);
+    if let Some(keeper) = &mut keeper {
+        keeper.restore(&cache)?;
+    }
+    let keeper = keeper.map(|keeper| Arc::new(Mutex::new(keeper)));
     raise_open_files();
     inode::mask_nothing();
     // Before other threads are made: they inherit it, and one thread takes the signals.
@@ -89,13 +103,41 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
         format!("{}: {error}", config.mountpoint.display())
     })?;
     let stop = Arc::new(AtomicBool::new(false));
-    start_helpers(&cache, &stop, &config.mountpoint).map_err(|error| error.to_string())?;
+    start_helpers(&cache, &stop, auto, &config.mountpoint).map_err(|error| error.to_string())?;
+    if let Some(keeper) = keeper.clone() {
+        let (cache, stop) = (Arc::clone(&cache), Arc::clone(&stop));
+        spawn("keep".into(), move || keep(&keeper, &cache, &stop)).map_err(|error| error.to_string())?;
+    }
     if let Some(ready) = &config.ready {
         report_and_fall_silent(ready);
     }
     threads.serve();
     stop.store(true, SeqCst);
+    if let Some(keeper) = keeper {
+        keeper.lock().expect("keeper").close(&cache).map_err(|error| format!("--keep: {error}"))?;
+    }
     Ok(())
+}
+
+fn keeper(config: &MountConfig, source: &OwnedFd) -> Result<Option<CacheKeeper>, String> {
+    let Some(path) = &config.keep else { return Ok(None) };
+    let status = inode::status(source.as_fd()).map_err(|error| format!("{}: {error}", config.source.display()))?;
+    CacheKeeper::open(path, config.source.as_os_str().as_bytes(), status.device).map(Some)
+}
+
+/// Writes the file of what is kept, now and then. For a thread of its own.
+fn keep(keeper: &Mutex<CacheKeeper>, cache: &FileCache, stop: &AtomicBool) {
+    let mut told = false;
+    while !stop.load(SeqCst) {
+        std::thread::sleep(BALANCE);
+        let saved = keeper.lock().expect("keeper").save_now_and_then(cache);
+        if let Err(error) = saved.as_ref()
+            && !told
+        {
+            eprintln!("uswap: --keep: {error}; the file stays as it was, and is tried again");
+        }
+        told |= saved.is_err();
+    }
 }
 
 fn open_source(path: &Path) -> Result<OwnedFd, String> {
@@ -103,13 +145,15 @@ fn open_source(path: &Path) -> Result<OwnedFd, String> {
     opened.map(OwnedFd::from).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn make_cache(config: &MountConfig) -> Result<FileCache, String> {
+/// `seed`: that of pages that were kept.
+fn make_cache(config: &MountConfig, seed: Option<u64>) -> Result<FileCache, String> {
     let mut devices: Vec<(Box<dyn Device>, i32)> = Vec::new();
     for spec in &config.swap {
         devices.push((crate::open_device(spec, config.ram)?, spec.priority()));
     }
     let below = if config.pool > 0 || !devices.is_empty() {
-        let seed = random_word().map_err(|error| format!("no random numbers: {error}"))?;
+        let random = || random_word().map_err(|error| format!("no random numbers: {error}"));
+        let seed = seed.map_or_else(random, Ok)?;
         Some(StoreBelow::new(config.pool, devices, config.tier, seed).map_err(|error| error.to_string())?)
     } else {
         None
@@ -119,7 +163,12 @@ fn make_cache(config: &MountConfig) -> Result<FileCache, String> {
 }
 
 /// Threads beside those that serve: they store, write back, divide memory and take signals.
-fn start_helpers(cache: &Arc<FileCache>, stop: &Arc<AtomicBool>, mountpoint: &Path) -> io::Result<()> {
+fn start_helpers(
+    cache: &Arc<FileCache>,
+    stop: &Arc<AtomicBool>,
+    auto: Arc<AutoRam>,
+    mountpoint: &Path,
+) -> io::Result<()> {
     let with = || (Arc::clone(cache), Arc::clone(stop));
     let (stored, stops) = with();
     spawn("store".into(), move || StoreBelow::store_offered(&stored, &stops))?;
@@ -127,10 +176,14 @@ fn start_helpers(cache: &Arc<FileCache>, stop: &Arc<AtomicBool>, mountpoint: &Pa
     spawn("writeback".into(), move || StoreBelow::write_back(&written, &stops))?;
     let (balanced, stops) = with();
     spawn("balance".into(), move || {
-        let mut swept = Instant::now();
+        let (mut swept, mut followed) = (Instant::now(), Instant::now());
         while !stops.load(SeqCst) {
             std::thread::sleep(BALANCE);
             balanced.balance();
+            if followed.elapsed() > FOLLOW {
+                followed = Instant::now();
+                auto.follow(&balanced);
+            }
             if swept.elapsed() > SWEEP {
                 swept = Instant::now();
                 balanced.sweep();

@@ -40,6 +40,7 @@ pub use background::writeback::{WritebackReport, WritebackScratch};
 pub use codec::Compression;
 pub use config::{AllocatorKind, Concurrency, Load, LoadError, ObjectId, PutError, StoreConfig, StoreError, Tier};
 pub use faults::{OneIn, StoreFaults};
+pub use object::kept::KeptObject;
 pub use path::load::{LoadScratch, Spot};
 pub use path::load_pages::PageLoad;
 pub use path::put::Scratch;

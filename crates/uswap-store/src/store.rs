@@ -373,9 +373,14 @@ impl Store {
         self.unstall();
     }
 
+    /// Memory of the table of objects, in bytes.
+    pub fn table_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
+    }
+
     /// All figures of the store.
     pub fn stats(&self) -> StoreStats {
-        let table_bytes = self.shards.iter().map(|s| s.lock().bytes()).sum();
+        let table_bytes = self.table_bytes();
         let mut stats = StoreStats { table_bytes, devices: self.devices.status(), ..self.counters.snapshot() };
         let pool = self.pool.usage();
         stats.stored_pages = pool.objects + stats.same_filled_pages;

@@ -90,6 +90,7 @@ pub fn run(arguments: &DoctorArguments) -> i32 {
     checks.extend(remote_hands());
     checks.extend(swap_places());
     checks.extend(unpinned_reads());
+    checks.push(mounts());
     checks.extend(memory());
     checks.extend(limits());
     checks.extend(host.container.map(container));
@@ -311,6 +312,24 @@ fn unpinned_in(mounts: &str) -> Vec<String> {
         matches!(kind, "nfs" | "nfs4" | "9p").then(|| format!("{folder} ({kind})"))
     };
     mounts.lines().filter_map(mount).collect()
+}
+
+/// Checks what `uswap mount` needs. A run does not need it.
+fn mounts() -> Check {
+    let subject = "/dev/fuse";
+    let has_helper = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join("fusermount3").is_file())
+    };
+    match uswap_sys::fs::fuse::open() {
+        Err(error) => Check::new(subject, DoctorVerdict::Note, error.to_string())
+            .fix("only `uswap mount` needs it: modprobe fuse; in a container --device /dev/fuse --cap-add SYS_ADMIN"),
+        Ok(_) if process::user() != 0 && !has_helper() => {
+            Check::new(subject, DoctorVerdict::Note, "can be opened, but fusermount3 is missing")
+                .fix("users other than root need it for `uswap mount`: package fuse3")
+        }
+        Ok(_) => Check::new(subject, DoctorVerdict::Works, "can be opened, for `uswap mount`"),
+    }
 }
 
 fn memory() -> Vec<Check> {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use uswap_core::util::size::{Size, human};
 use uswap_device::SwapSpec;
-use uswap_mount::MIN_RAM;
 use uswap_mount::mount::{self, MountConfig};
+use uswap_mount::{MIN_RAM, auto_ram};
 use uswap_run::cgroup::{Cgroup, machine_memory};
 use uswap_run::config::{Compression, Tier, exit};
 
@@ -25,11 +25,12 @@ pub struct MountArguments {
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// Memory for the cache: a size like 512M, or a percentage of the limit of the memory cgroup
-    /// (without one: of the machine's memory); auto is 25%
+    /// (without one: of the machine's memory); auto is 25%, less while others need it, and follows
+    /// the limit
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     ram: String,
     /// Most of that for compressed pages, in percent; 0: none
-    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=90))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = pool_percent)]
     pool: u64,
     /// Compressor of the pool
     #[arg(long, value_name = "NAME", default_value = "lz4")]
@@ -44,6 +45,10 @@ pub struct MountArguments {
     /// seen at once
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     revalidate: f64,
+    /// A file that says what the swap devices hold: the next mount of SOURCE with this FILE and
+    /// these devices begins with what was cached
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
@@ -68,6 +73,11 @@ pub fn mount(arguments: &MountArguments) -> i32 {
     }
 }
 
+fn pool_percent(text: &str) -> Result<u64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
+    percent.filter(|percent| *percent <= 90).ok_or_else(|| "between 0 and 90 percent of the memory".into())
+}
+
 fn refuse(error: &str) -> i32 {
     eprintln!("uswap: {error}");
     exit::REFUSED
@@ -78,7 +88,7 @@ fn prepare(arguments: &MountArguments) -> Result<MountConfig, String> {
     let machine = machine_memory().ok_or("cannot read /proc/meminfo")?;
     let base = Cgroup::of_this_process().map_or(machine, |cgroup| cgroup.limit().min(machine));
     let ram = match arguments.ram.as_str() {
-        "auto" => base / 4,
+        "auto" => auto_ram::first_share().ok_or("cannot read /proc/meminfo")?,
         size => size.parse::<Size>().map_err(|error| format!("--ram {size}: {error}"))?.of(base),
     };
     if ram < MIN_RAM {
@@ -87,10 +97,13 @@ fn prepare(arguments: &MountArguments) -> Result<MountConfig, String> {
     if !(0.0..=86_400.0).contains(&arguments.revalidate) {
         return Err(format!("--revalidate {}: give 0 to 86400 seconds", arguments.revalidate));
     }
+    let keep = arguments.keep.as_deref().map(std::path::absolute).transpose();
     Ok(MountConfig {
+        keep: keep.map_err(|error| format!("--keep: {error}"))?,
         source: whole(&arguments.source)?,
         mountpoint: whole(&arguments.mountpoint)?,
         ram,
+        auto: arguments.ram == "auto",
         most_ram: machine.max(ram),
         pool: ram * arguments.pool / 100,
         tier: Tier { compression: arguments.compressor, ..Tier::default() },

@@ -149,6 +149,7 @@ fn held(mount: &MountFigures) -> Table {
         ("in memory", mount.resident_pages << 12),
         ("of that active", mount.active_pages << 12),
         ("in pool and swap", mount.stored_pages << 12),
+        ("kept for the next mount", mount.kept_pages << 12),
         ("tables", mount.table_bytes),
     ];
     rows.into_iter().for_each(|(label, bytes)| table.row([label.to_string(), human(bytes)]));
@@ -163,11 +164,12 @@ type MountFigureOf = fn(&MountFigures) -> u64;
 fn mounted(mount: &MountFigures, before: Option<(&MountFigures, u64)>) -> Table {
     let headings: &[&str] = if before.is_some() { &["<PAGES", "TOTAL", "PER SECOND"] } else { &["<PAGES", "TOTAL"] };
     let mut table = Table::new(headings);
-    let rows: [(&str, MountFigureOf); 10] = [
+    let rows: [(&str, MountFigureOf); 11] = [
         ("asked for", |mount| mount.asked_pages),
         ("found in memory", |mount| mount.hit_pages),
         ("found in pool or swap", |mount| mount.store_hit_pages),
         ("read from the source", |mount| mount.source_pages),
+        ("kept by an earlier mount", |mount| mount.found_pages),
         ("written", |mount| mount.written_pages),
         ("evicted", |mount| mount.evicted_pages),
         ("refaults", |mount| mount.refault_pages),

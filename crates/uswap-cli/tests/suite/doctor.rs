@@ -32,8 +32,16 @@ fn every_finding_has_a_name_a_verdict_and_where_it_fails_a_fix() {
         assert!(["ok", "note", "warning", "fails"].contains(&verdict), "{check}");
         assert!(verdict != "fails" || check["fix"].is_string(), "{check}");
     }
-    for subject in ["kernel", "fork events", "UFFDIO_MOVE", "ageing", "process_vm_readv", "--ram auto", "RLIMIT_NOFILE"]
-    {
+    for subject in [
+        "kernel",
+        "fork events",
+        "UFFDIO_MOVE",
+        "ageing",
+        "process_vm_readv",
+        "/dev/fuse",
+        "--ram auto",
+        "RLIMIT_NOFILE",
+    ] {
         let known = told["checks"].as_array().is_some_and(|all| all.iter().any(|check| check["check"] == subject));
         assert!(known || !told["run_works"].as_bool().unwrap_or(false), "{subject}");
     }

@@ -87,6 +87,14 @@ impl Mounted {
         self.status()["pid"].as_u64().expect("a process")
     }
 
+    /// Waits until its process answers no more.
+    fn wait_for_end(&self) {
+        let begun = Instant::now();
+        while self.uswap(&["status", &self.name]).status.success() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it has not ended");
+        }
+    }
+
     fn umount(&self) -> Output {
         self.uswap(&["umount", &self.scratch.path("mount").display().to_string()])
     }
@@ -138,7 +146,7 @@ fn random_steps_have_the_results_of_a_plain_folder() {
         let Some(mounted) = Mounted::new(options) else { return };
         let folders = ["mount", "source", "plain"].map(|name| mounted.scratch.path(name));
         let mut python = command("timeout");
-        python.args(["100", "python3", "-c", STEPS]).args(&folders).args([seed.to_string(), "2500".into()]);
+        python.args(["300", "python3", "-c", STEPS]).args(&folders).args([seed.to_string(), "2500".into()]);
         let output = python.output().expect("python3");
         let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && told == "same\n", "seed {seed}: {told}{complaint}");
@@ -155,14 +163,19 @@ fn files_larger_than_the_cache_are_right_and_memory_is_kept() {
     let Some(mounted) = Mounted::new(&["--ram", "48M", "--pool", "20", "--swap", &swap]) else { return };
     let files: Vec<Vec<u8>> = (1..=2).map(|mark| content(9000, mark)).collect();
     files.iter().enumerate().for_each(|(number, bytes)| mounted.put(&format!("f{number}"), bytes));
-    for _ in 0..6 {
+    let read_all = || {
         std::thread::scope(|scope| {
             for (number, bytes) in files.iter().enumerate() {
                 let mounted = &mounted;
                 scope.spawn(move || assert!(mounted.get(&format!("f{number}")) == *bytes, "file {number}"));
             }
         });
-    }
+    };
+    (0..6).for_each(|_| read_all());
+    // A thread that stores and has no time stores less, and more readings fill the pool.
+    let is_on_device = || mounted.status()["figures"]["pswpout"].as_u64() > Some(0);
+    (0..30).take_while(|_| !is_on_device()).for_each(|_| read_all());
+    read_all();
     let status = mounted.status();
     assert!(mounted.figure("store_hit_pages") > 1000, "{status:#}");
     assert_eq!(mounted.figure("store_errors"), 0, "{status:#}");
@@ -305,6 +318,40 @@ fn a_killed_mount_leaves_no_hung_process() {
 }
 
 /// Orders and refusals.
+/// The next mount finds what was cached, also after a kill, and reads anew what was changed.
+#[test]
+fn a_cache_outlives_its_mount() {
+    let scratch = Scratch::new();
+    let swap = format!("{},size=256M", scratch.path("swap").display());
+    let index = scratch.path("kept").display().to_string();
+    let options = ["--ram", "64M", "--swap", &swap, "--keep", &index];
+    let Some(mounted) = Mounted::new(&options) else { return };
+    let [first, second, changed] = [(5000, 1), (2000, 2), (2000, 3)].map(|(pages, mark)| content(pages, mark));
+    mounted.put("first", &first);
+    mounted.put("second", &second);
+    assert!(mounted.get("first") == first && mounted.get("second") == second);
+    let ended = mounted.umount();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    mounted.wait_for_end();
+    mounted.put("second", &changed);
+
+    assert!(mounted.mount(&options));
+    assert!(mounted.figure("found_pages") > 6000 && mounted.figure("stored_pages") > 4900, "{:#}", mounted.status());
+    assert!(mounted.get("first") == first);
+    let from_source = mounted.figure("source_pages");
+    assert!(from_source < 1000, "{from_source} pages of the first file were read again");
+    assert!(mounted.get("second") == changed);
+
+    // The checksums tell what the killed process has changed on the device since.
+    uswap_sys::process::kill(mounted.process() as u32, 9).expect("a kill");
+    mounted.wait_for_end();
+    assert!(
+        mounted.uswap(&["umount", "--lazy", &mounted.scratch.path("mount").display().to_string()]).status.success()
+    );
+    assert!(mounted.mount(&options));
+    assert!(mounted.get("first") == first && mounted.get("second") == changed);
+}
+
 #[test]
 fn orders_and_refusals_of_a_mount() {
     let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
@@ -320,6 +367,11 @@ fn orders_and_refusals_of_a_mount() {
     refused(&["mount", "/", "/dev/null"], "is no folder");
     refused(&["mount", "--ram", "1M", "/", &folder], "too little");
     refused(&["mount", "--revalidate=-1", "/", &folder], "--revalidate");
+    let kept = mounted.scratch.path("kept").display().to_string();
+    refused(&["mount", "--keep", &kept, "/", &folder], "--keep needs --swap");
+    refused(&["mount", "--keep", &kept, "--swap", "ram,size=64M", "/", &folder], "goes with the mount");
+    fs::write(&kept, "a letter").expect("a file");
+    refused(&["mount", "--keep", &kept, "/", &folder], "it holds something else");
     refused(&["umount", &mounted.scratch.path("plain").display().to_string()], "no mount of uswap");
     refused(&["limit", &mounted.name, "1M"], "too little");
     refused(&["group", "create", &mounted.name, "a"], "does not know this order");
@@ -335,10 +387,7 @@ fn orders_and_refusals_of_a_mount() {
     refused(&["umount", &folder], "fuser -m");
     assert!(mounted.uswap(&["umount", "--lazy", &folder]).status.success());
     drop(open);
-    let begun = Instant::now();
-    while mounted.uswap(&["status", &mounted.name]).status.success() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "it has no user any more");
-    }
+    mounted.wait_for_end();
     assert!(mounted.mount(&[]));
 }
 

@@ -112,6 +112,11 @@ impl Recency {
         self.pages.take_first(table, false)
     }
 
+    /// Takes any page off its list, active ones first: all are to leave.
+    pub fn take_any(&mut self, table: &mut PageTable) -> Option<u64> {
+        self.pages.take_first(table, true).or_else(|| self.pages.take_first(table, false))
+    }
+
     /// A page that was taken is evicted: counts that, and returns the time for its shadow.
     pub fn evict(&mut self) -> u32 {
         self.pages.count_eviction() as u32

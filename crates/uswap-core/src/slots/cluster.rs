@@ -90,6 +90,11 @@ impl Cluster {
         CLUSTER_SLOTS
     }
 
+    /// Whether a slot is taken.
+    pub fn is_taken(&self, slot: u32) -> bool {
+        self.taken[(slot / 64) as usize] >> (slot % 64) & 1 == 1
+    }
+
     /// Takes `count` free slots from `first` on.
     pub fn mark(&mut self, first: u32, count: u32) {
         for_each_word(first, count, |word, bits| {

@@ -43,6 +43,15 @@ impl ClusterLists {
         self.links.len() as u32
     }
 
+    /// Links clusters that were never used, all up to this one, as clean ones.
+    pub fn link_up_to(&mut self, index: u32) {
+        while self.unused() <= index {
+            let next = self.unused();
+            self.unlink(next, ClusterList::Clean);
+            self.link(next, ClusterList::Clean);
+        }
+    }
+
     fn linked(&self, list: ClusterList) -> Option<u32> {
         Some(self.heads[list as usize]).filter(|head| *head != NONE)
     }

@@ -254,6 +254,32 @@ impl Slots {
         }
     }
 
+    /// Takes a slot that holds something from before these slots were made. For the time before the
+    /// first slot is handed out. `false`: it is taken already, or the device has no such slot.
+    pub fn claim(&self, slot: u32) -> bool {
+        let index = slot / CLUSTER_SLOTS;
+        if slot >= self.total {
+            return false;
+        }
+        let mut lists = self.lists.lock();
+        lists.link_up_to(index);
+        let mut cluster = self.cluster(index);
+        if cluster.home == Home::Owned || cluster.is_taken(slot % CLUSTER_SLOTS) {
+            return false;
+        }
+        cluster.mark(slot % CLUSTER_SLOTS, 1);
+        cluster.written = true;
+        drop(cluster);
+        self.taken.fetch_add(1, Relaxed);
+        self.settle(&mut lists, index, false);
+        true
+    }
+
+    /// Whether a slot is taken, by an object or a cache.
+    pub fn is_taken(&self, slot: u32) -> bool {
+        self.cluster(slot / CLUSTER_SLOTS).is_taken(slot % CLUSTER_SLOTS)
+    }
+
     /// The device had no room for `run` (as handed out): sets it aside with the slots that are
     /// ready in lanes and the rest of the current clusters, and opens no clean cluster until half
     /// of the used slots were freed.

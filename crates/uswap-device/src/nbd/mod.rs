@@ -149,6 +149,8 @@ pub struct NbdDevice {
     troubled: AtomicBool,
     trouble: Mutex<Trouble>,
     can_discard: AtomicBool,
+    /// The content stays on the server when the device is closed.
+    kept: AtomicBool,
     /// The server refused a read of a part of a page, although it reported a smaller sector.
     whole_pages: AtomicBool,
     news: Mutex<Vec<News>>,
@@ -217,6 +219,7 @@ impl NbdDevice {
             troubled: AtomicBool::new(false),
             trouble: Mutex::default(),
             can_discard: AtomicBool::new(export.flags & (flag::SEND_TRIM | flag::SEND_WRITE_ZEROES) != 0),
+            kept: AtomicBool::new(false),
             whole_pages: AtomicBool::new(false),
             news: Mutex::default(),
         };
@@ -632,6 +635,11 @@ impl Device for NbdDevice {
         }
     }
 
+    fn keep(&self) -> bool {
+        self.kept.store(true, Relaxed);
+        true
+    }
+
     fn discard(&self, first: u32, count: u32) -> Result<(), Errno> {
         if !self.can_discard.load(Relaxed) || count == 0 {
             return Ok(());
@@ -678,7 +686,7 @@ impl Drop for NbdDevice {
     /// Discards the content, if the server still answers, so that the programs' memory content does
     /// not stay there.
     fn drop(&mut self) {
-        if self.export.flags & flag::SEND_TRIM != 0 {
+        if self.export.flags & flag::SEND_TRIM != 0 && !self.kept.load(Relaxed) {
             let Some(line) = self.links.iter().find_map(|link| match link.look(false) {
                 Look::Up(line) => Some(line),
                 _ => None,

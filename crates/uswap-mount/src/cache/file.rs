@@ -57,6 +57,16 @@ impl Stamp {
         Self { size: status.size, modified: status.modified, changed: status.changed, settled }
     }
 
+    /// A settled stamp of earlier: size, times of modification and of change.
+    pub fn kept(size: u64, [modified, changed]: [(i64, u32); 2]) -> Self {
+        Self { size, modified, changed, settled: true }
+    }
+
+    /// Times of modification and of change.
+    pub fn times(&self) -> [(i64, u32); 2] {
+        [self.modified, self.changed]
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         (self.size, self.modified, self.changed) == (other.size, other.modified, other.changed)
     }
@@ -84,8 +94,8 @@ pub struct FileEntry {
     pub range: Option<KeyRange>,
     /// The stamp of the cached content; `None`: unknown.
     stamp: Option<Stamp>,
-    /// When the stamp was last compared with the source's.
-    checked: Instant,
+    /// When the stamp was last compared with the source's; `None`: not since the mount began.
+    checked: Option<Instant>,
     /// Changes with each invalidation, and no other file ever had it: what was read under another
     /// version is not cached, also if the file was forgotten and met again meanwhile.
     version: u64,
@@ -102,21 +112,25 @@ fn new_version() -> u64 {
 
 impl Default for FileEntry {
     fn default() -> Self {
-        Self {
-            range: None,
-            stamp: None,
-            checked: Instant::now(),
-            version: new_version(),
-            writers: 0,
-            fetching: Vec::new(),
-        }
+        Self { range: None, stamp: None, checked: None, version: new_version(), writers: 0, fetching: Vec::new() }
     }
 }
 
 impl FileEntry {
+    /// A file of which an earlier mount has kept pages.
+    pub fn kept(stamp: Stamp, range: Option<KeyRange>) -> Self {
+        Self { range, stamp: Some(stamp), ..Self::default() }
+    }
+
     /// The size, if the stamp is settled and was compared no longer ago than this.
     pub fn fresh_size(&self, within: Duration) -> Option<u64> {
-        self.stamp.filter(|stamp| stamp.settled && self.checked.elapsed() <= within).map(|stamp| stamp.size)
+        let is_fresh = self.checked.is_some_and(|checked| checked.elapsed() <= within);
+        self.stamp.filter(|stamp| stamp.settled && is_fresh).map(|stamp| stamp.size)
+    }
+
+    /// The stamp under which another mount may take the cached content for the file's.
+    pub fn kept_stamp(&self) -> Option<Stamp> {
+        self.stamp.filter(|stamp| stamp.settled && self.writers == 0)
     }
 
     /// Whether another stamp than this is known.
@@ -128,7 +142,7 @@ impl FileEntry {
     #[must_use]
     pub fn compare(&mut self, stamp: Stamp, now: Instant) -> bool {
         let valid = self.stamp.is_some_and(|known| known.settled && known.is_same(&stamp));
-        (self.stamp, self.checked) = (Some(stamp), now);
+        (self.stamp, self.checked) = (Some(stamp), Some(now));
         if !valid {
             self.version = new_version();
         }
@@ -145,7 +159,7 @@ impl FileEntry {
     /// that is cached counts as valid any more.
     pub fn end_write(&mut self, stamp: Option<Stamp>, now: Instant) {
         self.writers -= 1;
-        (self.stamp, self.checked) = (stamp, now);
+        (self.stamp, self.checked) = (stamp, Some(now));
     }
 
     /// Takes on to read these pages, or as many of the first of them as nobody else is reading.

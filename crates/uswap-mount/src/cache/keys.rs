@@ -33,6 +33,11 @@ impl KeyRange {
         (page < self.pages()).then(|| self.base + page * PAGE)
     }
 
+    /// The page of a key of the file.
+    pub fn page(&self, key: u64) -> u64 {
+        (key - self.base) / PAGE
+    }
+
     /// All keys.
     pub fn keys(&self) -> Range<u64> {
         self.base..self.base + self.pages() * PAGE

@@ -15,6 +15,8 @@
 
 pub mod file;
 pub mod fill;
+pub mod keep;
+pub mod kept_index;
 pub mod keys;
 pub mod pages;
 pub mod store_below;
@@ -86,6 +88,10 @@ pub struct CacheCounters {
     pub source_reads: AtomicU64,
     /// Pages that the store could not give back; they were read from the source.
     pub store_errors: AtomicU64,
+    /// Pages that an earlier mount had kept.
+    pub found: AtomicU64,
+    /// Pages that the next mount would find.
+    pub kept: AtomicU64,
     /// Files of which a check found that others had changed them.
     pub invalidations: AtomicU64,
     /// Pages that were written to the source.

@@ -159,18 +159,31 @@ impl CachePages {
     fn evict_one(&mut self, passing: bool, out: &mut Displaced) -> bool {
         let Some(key) = self.policy.next_victim(&mut self.table, passing) else { return false };
         let word = self.table.get(key);
+        self.evict(key, self.stores && (word.active() || word.has_returned()), out);
+        true
+    }
+
+    /// Evicts some pages to the store, whatever is known of them, active ones first.
+    pub fn store_some(&mut self, count: usize, out: &mut Displaced) {
+        for _ in 0..count {
+            let Some(key) = self.policy.take_any(&mut self.table) else { return };
+            self.evict(key, true, out);
+        }
+    }
+
+    fn evict(&mut self, key: u64, stored: bool, out: &mut Displaced) {
+        let word = self.table.get(key);
         self.resident -= 1;
         self.counts.evictions += 1;
         let clock = self.policy.evict();
         let shadow = word.stored(NO_OBJECT, clock);
         self.table.set(key, shadow);
         let number = word.frame().expect("a resident page has a frame");
-        if self.stores && (word.active() || word.has_returned()) {
+        if stored {
             out.leaving.push(Leaving { key, frame: self.frames.kept(number), word: shadow });
         }
         self.frames.let_go(number);
         self.remember(key);
-        true
     }
 
     /// Evictions so far, modulo the range of a shadow.
@@ -204,6 +217,22 @@ impl CachePages {
             self.stored += 1;
         }
         is_same
+    }
+
+    /// Notes a page that lies in the store from before this mount.
+    pub fn note_kept(&mut self, key: u64, object: ObjectId) {
+        self.table.set(key, PageWord::UNTOUCHED.stored(object.to_bits(), self.clock()));
+        self.stored += 1;
+    }
+
+    /// All pages of these keys of which something is known, and the objects of those that are
+    /// stored.
+    pub fn words_in(&self, keys: Range<u64>) -> impl Iterator<Item = (u64, Option<ObjectId>)> + '_ {
+        let words = self.table.iter_from(keys.start).take_while(move |(key, _)| *key < keys.end);
+        words.map(|(key, word)| match word.state() {
+            PageState::Stored(object) if object != NO_OBJECT => (key, Some(ObjectId::from_bits(object))),
+            _ => (key, None),
+        })
     }
 
     /// Whether the page is stored as that object.

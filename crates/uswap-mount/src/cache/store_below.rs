@@ -23,10 +23,14 @@ const OFFERED: usize = 256;
 const BATCH: usize = 64;
 /// Pages that make room together where the store is full.
 const OLDEST: usize = 128;
+/// The part of all memory that the tables of stored pages take at most.
+const TABLE_SHARE: u64 = 4;
 
 /// The store, and the pages on their way there.
 pub struct StoreBelow {
     store: Store,
+    /// The key of the checksums.
+    seed: u64,
     hasher: PageHasher,
     offered: SyncSender<Leaving>,
     waiting: Mutex<Option<Receiver<Leaving>>>,
@@ -54,7 +58,8 @@ impl StoreBelow {
         })?;
         let (offered, waiting) = sync_channel(OFFERED);
         let (waiting, order) = (Mutex::new(Some(waiting)), Mutex::default());
-        Ok(Self { store, hasher, offered, waiting, order, refused: AtomicU64::new(0), told: AtomicBool::new(false) })
+        let (refused, told) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { store, seed, hasher, offered, waiting, order, refused, told })
     }
 
     /// The store itself.
@@ -62,9 +67,30 @@ impl StoreBelow {
         &self.store
     }
 
-    /// Memory of pool and table in bytes.
+    /// The key of the checksums.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Memory of pool and tables in bytes.
     pub fn memory(&self) -> u64 {
-        self.store.pool_bytes() + self.store.stats().table_bytes
+        self.store.pool_bytes() + self.table_bytes()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        let order = self.order.lock().expect("order").capacity() * size_of::<(u64, ObjectId)>();
+        self.store.table_bytes() + order as u64
+    }
+
+    /// Whether more pages may be stored in a mount of `ram` bytes: tables take a quarter of it at
+    /// most.
+    pub fn has_table_room(&self, ram: u64) -> bool {
+        self.table_bytes() < ram / TABLE_SHARE
+    }
+
+    /// Adds pages that were stored before this mount to the order in which they go.
+    pub fn note_order(&self, stored: &[(u64, ObjectId)]) {
+        self.order.lock().expect("order").extend(stored);
     }
 
     /// Keeps an object until it is released.
@@ -110,12 +136,14 @@ impl StoreBelow {
         }
     }
 
-    fn put(&self, cache: &FileCache, batch: &mut Vec<Leaving>, scratch: &mut Scratch) {
+    /// Stores pages that leave memory. Where there is no room the oldest pages make some.
+    pub fn put(&self, cache: &FileCache, batch: &mut Vec<Leaving>, scratch: &mut Scratch) {
         let pages: Vec<(&PageBuf, PageHash)> =
             batch.iter().map(|page| (&*page.frame, self.hasher.hash(&page.frame))).collect();
         let mut results = Vec::with_capacity(pages.len());
         self.store.put_batch(&pages, &mut results, scratch);
         let full = results.iter().filter(|result| result.is_err()).count();
+        let makes_room = full > 0 || !self.has_table_room(cache.ram());
         let mut unwanted = Vec::new();
         let mut order = self.order.lock().expect("order");
         let mut tables = cache.lock();
@@ -126,8 +154,8 @@ impl StoreBelow {
                 Err(_) => {}
             }
         }
-        if full > 0 {
-            self.refused.fetch_add(full as u64, Relaxed);
+        self.refused.fetch_add(full as u64, Relaxed);
+        if makes_room {
             let mut left = OLDEST;
             while left > 0
                 && let Some((key, object)) = order.pop_front()

@@ -207,6 +207,35 @@ impl SwapDevice {
         }
     }
 
+    /// Takes slots for an object that lies there from before. `false`: another one has its place,
+    /// or the device is shorter. Nothing is changed then.
+    pub fn adopt(&self, extent: &Extent) -> bool {
+        if extent.is_page() {
+            return self.slots.claim(extent.slot);
+        }
+        let fits = |&(slot, units): &(u32, u8)| {
+            slot < self.slots.total()
+                && match self.packs.living(slot) {
+                    0 => !self.slots.is_taken(slot),
+                    living => usize::from(living) + usize::from(units) <= SLOT_UNITS,
+                }
+        };
+        let free = extent.parts().all(|part| fits(&part));
+        if free {
+            for (slot, _) in extent.parts() {
+                // It shares the slot with others if that is taken already.
+                let _ = self.slots.claim(slot);
+            }
+            self.packs.add(extent);
+        }
+        free
+    }
+
+    /// The content is to stay when the device is closed; `false`: it goes.
+    pub fn keep(&self) -> bool {
+        self.look(|device| device.keep()).unwrap_or(false)
+    }
+
     /// Whether it holds compressed objects.
     pub fn has_packs(&self) -> bool {
         self.packs.figures().objects > 0

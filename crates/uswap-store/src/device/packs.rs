@@ -85,6 +85,11 @@ impl Packs {
         self.units.fetch_add(u64::from(extent.units), Relaxed);
     }
 
+    /// Units of living objects in a slot.
+    pub fn living(&self, slot: u32) -> u8 {
+        self.slot(slot).get()
+    }
+
     /// Subtracts a freed object; calls `free` for each slot in which no object is left.
     pub fn remove(&self, extent: &Extent, mut free: impl FnMut(u32)) {
         self.objects.fetch_sub(1, Relaxed);

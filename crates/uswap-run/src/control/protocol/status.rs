@@ -69,6 +69,10 @@ pub struct MountFigures {
     pub source_pages: u64,
     /// Pages that the store could not give back, and that the source had.
     pub store_errors: u64,
+    /// Pages that an earlier mount had kept, found when this one began.
+    pub found_pages: u64,
+    /// Gauge: pages that the next mount would find (`--keep`).
+    pub kept_pages: u64,
     /// Pages written to the source.
     pub written_pages: u64,
     /// Times at which the cached content of a file was found changed by others.
