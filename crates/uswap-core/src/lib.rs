@@ -1,6 +1,8 @@
 //! The policies and data structures of uswap: no I/O, no clock, no unsafe code. All of them also
 //! run inside the lab.
 #![forbid(unsafe_code)]
+// Only commands speak to the user, and the standard streams are the programs'.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod load_control;
 pub mod page;

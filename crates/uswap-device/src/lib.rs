@@ -2,6 +2,8 @@
 //! fail, corrupt and count, and the kinds of places that a swap specification ([`SwapSpec`]) can
 //! name.
 #![forbid(unsafe_code)]
+// Only commands speak to the user, and the standard streams are the programs'.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod device;
 mod file;

@@ -2,6 +2,8 @@
 //! pager uses its memory through the trait [`address_space::AddressSpace`], and depends neither on
 //! processes, nor on /proc, nor on the agent.
 #![forbid(unsafe_code)]
+// Only commands speak to the user, and the standard streams are the programs'.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod accounting;
 pub mod address_space;

@@ -1,5 +1,7 @@
 //! Another process as an address space of the pager: its agent, its mappings, its events.
 #![forbid(unsafe_code)]
+// Only commands speak to the user, and the standard streams are the programs'.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod address_space;
 pub mod agent;

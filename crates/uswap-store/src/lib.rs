@@ -20,6 +20,8 @@
 //!
 //! No lock is held over device I/O, compression or decompression.
 #![forbid(unsafe_code)]
+// Only commands speak to the user, and the standard streams are the programs'.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 #[cfg(test)]
 extern crate self as uswap_store;

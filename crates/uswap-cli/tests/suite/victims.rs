@@ -34,6 +34,9 @@ fn passes(name: &str, arguments: &str) -> Outcome {
     let outcome = launch("28M").run(words(name, arguments));
     outcome.expect(0).paged();
     assert!(outcome.stdout.contains("ok: "), "{}", outcome.account());
+    // The program's standard error is its own: the engine says what it has to say by its name.
+    let speaks = |line: &str| line.starts_with("uswap: ") || line.split(['[', ':']).next() == Some(name);
+    assert!(outcome.stderr.lines().all(speaks), "{}", outcome.account());
     assert_eq!(outcome.stat("checksum_errors"), 0, "{}", outcome.account());
     assert_eq!(outcome.stat("poisoned_pages"), 0, "{}", outcome.account());
     outcome

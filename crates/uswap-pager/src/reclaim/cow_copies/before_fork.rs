@@ -62,7 +62,6 @@ impl<M: AddressSpace> Pager<M> {
     /// Takes what was protected before a fork that has come now. Returns whether parent and child
     /// are protected by it.
     pub fn take_protection_of_fork(&self, parent: &mut Space<M>) -> bool {
-        eprintln!("TAKE {:?}", parent.lineage.copies);
         let Some(before) = parent.lineage.copies.before_fork.take() else { return false };
         if before.missed <= MISSED && parent.lineage.copies.watch == Watch::Yes {
             watch_all_pages(parent);
