@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use common::cgroup::Group;
 use common::{Scratch, USWAP, command, installed, is_root, not_here, skip};
 
 const STEPS: &str = include_str!("../common/mount_steps.py");
@@ -20,15 +21,21 @@ const MIB: u64 = 1 << 20;
 struct Mounted {
     scratch: Scratch,
     name: String,
+    /// Words before `uswap mount`.
+    wrapper: Vec<String>,
 }
 
 impl Mounted {
     /// `None`, with a report: mounts are not permitted here.
     fn new(options: &[&str]) -> Option<Self> {
+        Self::within(Vec::new(), options)
+    }
+
+    fn within(wrapper: Vec<String>, options: &[&str]) -> Option<Self> {
         let scratch = Scratch::new();
         ["source", "mount", "plain"].iter().for_each(|name| fs::create_dir(scratch.path(name)).expect("a folder"));
         let name = scratch.path("").file_name().expect("a name").to_string_lossy().replace(' ', "-");
-        let mounted = Self { scratch, name };
+        let mounted = Self { scratch, name, wrapper };
         mounted.mount(options).then_some(mounted)
     }
 
@@ -49,7 +56,7 @@ impl Mounted {
 
     fn try_mount(&self, options: &[&str]) -> Output {
         let mut mount = command("timeout");
-        mount.args(["30", USWAP, "mount", "--name", &self.name]).args(options);
+        mount.arg("30").args(&self.wrapper).args([USWAP, "mount", "--name", &self.name]).args(options);
         mount.arg(self.source("")).arg(self.path("")).output().expect("uswap mount")
     }
 
@@ -318,6 +325,31 @@ fn a_killed_mount_leaves_no_hung_process() {
 }
 
 /// Orders and refusals.
+/// The memory of a mount is a quarter of its cgroup's limit, also when that changes, until a size is
+/// ordered.
+#[test]
+fn memory_follows_the_cgroup() {
+    let Ok(group) = Group::new("mount", 512 * MIB) else { return not_here("no memory cgroup can be made") };
+    let Some(mounted) = Mounted::within(group.wrapper().to_vec(), &[]) else { return };
+    let limit = || mounted.status()["figures"]["ram_limit_bytes"].as_u64().expect("a limit") / MIB;
+    let becomes = |wanted: u64| {
+        let begun = Instant::now();
+        while limit() != wanted {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{} MiB", limit());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    assert_eq!(limit(), 128);
+    group.limit(256 * MIB).expect("a limit");
+    becomes(64);
+    assert!(mounted.uswap(&["limit", &mounted.name, "48M"]).status.success());
+    group.limit(512 * MIB).expect("a limit");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(limit(), 48);
+    assert!(mounted.uswap(&["limit", &mounted.name, "auto"]).status.success());
+    becomes(128);
+}
+
 /// The next mount finds what was cached, also after a kill, and reads anew what was changed.
 #[test]
 fn a_cache_outlives_its_mount() {
