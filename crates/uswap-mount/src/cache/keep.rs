@@ -117,6 +117,8 @@ impl CacheKeeper {
             .and_then(|file| kept_index::read(BufReader::new(file), take))
             .map_err(|error| format!("--keep {}: {error}", self.path.display()))?;
         [&cache.counters.found, &cache.counters.kept].iter().for_each(|counter| counter.store(found, Relaxed));
+        // The tables have grown, and pages in memory get what they leave.
+        cache.balance();
         Ok(())
     }
 
