@@ -317,10 +317,7 @@ fn unpinned_in(mounts: &str) -> Vec<String> {
 /// Checks what `uswap mount` needs. A run does not need it.
 fn mounts() -> Check {
     let subject = "/dev/fuse";
-    let has_helper = || {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path).any(|folder| folder.join("fusermount3").is_file())
-    };
+    let has_helper = || run::find_program("fusermount3".as_ref()).is_ok();
     match uswap_sys::fs::fuse::open() {
         Err(error) => Check::new(subject, DoctorVerdict::Note, error.to_string())
             .fix("only `uswap mount` needs it: modprobe fuse; in a container --device /dev/fuse --cap-add SYS_ADMIN"),

@@ -89,7 +89,8 @@ impl CacheKeeper {
     /// For the user: the content of a device goes with the mount; the file could not be read a
     /// second time.
     pub fn restore(&mut self, cache: &FileCache) -> Result<(), String> {
-        let below = cache.below().ok_or("--keep needs --swap: only what lies on a file or device is kept")?;
+        let with_devices = cache.below().filter(|below| !below.store().device_names().is_empty());
+        let below = with_devices.ok_or("--keep needs --swap: only what lies on a file or device is kept")?;
         let passing = below.store().keep_devices();
         if let Some(name) = passing.first() {
             return Err(format!(
@@ -97,9 +98,6 @@ impl CacheKeeper {
             ));
         }
         let names = below.store().device_names();
-        if names.is_empty() {
-            return Err("--keep needs --swap: only what lies on a file or device is kept".into());
-        }
         if self.found.take().is_none() {
             return Ok(());
         }
