@@ -19,6 +19,7 @@ pub mod scan;
 pub mod sched;
 pub mod settle;
 pub mod shared;
+pub mod stacks;
 
 use address_space::Remote;
 

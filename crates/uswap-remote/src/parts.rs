@@ -10,6 +10,7 @@ use uswap_sys::procfs::pagemap::Pagemap;
 use crate::events::hook_notes::Notes;
 use crate::events::reorder::EventReorderBuffer;
 use crate::identity::lookup::Found;
+use crate::stacks::StackSuspects;
 
 /// Open /proc files of a managed process.
 #[derive(Debug)]
@@ -79,11 +80,13 @@ pub struct Scans {
     /// there may be a piece that was cut off a managed mapping. It must be managed however small it
     /// is: mremap(2) of the whole fails until then.
     pub cut_off: Vec<(u64, u64)>,
+    /// Mappings that look like stacks.
+    pub suspects: StackSuspects,
 }
 
 impl Default for Scans {
     fn default() -> Self {
-        Self { are_needed: false, last: Instant::now(), cut_off: Vec::new() }
+        Self { are_needed: false, last: Instant::now(), cut_off: Vec::new(), suspects: StackSuspects::default() }
     }
 }
 

@@ -2,15 +2,14 @@
 //! already.
 //!
 //! Some memory is never managed: all that is not plain private anonymous memory, mappings below 256
-//! KiB (64 KiB while there is no room), the main stack, thread stacks, and the agent's own memory.
-//! A thread stack is recognised by its guard (a small mapping without access directly below it), or
-//! because a thread's control block lies in it. Control blocks elsewhere are excluded page by page
-//! by the agent.
+//! KiB (64 KiB while there is no room), the main stack, thread stacks (`stacks.rs`), and the
+//! agent's own memory.
 
 use std::time::Instant;
 
 use uswap_abi::layout::{AREA_BYTES, NOTICE, PAGE, SA, SB, SLOTS};
 use uswap_core::page::word::PageState;
+use uswap_core::util::growth::{Growth, during};
 use uswap_sys::procfs::maps::{Mapping, Maps};
 use uswap_sys::procfs::pagemap::PresentRun;
 
@@ -19,6 +18,7 @@ use crate::Space;
 use crate::agent::handshake::HandshakePager;
 use crate::events::hook_notes::HookNotesPager;
 use crate::settle::SettlePager;
+use crate::stacks::{StackLook, spared_part};
 use uswap_pager::address_space::AddressSpace;
 
 /// Mappings smaller than this are left alone.
@@ -26,11 +26,6 @@ const MIN_MAPPING: u64 = 256 << 10;
 /// The same while there is no room left: a program can have most of its memory in small mappings
 /// (the shadow memory of ThreadSanitizer is mapped anew piece by piece).
 const MIN_WHEN_SHORT: u64 = 64 << 10;
-/// Heaps of the C library's arenas start at multiples of this, so one can begin directly behind the
-/// reserved part of another, which looks like a guard.
-const ARENA: u64 = 64 << 20;
-const MAX_GUARD: u64 = 1 << 20;
-const MAX_STACK: u64 = 1 << 30;
 
 /// Size of the blocks in which the pages of a mapping join the lists, one block after the other.
 const AGE_BLOCK: u64 = 2 << 20;
@@ -50,12 +45,12 @@ pub(crate) trait ScanPager {
     fn scan(&mut self, space: &mut Space);
     /// Registers the staging halves, once.
     fn activate(&mut self, space: &mut Space) -> bool;
-    fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool;
+    fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping, look: &mut StackLook) -> bool;
     /// Whether the mapping may be managed, whatever its size.
-    fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool;
+    fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping, look: &mut StackLook) -> bool;
     /// Registers the parts of the mapping that are not registered yet, and adds them to `new`.
     /// Returns whether there were any.
-    fn manage(&mut self, space: &mut Space, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool;
+    fn manage(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool;
     /// Registers the neighbours that continue a mapping. The mapping can have been replaced by a
     /// larger one after it was read; registering the range that it had been cuts the new one in
     /// two, and mremap fails on it (EFAULT). With its neighbours registered too it is one mapping
@@ -64,7 +59,7 @@ pub(crate) trait ScanPager {
     /// The neighbour can lie in a former hole of a range that an earlier scan registered
     /// (`settle.rs`): the pager takes it for registered, which it is not. Such a range is not
     /// settled, so nothing was evicted from it, and it may be registered once more.
-    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>);
+    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, found: (&mut StackLook, &mut Vec<NewRange>));
     /// Adds the pages that are present in newly registered ranges to the lists, the oldest first as
     /// far as addresses show: a heap grows upwards, and the kernel places each new mapping below
     /// the earlier ones (and may merge it with them).
@@ -85,13 +80,15 @@ impl ScanPager for Pager {
         }
         space.memory.scans.last = Instant::now();
         let Some(maps) = space.memory.proc.maps.take() else { return };
+        let mut look = space.memory.scans.suspects.begin(!self.shared.budget.has_room(0));
         let (mut at, mut new) = (0, Vec::new());
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
             at = mapping.end;
-            if self.is_manageable(space, &maps, &mapping) && self.manage(space, &mapping, &mut new) {
-                self.heal(space, &maps, &mapping, &mut new);
+            if self.is_manageable(space, &maps, &mapping, &mut look) && self.manage(space, &maps, &mapping, &mut new) {
+                self.heal(space, &maps, &mapping, (&mut look, &mut new));
             }
         }
+        space.memory.scans.suspects.end(look);
         space.memory.scans.cut_off.clear();
         self.take_by_age(space, &new);
         space.memory.proc.maps = Some(maps);
@@ -138,14 +135,14 @@ impl ScanPager for Pager {
         true
     }
 
-    fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
+    fn is_manageable(&self, space: &Space, maps: &Maps, mapping: &Mapping, look: &mut StackLook) -> bool {
         let least = if self.shared.budget.has_room(0) { MIN_MAPPING } else { MIN_WHEN_SHORT };
         let is_cut_off = !self.shared.faults.leave_cut && space.memory.scans.is_cut_off(mapping);
         let is_worth_it = mapping.end - mapping.start >= least || is_cut_off;
-        is_worth_it && self.is_ours_to_manage(space, maps, mapping)
+        is_worth_it && self.is_ours_to_manage(space, maps, mapping, look)
     }
 
-    fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
+    fn is_ours_to_manage(&self, space: &Space, maps: &Maps, mapping: &Mapping, look: &mut StackLook) -> bool {
         let area = space.memory.area..space.memory.area + AREA_BYTES;
         let kind =
             mapping.plain_anonymous && (mapping.name.is_empty() || mapping.name == "[heap]" || is_named(mapping));
@@ -153,10 +150,10 @@ impl ScanPager for Pager {
             && !may_hold_thread_words(space, mapping)
             && (self.shared.faults.manage_stacks
                 || space.memory.attached.is_some_and(|attached| attached.free_stacks)
-                || !is_stack(space, maps, mapping))
+                || !look.is_stack(space, maps, mapping))
     }
 
-    fn manage(&mut self, space: &mut Space, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool {
+    fn manage(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) -> bool {
         let missing = space.unregistered_parts(mapping.start, mapping.end);
         if missing.is_empty() {
             return false;
@@ -176,6 +173,9 @@ impl ScanPager for Pager {
         self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
+        if let Some((start, end)) = spared_part(space, maps, mapping).filter(|_| !self.shared.faults.evict_stack_tops) {
+            during(Growth::AddressSpaces, || space.coverage.spared.extend((start..end).step_by(PAGE as usize)));
+        }
         missing.iter().for_each(|(start, end)| space.lineage.copies.watch_also(&space.memory, *start, *end));
         // Only these parts become unsettled: pages of the rest of the mapping may have been
         // evicted.
@@ -184,7 +184,8 @@ impl ScanPager for Pager {
         true
     }
 
-    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, new: &mut Vec<NewRange>) {
+    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, found: (&mut StackLook, &mut Vec<NewRange>)) {
+        let (look, new) = found;
         if self.shared.faults.leave_cut {
             return;
         }
@@ -192,12 +193,12 @@ impl ScanPager for Pager {
             let found = maps.covering_or_next(at).ok().flatten();
             let continues = |other: &Mapping| other.start <= at && other.name == mapping.name;
             if let Some(other) = found.filter(continues)
-                && self.is_ours_to_manage(space, maps, &other)
+                && self.is_ours_to_manage(space, maps, &other, look)
             {
                 if other.start == mapping.end || other.end == mapping.start {
                     space.forget_unsettled(other.start, other.end);
                 }
-                self.manage(space, &other, new);
+                self.manage(space, maps, &other, new);
             }
         }
     }
@@ -252,23 +253,6 @@ fn may_hold_thread_words(space: &Space, mapping: &Mapping) -> bool {
 /// Whether the mapping has a name set by prctl(PR_SET_VMA_ANON_NAME).
 fn is_named(mapping: &Mapping) -> bool {
     mapping.name.starts_with("[anon:")
-}
-
-/// Whether the mapping looks like a thread's stack. (The agent's own guard does not count: it can
-/// lie directly below any mapping.)
-fn is_stack(space: &Space, maps: &Maps, mapping: &Mapping) -> bool {
-    if mapping.start.is_multiple_of(ARENA) || mapping.end - mapping.start > MAX_STACK {
-        return false;
-    }
-    match maps.covering_or_next(mapping.start - 1) {
-        Ok(Some(below)) => {
-            !space.memory.in_area(below.start)
-                && below.end == mapping.start
-                && below.no_access
-                && below.end - below.start <= MAX_GUARD
-        }
-        _ => false,
-    }
 }
 
 /// Methods that this file adds to [`Space`].

@@ -315,6 +315,22 @@ fn stacks_stay() {
     .is_needed();
 }
 
+/// A stack that is kept for the next thread looks like a piece of a heap, and is managed. Its upper
+/// end, where the control block of that thread will be, stays.
+#[test]
+fn ends_of_stacks_stay() {
+    need_userfaultfd!();
+    Rule {
+        off: "evict-stack-tops",
+        always: "forget-threads",
+        victim: "cold_exit",
+        arguments: "--memory 66 --stacks kept --young 1",
+        timeout: 40,
+        tries: 8,
+    }
+    .is_needed();
+}
+
 /// The same for stacks that nobody can tell from other memory: there the agent alone knows.
 #[test]
 fn control_blocks_stay() {

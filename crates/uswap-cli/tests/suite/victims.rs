@@ -84,6 +84,8 @@ victims! {
     replaced_and_moved: "replaced_and_moved", "--memory 31 --seconds 3";
     late_maps: "late_maps", "--memory 34 --seconds 3";
     sparse_blocks: "sparse_blocks", "--memory 34";
+    guarded_heap: "guarded_heap", "--memory 48 --fork 1";
+    guarded_heap_in_small_pieces: "guarded_heap", "--memory 40 --piece 256";
     small_mappings: "small_mappings", "--memory 16 --total 64 --kib 96";
     mremap_cases: "mremap_cases", "--memory 38 --rounds 1";
     hugepage_advice: "hugepage_advice", "--memory 38 --rounds 2";
@@ -99,6 +101,7 @@ victims! {
 victims! {
     thread_storm: "thread_storm", "--memory 38 --threads 2000";
     cold_exit: "cold_exit", "--memory 38 --stacks own";
+    cold_exit_of_kept_stacks: "cold_exit", "--memory 38 --stacks kept --young 1";
     cold_exit_of_heap_stacks: "cold_exit", "--memory 38 --stacks heap";
     robust_mutex: "robust_mutex", "--memory 38 --rounds 2 --pi 0";
     syscall_read_write: "syscall_buffers", "--memory 38 --call read_write";

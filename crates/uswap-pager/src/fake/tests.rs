@@ -762,6 +762,24 @@ fn relatives_give_up_the_same_pages() {
     rig.audit();
 }
 
+/// Pages that were set aside as shared and are gone since do not keep a process from being asked
+/// for those that it has, and they are forgotten when pages are taken from it.
+#[test]
+fn shared_pages_that_are_gone_are_forgotten() {
+    let mut rig = Rig::new(64 << 20, 0, "");
+    let (parent, id) = rig.program(4 * BUDGET);
+    rig.fill(&parent, 100);
+    let (_child, _) = rig.fork(&parent);
+    rig.owner.with_space(id, |_, space| {
+        let gone = (BUDGET..BUDGET + 500).map(at);
+        gone.for_each(|page| space.set_aside.shared_parked.push_back(page));
+        assert!(space.weight() > 0, "{} pages", space.counts.resident);
+        space.take_unshared();
+        assert!(space.set_aside.shared_parked.iter().all(|page| page < at(BUDGET)));
+    });
+    rig.audit();
+}
+
 /// A shared page is copied before it goes, and its drop frees the copy: each counts.
 #[test]
 fn copies_that_are_evicted_are_not_taken_for_room() {

@@ -178,6 +178,7 @@ impl<M: AddressSpace> Pager<M> {
         child.lineage.copies = parent.lineage.copies.inherited();
         child.account = parent.account.clone();
         child.coverage.lazyfree = parent.coverage.lazyfree.clone();
+        child.coverage.spared = parent.coverage.spared.clone();
         child.suspect_sharing();
         // Both run already, and cloning takes milliseconds. Pages that are set aside as shared need
         // not be moved from list to list in each child.
@@ -291,6 +292,9 @@ impl<M: AddressSpace> Pager<M> {
 impl<M: AddressSpace> Space<M> {
     /// Forgets that a range is registered.
     pub fn unregister_range(&mut self, start: u64, end: u64) {
+        while let Some(page) = self.coverage.spared.range(start..end).next().copied() {
+            self.coverage.spared.remove(&page);
+        }
         let touched: Vec<(u64, u64)> =
             self.coverage.registered.range(..end).filter(|(_, e)| **e > start).map(|(s, e)| (*s, *e)).collect();
         for (s, e) in touched {

@@ -117,6 +117,8 @@ fault_points! {
     order_as_read: bool,
     /// Rule off: mappings that look like stacks are managed too.
     manage_stacks: bool,
+    /// Rule off: the upper ends of mappings that may be stacks are evicted like other pages.
+    evict_stack_tops: bool,
     /// Rule off: WIPEONFORK notes are ignored.
     ignore_notes: bool,
     /// Rule off: agents do not ask threads for the pages they need in order to die.

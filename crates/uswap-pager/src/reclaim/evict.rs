@@ -143,6 +143,10 @@ impl<M: AddressSpace> Pager<M> {
         while count < TRAY_PAGES as usize && looked < 8192 {
             looked += 1;
             let Some(address) = space.policy.next_victim(&mut space.table) else { break };
+            if space.coverage.spared.contains(&address) {
+                during(Growth::Lists, || space.set_aside.parked.push(address));
+                continue;
+            }
             let is_known = space.lineage.copies.are_known() || space.set_aside.shared_pages.contains(&address);
             if !is_known && space.is_shared(address) {
                 during(Growth::Lists, || space.set_aside.shared_parked.push_back(address));

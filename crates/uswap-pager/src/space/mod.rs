@@ -46,6 +46,8 @@ use crate::space::unsettled::UnsettledRanges;
 
 /// Pages in a row that must turn out not to be shared before pages are no longer checked.
 const SUSPICION: u32 = 4096;
+/// A space weighs at least one part in this many of its pages.
+const LEAST_WEIGHT: u64 = 32;
 
 /// One managed address space. Only the thread of its pager touches it.
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl<M: AddressSpace> Space<M> {
                 registered: BTreeMap::new(),
                 unsettled: UnsettledRanges::default(),
                 lazyfree: LazyFreeRanges::default(),
+                spared: BTreeSet::new(),
             },
             trays: Trays::default(),
             readahead: ReadaheadState {
@@ -156,10 +159,12 @@ impl<M: AddressSpace> Space<M> {
     }
 
     /// Number of pages that could be reclaimed here, without those that cannot be moved now (the
-    /// pool must leave room beside them) and those that relatives share.
+    /// pool must leave room beside them) and those that relatives share. Never nothing, since what
+    /// is set aside is looked through only when pages are taken: some of it may be gone.
     pub fn weight(&self) -> u64 {
         let set_aside = self.set_aside.parked.len() + self.set_aside.shared_parked.len();
-        (self.counts.resident + self.trays.staged_pages()).saturating_sub(set_aside as u64)
+        let all = self.counts.resident + self.trays.staged_pages();
+        all.saturating_sub(set_aside as u64).max(all / LEAST_WEIGHT)
     }
 
     /// Number of pages that can be evicted in the end: of the pages that relatives share only a
@@ -203,8 +208,12 @@ impl<M: AddressSpace> Space<M> {
             if !self.memory.knows_sharing() || !self.lineage.family.may_share() {
                 return std::mem::take(&mut self.set_aside.shared_parked).iter().collect();
             }
-            let (mut own, memory) = (Vec::new(), &mut self.memory);
+            let (mut own, memory, table) = (Vec::new(), &mut self.memory, &self.table);
             self.set_aside.shared_parked.retain(|address| {
+                let word = table.get(address);
+                if word.state() != PageState::Resident || word.queued() || word.in_flight() {
+                    return false;
+                }
                 let is_own = memory.is_exclusive(address);
                 if is_own {
                     own.push(address);

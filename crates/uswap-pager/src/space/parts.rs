@@ -96,6 +96,9 @@ pub struct Coverage {
     pub unsettled: UnsettledRanges,
     /// Ranges in which pages may be left that the program has freed.
     pub lazyfree: LazyFreeRanges,
+    /// Registered pages that are never evicted: a thread that begins may have its control block
+    /// there.
+    pub spared: BTreeSet<u64>,
 }
 
 impl Coverage {

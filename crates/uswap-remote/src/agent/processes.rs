@@ -119,6 +119,23 @@ pub fn robust_lists(program: u32) -> impl Iterator<Item = u64> {
     threads.into_iter().filter_map(|tid| robust_list(tid).ok().filter(|head| *head != 0))
 }
 
+/// The list heads of all threads of a process but `agent`, sorted; `None` if a thread has none, or
+/// the kernel does not tell.
+pub fn thread_list_heads(program: u32, agent: u32) -> Option<Vec<u64>> {
+    let threads = during(Growth::Telling, || procfs::threads(program));
+    let mut heads = during(Growth::Telling, || Vec::with_capacity(threads.len()));
+    for tid in threads.into_iter().filter(|tid| *tid != agent) {
+        match robust_list(tid) {
+            Ok(head) if head != 0 => heads.push(head),
+            // A thread that is gone has taken its control block with it.
+            _ if procfs::is_dead(tid) => {}
+            _ => return None,
+        }
+    }
+    heads.sort_unstable();
+    Some(heads)
+}
+
 fn dismiss(shared: &EngineContext, process: &ManagedProcess) {
     shared.mailboxes[process.owner]
         .post(Message::OfMemory(RemoteMessage::Dismiss { space: process.space, agent: process.reader }));

@@ -6,6 +6,7 @@
 //! long as a hundred milliseconds beside thirty busy processes. The governor must not wait: it
 //! sends questions to this thread, and goes on with the last answers.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,14 @@ use uswap_sys::procfs;
 
 /// Reading walks page tables, so the thread then rests this many times as long as it has read.
 const REST: u32 = 4;
-/// The longest rest.
+/// The longest rest while answers differ, and after [`CALM`] rounds in a row with the same answers:
+/// a page table with many file pages takes milliseconds to read, and a browser has dozens of them.
 const LONGEST_REST: Duration = Duration::from_millis(20);
+const LONGEST_CALM_REST: Duration = Duration::from_millis(250);
+const CALM: u32 = 3;
+/// Two answers for a process that differ by at most one part in this many, or this many pages,
+/// count as the same.
+const SAME: i64 = 64;
 
 /// A question for the shared pages of a process, with the state of the process at that time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,13 +86,42 @@ impl ForkShares {
 /// Runs the thread. It holds a spare descriptor, for when there are no others.
 fn read(asked: &Receiver<Vec<CopiesAsked>>, told: &Sender<Vec<(CopiesAsked, i64)>>) {
     let spare = Spares::hold(1).ok();
+    let mut last = LastAnswers::default();
     while let Ok(processes) = asked.recv() {
         let begun = Instant::now();
         let read = |asked: CopiesAsked| Some((asked, shared_pages(asked.thread, spare.as_ref())?));
-        if told.send(processes.into_iter().filter_map(read).collect()).is_err() {
+        let answers: Vec<_> = processes.into_iter().filter_map(read).collect();
+        let longest = last.longest_rest(&answers);
+        if told.send(answers).is_err() {
             return;
         }
-        std::thread::sleep((begun.elapsed() * REST).min(LONGEST_REST));
+        std::thread::sleep((begun.elapsed() * REST).min(longest));
+    }
+}
+
+/// The last answers for each process, and in how many rounds in a row they have been the same.
+#[derive(Debug, Default)]
+struct LastAnswers {
+    /// Births in the family, and shared pages.
+    known: BTreeMap<u32, (u32, i64)>,
+    calm_rounds: u32,
+}
+
+impl LastAnswers {
+    /// Notes the answers of a round, and returns the longest rest after it.
+    fn longest_rest(&mut self, answers: &[(CopiesAsked, i64)]) -> Duration {
+        let mut is_calm = true;
+        for (asked, pages) in answers {
+            let before = self.known.insert(asked.pid, (asked.births, *pages));
+            let is_same = |before: i64| (before - pages).abs() <= (before / SAME).max(SAME);
+            is_calm &= before.is_some_and(|(births, before)| births == asked.births && is_same(before));
+        }
+        if !is_calm {
+            // Processes that have ended are dropped.
+            self.known.retain(|pid, _| answers.iter().any(|(asked, _)| asked.pid == *pid));
+        }
+        self.calm_rounds = if is_calm { self.calm_rounds + 1 } else { 0 };
+        if self.calm_rounds < CALM { LONGEST_REST } else { LONGEST_CALM_REST }
     }
 }
 
@@ -110,6 +146,19 @@ fn shared_pages(thread: u32, spare: Option<&Spares>) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rests_are_long_only_while_answers_stay_the_same() {
+        let mut last = LastAnswers::default();
+        let answer = |pid, births, pages| (CopiesAsked { pid, births, ..CopiesAsked::default() }, pages);
+        let round = |pages| vec![answer(1, 4, 10_000), answer(2, 4, pages)];
+        let rests: Vec<_> = (0..5).map(|_| last.longest_rest(&round(5_000))).collect();
+        assert_eq!(rests, [LONGEST_REST, LONGEST_REST, LONGEST_REST, LONGEST_CALM_REST, LONGEST_CALM_REST]);
+        assert_eq!(last.longest_rest(&round(5_050)), LONGEST_CALM_REST, "hardly another answer");
+        assert_eq!(last.longest_rest(&round(4_000)), LONGEST_REST);
+        (0..3).for_each(|_| _ = last.longest_rest(&round(4_000)));
+        assert_eq!(last.longest_rest(&[answer(1, 5, 10_000), answer(2, 5, 4_000)]), LONGEST_REST, "a birth");
+    }
 
     #[test]
     fn who_is_asked_for_is_told_but_not_who_is_gone() {

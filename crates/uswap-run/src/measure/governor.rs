@@ -20,6 +20,7 @@ use crate::measure::cgroup::{Balance, Cgroup};
 use crate::measure::cow_accounting::{CopiesAsked, ForkShares};
 use crate::measure::cow_plausibility::ToldShares;
 use crate::measure::idle_sampling::SampleSkipper;
+use crate::measure::idle_share::IdleShare;
 use crate::measure::outgrown::Outgrown;
 use crate::measure::shared_memory::SharedMemory;
 use crate::measure::unmanaged::UnmanagedScan;
@@ -37,6 +38,7 @@ use uswap_remote::inject::{AttachCandidates, AttacherHandle};
 use uswap_remote::sched::boost::PriorityBoost;
 use uswap_remote::shared::RemoteMessage;
 use uswap_remote::{EngineContext, Message};
+use uswap_store::DeviceStatus;
 use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many processes share a
@@ -149,6 +151,7 @@ pub struct Governor {
     /// Pages that processes have freed, and when.
     leaving: Vec<(Instant, i64)>,
     share: PoolSizer,
+    idle: IdleShare,
     /// Names of the devices of the run's start whose pages lie in memory of the engine.
     swap_in_ram: BTreeSet<String>,
     /// Set if shared pages are known; otherwise they count as none.
@@ -201,6 +204,7 @@ impl Governor {
             attacher,
             leaving: Vec::new(),
             share: PoolSizer::new(config.pool_share),
+            idle: IdleShare::default(),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -350,15 +354,18 @@ impl Governor {
         let (store, faults) = (shared.store.stats(), shared.counters.pgmajfault.get());
         let from_devices = shared.counters.pgmajfault_device.get();
         let whole = shared.counters.pgmajfault_incompressible.get();
-        let slots: u64 = store.devices.iter().map(|device| device.slots_used).sum();
+        let pages_of =
+            |device: &DeviceStatus| device.slots_used.saturating_sub(device.packed_slots) + device.packed_objects;
+        let on_devices: u64 = store.devices.iter().map(pages_of).sum();
         self.share.judge(PoolFigures {
             faults: [faults.saturating_sub(from_devices), from_devices.saturating_sub(whole), whole],
             pages: [
                 store.stored_pages,
-                slots.saturating_sub(store.stored_incompressible_pages),
+                on_devices.saturating_sub(store.stored_incompressible_pages),
                 store.stored_incompressible_pages,
             ],
             costs: [LatencyTier::Pool, LatencyTier::Device].map(|tier| shared.latencies.median_ns(tier)),
+            idle: self.idle.look(),
             near: shared.counters.pgnear_incompressible.get(),
             beyond: (shared.budget.usage() - (store.pool_bytes >> 12) as i64).max(0) as u64 / NEAR,
             pool_memory: store.pool_bytes >> 12,
@@ -668,7 +675,8 @@ impl Governor {
             };
             let age = watched.scanned_at.map(|at| at.elapsed());
             let grown = watched.memory.size != watched.scanned.size;
-            let rescan = if watched.memory == watched.scanned { RESCAN_STILL } else { RESCAN };
+            let is_mapped_anew = grown || watched.memory.writable != watched.scanned.writable;
+            let rescan = if is_mapped_anew { RESCAN } else { RESCAN_STILL };
             let due = match age {
                 None => watched.memory.anonymous >= least,
                 Some(age) => age >= rescan || (grown && age >= MIN_RESCAN),
@@ -702,7 +710,7 @@ mod tests {
         Watched {
             reader: pid,
             statm: Statm::open(pid).expect("statm"),
-            memory: MemoryFigures { anonymous, size },
+            memory: MemoryFigures { anonymous, size, writable: size },
             scanned: MemoryFigures::default(),
             scanned_at: None,
             stillness: SampleSkipper::default(),
@@ -721,9 +729,13 @@ mod tests {
     fn an_end_leaves_memory_behind_and_an_eviction_does_not() {
         let before = watched(1000, 5000, 300);
         assert_eq!(before.leaves(&MemoryFigures::default()), 700, "at its end, without what relatives share");
-        assert_eq!(before.leaves(&MemoryFigures { anonymous: 50, size: 900 }), 700, "another program");
-        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 5000 }), 0, "evicted");
-        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 4900 }), 100, "evicted and unmapped");
-        assert!(before.leaves(&MemoryFigures { anonymous: 1400, size: 5500 }) <= 0, "grown");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 50, size: 900, writable: 0 }), 700, "another program");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 5000, writable: 0 }), 0, "evicted");
+        assert_eq!(
+            before.leaves(&MemoryFigures { anonymous: 400, size: 4900, writable: 0 }),
+            100,
+            "evicted and unmapped"
+        );
+        assert!(before.leaves(&MemoryFigures { anonymous: 1400, size: 5500, writable: 0 }) <= 0, "grown");
     }
 }

@@ -24,6 +24,9 @@ pub struct MemoryFigures {
     pub anonymous: i64,
     /// All mapped address space.
     pub size: i64,
+    /// Private memory that may be written to: it grows also when reserved memory is made
+    /// accessible.
+    pub writable: i64,
 }
 
 impl Statm {
@@ -35,7 +38,8 @@ impl Statm {
         File::open(format!("/proc/{pid}/statm")).map(Self)
     }
 
-    /// Reads the figures (size, resident and shared pages; shared are file and shmem pages).
+    /// Reads the figures (size, resident and shared pages, and data after two more; shared are file
+    /// and shmem pages).
     ///
     /// # Errors
     /// ESRCH: the process is gone.
@@ -46,7 +50,8 @@ impl Statm {
         let mut fields = text.split(' ').map(|field| field.trim().parse::<i64>().unwrap_or(0));
         let mut next = || fields.next().unwrap_or(0);
         let (size, resident, shared) = (next(), next(), next());
-        Ok(MemoryFigures { anonymous: (resident - shared).max(0), size })
+        let [_text, _library, writable] = [next(), next(), next()];
+        Ok(MemoryFigures { anonymous: (resident - shared).max(0), size, writable })
     }
 }
 
@@ -260,6 +265,12 @@ pub fn has_ended(tid: u32) -> bool {
     let Some((_, after_name)) = text.rsplit_once(") ") else { return true };
     let flags = after_name.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
     after_name.starts_with(['Z', 'X']) || flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
+/// Whether a thread has ended altogether: nothing of its memory is used any more.
+pub fn is_dead(tid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
+    text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
 /// Whether a sleeping thread is inside a system call; also `true` when that cannot be read.

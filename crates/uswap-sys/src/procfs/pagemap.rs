@@ -15,6 +15,8 @@ pub const BLOCK_PAGES: usize = 512;
 
 /// Bit in a word of [`Pagemap::words`]: the page is present and mapped nowhere else.
 pub const EXCLUSIVE: u64 = 1 << 56;
+/// In a word of the pagemap: the page is in memory.
+pub const IN_MEMORY: u64 = 1 << 63;
 
 /// Consecutive pages that are present (or in the kernel's own swap).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
