@@ -68,7 +68,8 @@ pub struct StackLook {
     /// The suspects that this scan found without a thread.
     found: BTreeMap<u64, u32>,
     heads: Option<ListHeads>,
-    begun: Instant,
+    /// How long it took to ask for them.
+    took: Duration,
 }
 
 /// The addresses of all threads' robust list heads, sorted; `None` if some are unknown.
@@ -84,7 +85,7 @@ impl StackSuspects {
             enough: if is_short { 1 } else { LOOKS },
             found: BTreeMap::new(),
             heads: None,
-            begun: Instant::now(),
+            took: Duration::ZERO,
         }
     }
 
@@ -92,7 +93,7 @@ impl StackSuspects {
     pub fn end(&mut self, look: StackLook) {
         if look.looks {
             self.threadless = look.found;
-            self.next_look = Some(Instant::now() + PAUSE.max(look.begun.elapsed() * COST));
+            self.next_look = Some(Instant::now() + PAUSE.max(look.took * COST));
         } else {
             self.threadless = look.before;
         }
@@ -119,8 +120,12 @@ impl StackLook {
     }
 
     fn holds_thread(&mut self, space: &Space, mapping: &Mapping) -> bool {
-        let ask = || space.memory.pid.and_then(|pid| thread_list_heads(pid, space.memory.reader));
-        let heads = self.heads.get_or_insert_with(ask);
+        let heads = self.heads.get_or_insert_with(|| {
+            let begun = Instant::now();
+            let heads = space.memory.pid.and_then(|pid| thread_list_heads(pid, space.memory.reader));
+            self.took = begun.elapsed();
+            heads
+        });
         heads.as_ref().is_none_or(|heads| lies_in(heads, mapping.start, mapping.end))
     }
 }
