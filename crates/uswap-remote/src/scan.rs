@@ -173,7 +173,8 @@ impl ScanPager for Pager {
         self.shared.faults.pause(self.shared.faults.delay_register);
         self.shared.counters.registrations.add(1);
         space.add_registered(mapping.start, mapping.end);
-        if let Some((start, end)) = spared_part(space, maps, mapping).filter(|_| !self.shared.faults.evict_stack_tops) {
+        let spares = !self.shared.faults.evict_stack_tops && !self.shared.faults.manage_stacks;
+        if let Some((start, end)) = spared_part(space, maps, mapping).filter(|_| spares) {
             during(Growth::AddressSpaces, || space.coverage.spared.extend((start..end).step_by(PAGE as usize)));
         }
         missing.iter().for_each(|(start, end)| space.lineage.copies.watch_also(&space.memory, *start, *end));
