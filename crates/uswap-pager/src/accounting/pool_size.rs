@@ -4,8 +4,8 @@
 //! cost a device read. Since it is taken from the resident pages, one more page costs a
 //! decompression. So with
 //!
-//! * `d_device`, faults in the last period for each compressible page on devices, and `d_pool`,
-//!   faults for each page in the pool,
+//! * `d_device`, faults in the last period for each device slot that holds compressible pages, and
+//!   `d_pool`, faults for each page in the pool,
 //! * `d_near`, faults on recently evicted pages that do not compress, for each additional page of
 //!   memory that would have kept them resident,
 //! * `c_device` and `c_pool`, the cost of such a fault (the medians of the fault latencies),
@@ -34,11 +34,8 @@
 //! that they lack, and they have lacked it for half a second, the pool gives it; and the pool takes
 //! no more than they leave.
 //!
-//! A fault costs its latency only as far as processors are idle meanwhile. When all are busy the
-//! threads that wait delay nothing, and each fault costs the processor time that it takes, with the
-//! eviction that makes room for it. That is much the same for both tiers ([`BUSY_COSTS`]), so the
-//! pool must then save more faults to be worth its memory. The cost is the mean of both, weighted
-//! by the idle share of the processors' time.
+//! The estimate does not see processor time. A decompression that delays no other process costs its
+//! latency; where many processes wait for processors it costs more than that.
 //!
 //! Where most of the budget is memory that cannot be managed (thread stacks), the pool takes at
 //! most half of the rest.
@@ -65,9 +62,6 @@ const HALF: f64 = 50.0;
 const STEP: f64 = 2.0;
 const FAR: f64 = 3.0;
 const STRIDE: f64 = 3.0;
-/// Processor time of a fault from the pool and from a device, in nanoseconds, with the eviction
-/// that it causes: estimated on two processors, for pages of 3:1.
-const BUSY_COSTS: [f64; 2] = [100_000.0, 150_000.0];
 /// Faults in a period from which on it is evaluated.
 const ENOUGH: u64 = 50;
 /// Periods for which the running processes must have lacked memory before the pool gives any: when
@@ -90,8 +84,6 @@ pub struct PoolFigures {
     pub pages: [u64; 3],
     /// Nanoseconds that a fault takes when it is answered from the pool, and from a device.
     pub costs: [u64; 2],
-    /// Share of the processors' time that was idle, from 0 to 1.
-    pub idle: f64,
     /// Faults on pages that do not compress and that `beyond` more pages of memory would have kept
     /// resident.
     pub near: u64,
@@ -179,9 +171,7 @@ impl PoolSizer {
             return;
         }
         let density = |tier: usize| faults[tier] as f64 / now.pages[tier].max(1) as f64;
-        let idle = now.idle.clamp(0.0, 1.0);
-        let cost = |tier: usize| idle * now.costs[tier] as f64 + (1.0 - idle) * BUSY_COSTS[tier];
-        let [pool_cost, device_cost] = [0, 1].map(cost);
+        let [pool_cost, device_cost] = now.costs.map(|cost| cost as f64);
         let ratio = now.pages[0] as f64 / now.pool_memory.max(1) as f64;
         let gain = ratio * density(1) * (device_cost - pool_cost).max(0.0);
         let loss = density(0) * pool_cost + near * device_cost / now.beyond.max(1) as f64;
@@ -238,7 +228,7 @@ mod tests {
     fn figures(faults: [u64; 2], pages: [u64; 2], pool_memory: u64) -> PoolFigures {
         let [pool, device] = faults;
         let (faults, pages) = ([pool, device, 0], [pages[0], pages[1], 0]);
-        PoolFigures { faults, pages, costs: COSTS, idle: 1.0, pool_memory, budget: 10_000, ..PoolFigures::default() }
+        PoolFigures { faults, pages, costs: COSTS, pool_memory, budget: 10_000, ..PoolFigures::default() }
     }
 
     /// A program with `hot` pages touched `heat` times as often as the others of `all`, in a budget
@@ -265,21 +255,6 @@ mod tests {
     #[test]
     fn random_touches_of_memory_that_compresses_want_a_large_pool() {
         assert!(settles(100_000.0, 0.0, 1.0, 40_000.0, 2.5) > 75.0);
-    }
-
-    /// While all processors are busy, a fault from the pool costs nearly as much as one from a
-    /// device.
-    #[test]
-    fn busy_processors_want_a_smaller_one() {
-        let share_after = |idle| {
-            let mut share = PoolSizer::new(AUTO);
-            for period in 1..=100u64 {
-                let figures = figures([1000 * period, 200 * period], [20_000, 20_000], 8_000);
-                share.judge(PoolFigures { idle, ..figures });
-            }
-            share.percent()
-        };
-        assert!(share_after(1.0) > 80.0 && share_after(0.0) < 30.0, "{} {}", share_after(1.0), share_after(0.0));
     }
 
     #[test]

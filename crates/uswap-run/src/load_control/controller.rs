@@ -11,7 +11,6 @@ use uswap_core::load_control::{Key, LoadControl, LoadMachine, LoadSample, works}
 use uswap_sys::process;
 
 use crate::load_control::servers::Looked;
-use crate::measure::idle_share::IdleShare;
 use uswap_pager::load_control::{LoadRecord, LoadTold, Question};
 use uswap_pager::runner::Runner;
 use uswap_remote::{EngineContext, Message};
@@ -80,9 +79,9 @@ pub struct Controller {
     swap_in: f64,
     processors: u32,
     pool: Pool,
-    /// Measures the idle share of the processors' time, and what it was before the last look at the
-    /// pool.
-    idle: (IdleShare, f64),
+    /// Idle time of all processors at the last look at the pool, and the idle share of the time
+    /// before that look.
+    idle: (Duration, f64),
 }
 
 /// Figures of the pool.
@@ -113,7 +112,7 @@ impl Controller {
             swap_in: 10e-6,
             processors: process::processors() as u32,
             pool: Pool { looked: now, cost: 0.5, room: 0 },
-            idle: (IdleShare::default(), 1.0),
+            idle: (Duration::ZERO, 1.0),
         }
     }
 
@@ -284,9 +283,11 @@ impl Controller {
     fn look_around(&mut self) {
         let store = self.shared.store.stats();
         let cost = store.pool_bytes as f64 / 4096.0 / store.stored_pages.max(1) as f64;
+        let passed = self.pool.looked.elapsed().as_secs_f64() * f64::from(self.processors);
         let room = store.pool_limit_bytes.saturating_sub(store.pool_bytes) >> 12;
         self.pool = Pool { looked: Instant::now(), cost: cost.min(1.0), room };
-        self.idle.1 = self.idle.0.look();
+        let idle = procfs::idle_time().unwrap_or(Duration::MAX);
+        self.idle = (idle, idle.saturating_sub(self.idle.0).as_secs_f64() / passed);
     }
 
     /// Sets the flags, and wakes the pager threads that own spaces with changed flags.

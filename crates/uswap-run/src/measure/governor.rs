@@ -20,7 +20,6 @@ use crate::measure::cgroup::{Balance, Cgroup};
 use crate::measure::cow_accounting::{CopiesAsked, ForkShares};
 use crate::measure::cow_plausibility::ToldShares;
 use crate::measure::idle_sampling::SampleSkipper;
-use crate::measure::idle_share::IdleShare;
 use crate::measure::outgrown::Outgrown;
 use crate::measure::shared_memory::SharedMemory;
 use crate::measure::unmanaged::UnmanagedScan;
@@ -38,7 +37,6 @@ use uswap_remote::inject::{AttachCandidates, AttacherHandle};
 use uswap_remote::sched::boost::PriorityBoost;
 use uswap_remote::shared::RemoteMessage;
 use uswap_remote::{EngineContext, Message};
-use uswap_store::DeviceStatus;
 use uswap_sys::procfs::{self, MemoryFigures, Statm};
 
 /// Processes with less anonymous memory stay unmanaged: 4 MiB, or less where many processes share a
@@ -151,7 +149,6 @@ pub struct Governor {
     /// Pages that processes have freed, and when.
     leaving: Vec<(Instant, i64)>,
     share: PoolSizer,
-    idle: IdleShare,
     /// Names of the devices of the run's start whose pages lie in memory of the engine.
     swap_in_ram: BTreeSet<String>,
     /// Set if shared pages are known; otherwise they count as none.
@@ -204,7 +201,6 @@ impl Governor {
             attacher,
             leaving: Vec::new(),
             share: PoolSizer::new(config.pool_share),
-            idle: IdleShare::default(),
             swap_in_ram,
             shares_known: false,
             pool_limit: 0,
@@ -354,18 +350,15 @@ impl Governor {
         let (store, faults) = (shared.store.stats(), shared.counters.pgmajfault.get());
         let from_devices = shared.counters.pgmajfault_device.get();
         let whole = shared.counters.pgmajfault_incompressible.get();
-        let pages_of =
-            |device: &DeviceStatus| device.slots_used.saturating_sub(device.packed_slots) + device.packed_objects;
-        let on_devices: u64 = store.devices.iter().map(pages_of).sum();
+        let slots: u64 = store.devices.iter().map(|device| device.slots_used).sum();
         self.share.judge(PoolFigures {
             faults: [faults.saturating_sub(from_devices), from_devices.saturating_sub(whole), whole],
             pages: [
                 store.stored_pages,
-                on_devices.saturating_sub(store.stored_incompressible_pages),
+                slots.saturating_sub(store.stored_incompressible_pages),
                 store.stored_incompressible_pages,
             ],
             costs: [LatencyTier::Pool, LatencyTier::Device].map(|tier| shared.latencies.median_ns(tier)),
-            idle: self.idle.look(),
             near: shared.counters.pgnear_incompressible.get(),
             beyond: (shared.budget.usage() - (store.pool_bytes >> 12) as i64).max(0) as u64 / NEAR,
             pool_memory: store.pool_bytes >> 12,

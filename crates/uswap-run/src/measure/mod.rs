@@ -7,7 +7,6 @@ pub mod cow_plausibility;
 pub mod governor;
 pub mod heap_limits;
 pub mod idle_sampling;
-pub mod idle_share;
 pub mod outgrown;
 pub mod shared_memory;
 pub mod unmanaged;
