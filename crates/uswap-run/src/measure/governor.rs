@@ -668,8 +668,7 @@ impl Governor {
             };
             let age = watched.scanned_at.map(|at| at.elapsed());
             let grown = watched.memory.size != watched.scanned.size;
-            let is_mapped_anew = grown || watched.memory.writable != watched.scanned.writable;
-            let rescan = if is_mapped_anew { RESCAN } else { RESCAN_STILL };
+            let rescan = if watched.memory == watched.scanned { RESCAN_STILL } else { RESCAN };
             let due = match age {
                 None => watched.memory.anonymous >= least,
                 Some(age) => age >= rescan || (grown && age >= MIN_RESCAN),
@@ -703,7 +702,7 @@ mod tests {
         Watched {
             reader: pid,
             statm: Statm::open(pid).expect("statm"),
-            memory: MemoryFigures { anonymous, size, writable: size },
+            memory: MemoryFigures { anonymous, size },
             scanned: MemoryFigures::default(),
             scanned_at: None,
             stillness: SampleSkipper::default(),
@@ -722,13 +721,9 @@ mod tests {
     fn an_end_leaves_memory_behind_and_an_eviction_does_not() {
         let before = watched(1000, 5000, 300);
         assert_eq!(before.leaves(&MemoryFigures::default()), 700, "at its end, without what relatives share");
-        assert_eq!(before.leaves(&MemoryFigures { anonymous: 50, size: 900, writable: 0 }), 700, "another program");
-        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 5000, writable: 0 }), 0, "evicted");
-        assert_eq!(
-            before.leaves(&MemoryFigures { anonymous: 400, size: 4900, writable: 0 }),
-            100,
-            "evicted and unmapped"
-        );
-        assert!(before.leaves(&MemoryFigures { anonymous: 1400, size: 5500, writable: 0 }) <= 0, "grown");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 50, size: 900 }), 700, "another program");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 5000 }), 0, "evicted");
+        assert_eq!(before.leaves(&MemoryFigures { anonymous: 400, size: 4900 }), 100, "evicted and unmapped");
+        assert!(before.leaves(&MemoryFigures { anonymous: 1400, size: 5500 }) <= 0, "grown");
     }
 }

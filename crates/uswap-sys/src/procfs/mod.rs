@@ -24,9 +24,6 @@ pub struct MemoryFigures {
     pub anonymous: i64,
     /// All mapped address space.
     pub size: i64,
-    /// Private memory that may be written to: it grows also when reserved memory is made
-    /// accessible.
-    pub writable: i64,
 }
 
 impl Statm {
@@ -38,8 +35,7 @@ impl Statm {
         File::open(format!("/proc/{pid}/statm")).map(Self)
     }
 
-    /// Reads the figures (size, resident and shared pages, and data after two more; shared are file
-    /// and shmem pages).
+    /// Reads the figures (size, resident and shared pages; shared are file and shmem pages).
     ///
     /// # Errors
     /// ESRCH: the process is gone.
@@ -50,8 +46,7 @@ impl Statm {
         let mut fields = text.split(' ').map(|field| field.trim().parse::<i64>().unwrap_or(0));
         let mut next = || fields.next().unwrap_or(0);
         let (size, resident, shared) = (next(), next(), next());
-        let [_text, _library, writable] = [next(), next(), next()];
-        Ok(MemoryFigures { anonymous: (resident - shared).max(0), size, writable })
+        Ok(MemoryFigures { anonymous: (resident - shared).max(0), size })
     }
 }
 
