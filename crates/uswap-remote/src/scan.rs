@@ -59,7 +59,14 @@ pub(crate) trait ScanPager {
     /// The neighbour can lie in a former hole of a range that an earlier scan registered
     /// (`settle.rs`): the pager takes it for registered, which it is not. Such a range is not
     /// settled, so nothing was evicted from it, and it may be registered once more.
-    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, found: (&mut StackLook, &mut Vec<NewRange>));
+    fn heal(
+        &mut self,
+        space: &mut Space,
+        maps: &Maps,
+        mapping: &Mapping,
+        look: &mut StackLook,
+        new: &mut Vec<NewRange>,
+    );
     /// Adds the pages that are present in newly registered ranges to the lists, the oldest first as
     /// far as addresses show: a heap grows upwards, and the kernel places each new mapping below
     /// the earlier ones (and may merge it with them).
@@ -85,7 +92,7 @@ impl ScanPager for Pager {
         while let Ok(Some(mapping)) = maps.writable_or_next(at) {
             at = mapping.end;
             if self.is_manageable(space, &maps, &mapping, &mut look) && self.manage(space, &maps, &mapping, &mut new) {
-                self.heal(space, &maps, &mapping, (&mut look, &mut new));
+                self.heal(space, &maps, &mapping, &mut look, &mut new);
             }
         }
         space.memory.scans.suspects.end(look);
@@ -185,8 +192,14 @@ impl ScanPager for Pager {
         true
     }
 
-    fn heal(&mut self, space: &mut Space, maps: &Maps, mapping: &Mapping, found: (&mut StackLook, &mut Vec<NewRange>)) {
-        let (look, new) = found;
+    fn heal(
+        &mut self,
+        space: &mut Space,
+        maps: &Maps,
+        mapping: &Mapping,
+        look: &mut StackLook,
+        new: &mut Vec<NewRange>,
+    ) {
         if self.shared.faults.leave_cut {
             return;
         }

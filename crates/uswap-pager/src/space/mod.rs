@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use uswap_core::page::table::PageTable;
-use uswap_core::page::word::PageState;
+use uswap_core::page::word::{PageState, PageWord};
 use uswap_core::readahead::locality::Now;
 use uswap_core::readahead::neighbours::Neighbours;
 use uswap_core::readahead::streams::Streams;
@@ -48,6 +48,11 @@ use crate::space::unsettled::UnsettledRanges;
 const SUSPICION: u32 = 4096;
 /// A space weighs at least one part in this many of its pages.
 const LEAST_WEIGHT: u64 = 32;
+
+/// Whether the page of this word is resident, on no list, and not ordered.
+fn is_on_no_list(word: PageWord) -> bool {
+    word.state() == PageState::Resident && !word.queued() && !word.in_flight()
+}
 
 /// One managed address space. Only the thread of its pager touches it.
 #[derive(Debug)]
@@ -197,8 +202,7 @@ impl<M: AddressSpace> Space<M> {
 
     /// Whether the page is resident, on no list, and not ordered.
     pub fn is_on_no_list(&self, address: u64) -> bool {
-        let word = self.table.get(address);
-        word.state() == PageState::Resident && !word.queued() && !word.in_flight()
+        is_on_no_list(self.table.get(address))
     }
 
     /// Takes those of the pages set aside as shared that are not shared any more. They mostly lie
@@ -210,8 +214,7 @@ impl<M: AddressSpace> Space<M> {
             }
             let (mut own, memory, table) = (Vec::new(), &mut self.memory, &self.table);
             self.set_aside.shared_parked.retain(|address| {
-                let word = table.get(address);
-                if word.state() != PageState::Resident || word.queued() || word.in_flight() {
+                if !is_on_no_list(table.get(address)) {
                     return false;
                 }
                 let is_own = memory.is_exclusive(address);

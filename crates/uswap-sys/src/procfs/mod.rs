@@ -248,8 +248,7 @@ fn stat_words(pid: u32, first: usize) -> Option<[u64; 3]> {
 
 /// Whether a thread is stopped, by a signal or a tracer.
 pub fn is_stopped(tid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    state(tid).is_some_and(|state| matches!(state, b'T' | b't'))
 }
 
 /// Whether a thread has ended, or is about to end (proc_pid_stat(5): its state, or PF_EXITING among
@@ -264,8 +263,13 @@ pub fn has_ended(tid: u32) -> bool {
 
 /// Whether a thread has ended altogether: nothing of its memory is used any more.
 pub fn is_dead(tid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).unwrap_or_default();
-    text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    state(tid).is_none_or(|state| matches!(state, b'Z' | b'X'))
+}
+
+/// The state of a thread, as a letter (proc_pid_stat(5)); `None` if it is gone.
+fn state(tid: u32) -> Option<u8> {
+    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.bytes().next()
 }
 
 /// Whether a sleeping thread is inside a system call; also `true` when that cannot be read.
