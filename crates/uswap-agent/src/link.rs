@@ -20,6 +20,8 @@ const USERFAULTFD_IOC_NEW: usize = 0xAA00;
 const AF_UNIX: u16 = 1;
 const SEQPACKET: usize = 5;
 const MAX_FDS: usize = 4;
+/// The longest time that the engine's first answer is waited for.
+const ANSWER_SECONDS: u64 = 10;
 
 #[repr(C)]
 struct Address {
@@ -59,7 +61,10 @@ pub fn connect(area: u64, inherited: bool, socket: Option<i32>, program: Option<
         Some(socket) => (socket, None),
         None => call_engine()?,
     };
-    set_timeout(socket, 10);
+    set_timeout(socket, ANSWER_SECONDS);
+    if program.is_some_and(|program| has_ended_meanwhile(program, socket)) {
+        return None;
+    }
     // The two kill-on-close files only have to stay open; the engine does the rest.
     let (welcome, [ring_fd, _of_program, _of_agent, device]) = receive(socket)?;
     if let Some(far_end) = far_end {
@@ -217,6 +222,19 @@ fn connect_socket() -> Option<i32> {
         let connected = call(syscall::CONNECT, [socket as usize, &raw const address as usize, length, 0, 0, 0]);
         (connected == 0).then_some(socket as i32)
     }
+}
+
+/// Waits until the engine has answered. Returns whether the program has ended before that: its
+/// memory would stay for as long as this process waits.
+fn has_ended_meanwhile(program: i32, socket: i32) -> bool {
+    const POLLIN: i32 = 1;
+    // Two of struct pollfd (poll(2)): a descriptor, and two halves of events asked for and seen.
+    let mut polled = [[socket, POLLIN], [program, POLLIN]];
+    let wait = ANSWER_SECONDS as usize * 1000;
+    // SAFETY: room for both.
+    unsafe { call(syscall::POLL, [polled.as_mut_ptr() as usize, polled.len(), wait, 0, 0, 0]) };
+    let [[_, answered], [_, ended]] = polled.map(|[fd, events]| [fd, events >> 16]);
+    ended != 0 && answered == 0
 }
 
 /// SO_RCVTIMEO, in seconds.

@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicU32;
 
 pub const READ: usize = 0;
 pub const CLOSE: usize = 3;
+pub const POLL: usize = 7;
 pub const LSEEK: usize = 8;
 pub const MMAP: usize = 9;
 pub const MPROTECT: usize = 10;

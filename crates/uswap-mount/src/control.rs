@@ -1,7 +1,9 @@
 //! The control socket of a mount: it understands the requests of a run, as far as they make sense
 //! for a cache.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -23,7 +25,8 @@ use uswap_sys::process::user;
 use crate::MIN_RAM;
 use crate::auto_ram::AutoRam;
 use crate::cache::FileCache;
-use crate::swapoff;
+use crate::tree::SourceTree;
+use crate::{group_orders, swapoff};
 
 /// Time limit for one caller.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -71,24 +74,24 @@ impl MountControl {
     ///
     /// # Errors
     /// EAGAIN: no more threads.
-    pub fn start(self, cache: Arc<FileCache>) -> std::io::Result<()> {
+    pub fn start(self, cache: Arc<FileCache>, tree: Arc<SourceTree>) -> std::io::Result<()> {
         spawn("control".into(), move || {
             loop {
                 match self.listener.accept() {
                     // A caller that is gone has no use for an answer.
-                    Ok((stream, _)) => drop(self.answer(&stream, &cache)),
+                    Ok((stream, _)) => drop(self.answer(&stream, &cache, &tree)),
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
             }
         })
     }
 
-    fn answer(&self, stream: &UnixStream, cache: &Arc<FileCache>) -> std::io::Result<()> {
+    fn answer(&self, stream: &UnixStream, cache: &Arc<FileCache>, tree: &SourceTree) -> std::io::Result<()> {
         let deadline = Instant::now() + CALLER_TIMEOUT;
         let caller = peer_credentials(stream)?.user;
         let line = control::read_line(stream, LONGEST_REQUEST, deadline)?;
         let obeyed = match caller == 0 || caller == user() {
-            true => Request::decode(&line).and_then(|request| self.obey(request, cache)),
+            true => Request::decode(&line).and_then(|request| self.obey(request, cache, tree)),
             false => Err("this mount belongs to another user".into()),
         };
         let reply = obeyed.unwrap_or_else(|error| encode(&Refusal { error }));
@@ -96,16 +99,26 @@ impl MountControl {
         control::write_all(stream, format!("{reply}\n").as_bytes(), deadline)
     }
 
-    fn obey(&self, request: Request, cache: &Arc<FileCache>) -> Result<String, String> {
+    fn obey(&self, request: Request, cache: &Arc<FileCache>, tree: &SourceTree) -> Result<String, String> {
         match request {
-            Request::Status {} => Ok(encode(&self.status(cache))),
+            Request::Status {} => Ok(encode(&self.status(cache, tree))),
             Request::Limit { bytes } => self.limit(cache, bytes).map(|answer| encode(&answer)),
-            Request::Swapon { spec } => swapon(cache, &spec).map(|answer| encode(&answer)),
+            Request::Swapon { spec } => swapon(cache, &self.identity.mountpoint, &spec).map(|answer| encode(&answer)),
             Request::Swapoff { device } => swapoff::begin(cache, &self.swapoff, &device).map(|answer| encode(&answer)),
             Request::SwapoffStop {} => self.swapoff.stop().map(|answer| encode(&answer)),
             Request::Compressor { compressor } => set_compressor(cache, &compressor).map(|answer| encode(&answer)),
-            _ => Err("it is a mount, which does not know this order: it has status, limit, swapon, swapoff and \
-                      compressor"
+            Request::GroupCreate { group, limit } => {
+                group_orders::create(tree, &group, limit.as_deref()).map(|answer| encode(&answer))
+            }
+            Request::GroupLimit { group, limit } => {
+                group_orders::limit(tree, &group, &limit).map(|answer| encode(&answer))
+            }
+            Request::GroupRemove { group } => group_orders::remove(tree, &group).map(|answer| encode(&answer)),
+            Request::GroupMove { .. } => {
+                Err("the groups of a mount are folders: a file is in the group of the folder that it lies in".into())
+            }
+            _ => Err("it is a mount, which does not know this order: it has status, limit, swapon, swapoff, \
+                      compressor and group"
                 .into()),
         }
     }
@@ -127,7 +140,7 @@ impl MountControl {
         Ok(LimitAnswer { ram_limit_bytes: bytes, ram_bytes: Some(cache.memory().used()), auto: None })
     }
 
-    fn status(&self, cache: &FileCache) -> RunStatus {
+    fn status(&self, cache: &FileCache, tree: &SourceTree) -> RunStatus {
         let MountIdentity { name, source, mountpoint } = self.identity.clone();
         RunStatus {
             name,
@@ -137,7 +150,11 @@ impl MountControl {
             command: vec!["mount".into(), source.clone(), mountpoint.clone()],
             uptime_ms: self.begun.elapsed().as_millis() as u64,
             version: env!("CARGO_PKG_VERSION").into(),
-            figures: RunFigures { swapoff: self.swapoff.figures(), ..run_figures(cache) },
+            figures: RunFigures {
+                swapoff: self.swapoff.figures(),
+                groups: group_orders::figures(tree),
+                ..run_figures(cache)
+            },
             mount: Some(MountFigures { source, mountpoint, ..figures(cache) }),
             ..RunStatus::default()
         }
@@ -184,9 +201,20 @@ fn figures(cache: &FileCache) -> MountFigures {
     }
 }
 
-fn swapon(cache: &FileCache, spec: &str) -> Result<SwaponAnswer, String> {
+/// Whether a place lies in the folder that is mounted: its pages would pass the cache that they
+/// left.
+fn is_within(place: &str, mountpoint: &str) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|folder| folder.dev());
+    let folder = Path::new(place).parent().and_then(device);
+    folder.is_some() && folder == device(Path::new(mountpoint))
+}
+
+fn swapon(cache: &FileCache, mountpoint: &str, spec: &str) -> Result<SwaponAnswer, String> {
     let below = cache.below().ok_or("it was mounted with --pool 0 and without --swap, and so has no store")?;
     let parsed: SwapSpec = spec.parse().map_err(|error| format!("{spec}: {error}"))?;
+    if let Some(place) = parsed.places().map(ToString::to_string).find(|place| is_within(place, mountpoint)) {
+        return Err(format!("{place} lies in the mount itself: give a file outside of {mountpoint}"));
+    }
     let device = crate::open_device(&parsed, cache.ram())?;
     let (device_name, size_bytes) = (device.name().to_owned(), u64::from(device.slots()) * PAGE);
     let priority = parsed.priority();

@@ -9,6 +9,7 @@ pub mod auto_ram;
 pub mod cache;
 pub mod control;
 pub mod fuse;
+pub mod group_orders;
 pub mod mount;
 pub mod swapoff;
 pub mod tree;

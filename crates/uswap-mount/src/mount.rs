@@ -91,19 +91,20 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
     let device = mount(config)?;
     let begun = session::begin(&device).and_then(|negotiated| {
         let tree = SourceTree::new(source, Arc::clone(&cache), config.revalidate, negotiated.maps_direct)?;
-        Ok(Threads::new(device, Arc::new(tree)))
+        let tree = Arc::new(tree);
+        Ok((Threads::new(device, tree.clone()), tree))
     });
-    let threads = begun.and_then(|threads| {
-        control.start(Arc::clone(&cache))?;
-        Ok(threads)
+    let begun = begun.and_then(|(threads, tree)| {
+        control.start(Arc::clone(&cache), Arc::clone(&tree))?;
+        Ok((threads, tree))
     });
-    let threads = threads.map_err(|error| {
+    let (threads, tree) = begun.map_err(|error| {
         // The folder must not stay behind a mount that nobody serves.
         let _ = unmount(&config.mountpoint, true);
         format!("{}: {error}", config.mountpoint.display())
     })?;
     let stop = Arc::new(AtomicBool::new(false));
-    start_helpers(&cache, &stop, auto, &config.mountpoint).map_err(|error| error.to_string())?;
+    start_helpers(&tree, &cache, &stop, auto, &config.mountpoint).map_err(|error| error.to_string())?;
     if let Some(keeper) = keeper.clone() {
         let (cache, stop) = (Arc::clone(&cache), Arc::clone(&stop));
         spawn("keep".into(), move || keep(&keeper, &cache, &stop)).map_err(|error| error.to_string())?;
@@ -164,6 +165,7 @@ fn make_cache(config: &MountConfig, seed: Option<u64>) -> Result<FileCache, Stri
 
 /// Threads beside those that serve: they store, write back, divide memory and take signals.
 fn start_helpers(
+    tree: &Arc<SourceTree>,
     cache: &Arc<FileCache>,
     stop: &Arc<AtomicBool>,
     auto: Arc<AutoRam>,
@@ -174,12 +176,13 @@ fn start_helpers(
     spawn("store".into(), move || StoreBelow::store_offered(&stored, &stops))?;
     let (written, stops) = with();
     spawn("writeback".into(), move || StoreBelow::write_back(&written, &stops))?;
-    let (balanced, stops) = with();
+    let ((balanced, stops), tree) = (with(), Arc::clone(tree));
     spawn("balance".into(), move || {
         let (mut swept, mut followed) = (Instant::now(), Instant::now());
         while !stops.load(SeqCst) {
             std::thread::sleep(BALANCE);
             balanced.balance();
+            tree.sort_now_and_then();
             if followed.elapsed() > FOLLOW {
                 followed = Instant::now();
                 auto.follow(&balanced);

@@ -11,6 +11,7 @@ mod shared;
 mod supervisor;
 mod threads;
 
+pub use uswap_pager::accounting::group;
 pub use uswap_pager::io::page_answer;
 pub use uswap_pager::{fault_points, record};
 pub use uswap_remote::agent::handshake::{EVENT_FEATURES, STAGING_FEATURES};

@@ -1,4 +1,4 @@
-//! `uswap group`: groups with their own limits inside a run.
+//! `uswap group`: groups with their own limits: of processes inside a run, of folders in a mount.
 
 use std::time::{Duration, Instant};
 
@@ -27,18 +27,19 @@ enum GroupCommand {
     Limit(GroupLimitArguments),
     /// Put a process, or a group with all that is in it, into another group
     Move(MoveArguments),
-    /// Remove a group; its processes go to the group above it
+    /// Remove a group; its processes (of a mount: its files) go to the group above it
     Remove(RemoveArguments),
-    /// Show the groups of a run
+    /// Show the groups of a run or mount
     List(ListArguments),
 }
 
 #[derive(Args, Debug)]
 struct CreateArguments {
-    /// Name of the run
+    /// Name of the run or mount
     #[arg(value_name = "NAME")]
     name: String,
-    /// The new group: its name, or its path below another group (builds/jobs)
+    /// The new group: its name, or its path below another group (builds/jobs); of a mount: a
+    /// folder, by its path in the mount
     #[arg(value_name = "GROUP")]
     group: String,
     /// Its limit: a size (512M), a part of the limit above it (50%), or max (none)
@@ -51,7 +52,7 @@ struct CreateArguments {
 
 #[derive(Args, Debug)]
 struct GroupLimitArguments {
-    /// Name of the run
+    /// Name of the run or mount
     #[arg(value_name = "NAME")]
     name: String,
     /// The group
@@ -70,7 +71,7 @@ struct GroupLimitArguments {
 
 #[derive(Args, Debug)]
 struct MoveArguments {
-    /// Name of the run
+    /// Name of the run or mount
     #[arg(value_name = "NAME")]
     name: String,
     /// A process, by its number (its children stay where they are), or a group
@@ -86,7 +87,7 @@ struct MoveArguments {
 
 #[derive(Args, Debug)]
 struct RemoveArguments {
-    /// Name of the run
+    /// Name of the run or mount
     #[arg(value_name = "NAME")]
     name: String,
     /// The group
@@ -99,10 +100,10 @@ struct RemoveArguments {
 
 #[derive(Args, Debug)]
 struct ListArguments {
-    /// Name of the run
+    /// Name of the run or mount
     #[arg(value_name = "NAME")]
     name: String,
-    /// Print everything the run tells of its groups, as JSON
+    /// Print everything that is told of the groups, as JSON
     #[arg(long)]
     json: bool,
 }
@@ -173,8 +174,8 @@ fn change_place(order: &MoveArguments) -> i32 {
 fn remove(order: &RemoveArguments) -> i32 {
     let request = Request::GroupRemove { group: order.group.clone() };
     tell(ask(&order.name, &request), order.json, |removed: &GroupRemoved| {
-        let (group, processes) = (printable(&removed.group), removed.processes);
-        format!("{group}: removed; {processes} process(es) went to the group above it")
+        let (count, what) = removed.files.map_or((removed.processes, "process(es)"), |files| (files, "file(s)"));
+        format!("{}: removed; {count} {what} went to the group above it", printable(&removed.group))
     })
 }
 
@@ -183,13 +184,15 @@ fn list(order: &ListArguments) -> i32 {
     tell(groups(), order.json, |groups: &Vec<GroupFigures>| table(groups).lines().join("\n"))
 }
 
-/// The groups of a run, one row each.
+/// The groups of a run or mount, one row each.
 pub fn table(groups: &[GroupFigures]) -> Table {
-    let mut table = Table::new(&["<GROUP", "USED", "LIMIT", "PEAK", "SWAPPED", "PROCESSES"]);
+    let members = if groups.iter().any(|group| group.files.is_some()) { "FILES" } else { "PROCESSES" };
+    let mut table = Table::new(&["<GROUP", "USED", "LIMIT", "PEAK", "SWAPPED", members]);
     for group in groups {
         let limit = group.ram_limit_bytes.map_or("-".to_string(), human);
         let [used, peak, swapped] = [group.ram_bytes, group.ram_peak_bytes, group.swapped_bytes].map(human);
-        table.row([printable(&group.name), used, limit, peak, swapped, group.processes.len().to_string()]);
+        let members = group.files.unwrap_or(group.processes.len() as u64).to_string();
+        table.row([printable(&group.name), used, limit, peak, swapped, members]);
     }
     table
 }
@@ -214,5 +217,7 @@ mod tests {
         assert!(lines[1].contains("64.0 MiB") && lines[1].ends_with('2'), "{lines:?}");
         assert!(lines[2].starts_with("a? ") && lines[2].contains(" - ") && lines[2].contains("8.0 KiB"), "{lines:?}");
         assert_eq!(table(&[]).lines().len(), 1);
+        let lines = table(&[GroupFigures { files: Some(7), ..GroupFigures::default() }]).lines();
+        assert!(lines[0].ends_with("FILES") && lines[1].ends_with('7'), "{lines:?}");
     }
 }

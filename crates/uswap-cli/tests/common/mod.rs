@@ -12,6 +12,7 @@
 pub mod cgroup;
 pub mod disk;
 pub mod elf;
+pub mod mounted;
 #[macro_use]
 pub mod nbd;
 pub mod places;

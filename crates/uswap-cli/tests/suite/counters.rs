@@ -188,14 +188,16 @@ fn who_has_no_kin_is_not_asked_what_it_shares() {
     need_userfaultfd!();
     let fill = victim("fill_twice");
     let words = ["python3".as_ref(), "-c".as_ref(), FORKS_AND_EXECUTES.as_ref(), fill.as_os_str()];
-    let asked = || {
+    // While they have kin each is asked fifty times a second. Beside other load the moments in
+    // which they do last longer, and the rest of the run does too.
+    let is_hardly_asked = |_| {
         let launch = under("32M").swap_file("1G").deadline(60);
         let outcome = launch.run(words.into_iter().chain(["96".as_ref(), "half".as_ref()]));
         outcome.expect(0).paged();
         assert!(outcome.stat("fork_events") >= 1, "{}", outcome.account());
-        outcome.stat("shares_asked")
+        let (asked, most) = (outcome.stat("shares_asked"), outcome.elapsed.as_millis() as u64 / 20);
+        println!("asked {asked} times of {most}");
+        asked < 20.max(most / 5)
     };
-    // Beside other load the moments in which they do have kin last longer.
-    let asked: Vec<u64> = (0..3).map(|_| asked()).collect();
-    assert!(asked.iter().any(|times| *times < 20), "{asked:?}");
+    assert!((0..5).any(is_hardly_asked), "it was asked for most of the time");
 }

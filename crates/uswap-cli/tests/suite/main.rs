@@ -22,6 +22,7 @@ mod hints;
 mod house;
 mod lab;
 mod mount;
+mod mount_groups;
 mod nbd;
 mod network;
 mod programs;

@@ -3,144 +3,24 @@
 
 use crate::common;
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::ffi::CStr;
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use uswap_sys::fs::xattr;
 
 use common::cgroup::Group;
-use common::{Scratch, USWAP, command, installed, is_root, not_here, skip};
+use common::mounted::{Mounted, content};
+use common::{Scratch, command, installed, not_here, skip};
 
 const STEPS: &str = include_str!("../common/mount_steps.py");
 const MIB: u64 = 1 << 20;
-
-/// A folder that is mounted on another one, until the test ends.
-struct Mounted {
-    scratch: Scratch,
-    name: String,
-    /// Words before `uswap mount`.
-    wrapper: Vec<String>,
-}
-
-impl Mounted {
-    /// `None`, with a report: mounts are not permitted here.
-    fn new(options: &[&str]) -> Option<Self> {
-        Self::within(Vec::new(), options)
-    }
-
-    fn within(wrapper: Vec<String>, options: &[&str]) -> Option<Self> {
-        let scratch = Scratch::new();
-        ["source", "mount", "plain"].iter().for_each(|name| fs::create_dir(scratch.path(name)).expect("a folder"));
-        let name = scratch.path("").file_name().expect("a name").to_string_lossy().replace(' ', "-");
-        let mounted = Self { scratch, name, wrapper };
-        mounted.mount(options).then_some(mounted)
-    }
-
-    fn mount(&self, options: &[&str]) -> bool {
-        if !Path::new("/dev/fuse").exists() || !is_root() {
-            skip("needs /dev/fuse and root");
-            return false;
-        }
-        let output = self.try_mount(options);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        if text.contains("SYS_ADMIN") {
-            not_here("mounts are not permitted");
-            return false;
-        }
-        assert!(output.status.success(), "{text}");
-        true
-    }
-
-    fn try_mount(&self, options: &[&str]) -> Output {
-        let mut mount = command("timeout");
-        mount.arg("30").args(&self.wrapper).args([USWAP, "mount", "--name", &self.name]).args(options);
-        mount.arg(self.source("")).arg(self.path("")).output().expect("uswap mount")
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.scratch.path("mount").join(name)
-    }
-
-    fn source(&self, name: &str) -> PathBuf {
-        self.scratch.path("source").join(name)
-    }
-
-    fn uswap(&self, arguments: &[&str]) -> Output {
-        command("timeout").args(["20", USWAP]).args(arguments).output().expect("uswap")
-    }
-
-    fn status(&self) -> Value {
-        let output = self.uswap(&["status", "--json", &self.name]);
-        serde_json::from_slice(&output.stdout).expect("a status")
-    }
-
-    fn figure(&self, name: &str) -> u64 {
-        self.status()["mount"][name].as_u64().expect("a figure")
-    }
-
-    /// Reads the file again and again, until many of its pages are stored.
-    fn read_until_stored(&self, name: &str, bytes: &[u8]) {
-        let begun = Instant::now();
-        while self.figure("stored_pages") < 2000 {
-            assert!(self.get(name) == bytes);
-            assert!(begun.elapsed() < Duration::from_secs(60), "{:#}", self.status());
-        }
-    }
-
-    fn process(&self) -> u64 {
-        self.status()["pid"].as_u64().expect("a process")
-    }
-
-    /// Waits until its process answers no more.
-    fn wait_for_end(&self) {
-        let begun = Instant::now();
-        while self.uswap(&["status", &self.name]).status.success() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it has not ended");
-        }
-    }
-
-    fn umount(&self) -> Output {
-        self.uswap(&["umount", &self.scratch.path("mount").display().to_string()])
-    }
-
-    /// A file of the source whose times are long past.
-    fn put(&self, name: &str, bytes: &[u8]) {
-        fs::write(self.source(name), bytes).expect("a file");
-        let long_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
-        File::open(self.source(name)).and_then(|file| file.set_modified(long_ago)).expect("a time");
-        // The time of change cannot be set.
-        std::thread::sleep(Duration::from_millis(40));
-    }
-
-    fn get(&self, name: &str) -> Vec<u8> {
-        fs::read(self.path(name)).expect("a file")
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if !self.umount().status.success() {
-            self.uswap(&["umount", "--lazy", &self.scratch.path("mount").display().to_string()]);
-        }
-    }
-}
-
-/// Pages that say which they are; half of each does not compress.
-fn content(pages: u64, mark: u8) -> Vec<u8> {
-    let mut random = u64::from(mark) + 1;
-    let mut bytes = Vec::with_capacity(pages as usize * 4096);
-    for page in 0..pages {
-        for _ in 0..256 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            bytes.extend(random.to_le_bytes());
-        }
-        bytes.extend((page << 8 | u64::from(mark)).to_le_bytes().repeat(256));
-    }
-    bytes
-}
 
 /// Random steps in a mounted folder and in a plain one have the same results, with a cache so small
 /// that pages leave all the time, and with pool and swap.
@@ -154,10 +34,31 @@ fn random_steps_have_the_results_of_a_plain_folder() {
         let folders = ["mount", "source", "plain"].map(|name| mounted.scratch.path(name));
         let mut python = command("timeout");
         python.args(["300", "python3", "-c", STEPS]).args(&folders).args([seed.to_string(), "2500".into()]);
-        let output = python.output().expect("python3");
+        let (ended, made) = (AtomicBool::new(false), AtomicBool::new(false));
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| make_and_remove_groups(&mounted, &ended, &made));
+            let output = python.output().expect("python3");
+            ended.store(true, SeqCst);
+            output
+        });
+        assert!(made.load(SeqCst), "no group was made");
         let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success() && told == "same\n", "seed {seed}: {told}{complaint}");
         assert!(mounted.figure("hit_pages") > 0 && mounted.figure("written_pages") > 0);
+    }
+}
+
+/// Folders become groups with limits and cease to be some, whether they are there or not.
+fn make_and_remove_groups(mounted: &Mounted, ended: &AtomicBool, made: &AtomicBool) {
+    while !ended.load(SeqCst) {
+        for order in [&["create", "--limit", "8M"][..], &["create"], &["remove"]] {
+            for folder in ["folder", "other"] {
+                let words = ["group", order[0], &mounted.name, folder];
+                let done = mounted.uswap(&[&words[..], &order[1..]].concat()).status.success();
+                made.fetch_or(done && order[0] == "create", SeqCst);
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
     }
 }
 
@@ -406,11 +307,13 @@ fn orders_and_refusals_of_a_mount() {
     refused(&["mount", "--keep", &kept, "/", &folder], "it holds something else");
     refused(&["umount", &mounted.scratch.path("plain").display().to_string()], "no mount of uswap");
     refused(&["limit", &mounted.name, "1M"], "too little");
-    refused(&["group", "create", &mounted.name, "a"], "does not know this order");
+    refused(&["detach", &mounted.name], "does not know this order");
     assert!(mounted.uswap(&["limit", &mounted.name, "40M"]).status.success());
     assert_eq!(mounted.status()["figures"]["ram_limit_bytes"], 40 * MIB);
     let swap = mounted.scratch.path("swap").display().to_string();
     assert!(mounted.uswap(&["swapon", &mounted.name, &format!("{swap},size=64M")]).status.success());
+    let within = format!("{},size=64M", mounted.path("swap").display());
+    refused(&["swapon", &mounted.name, &within], "lies in the mount itself");
     let told = mounted.uswap(&["status", &mounted.name]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.contains("found in memory") && told.contains(&swap), "{told}");
@@ -437,8 +340,109 @@ fn other_users_have_their_own_rights() {
     shell.args(["20", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
     let output = shell.current_dir(mounted.path("")).output().expect("a shell");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    use std::os::unix::fs::MetadataExt;
     let made = fs::metadata(mounted.source("mine")).expect("a file");
     assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (65534, 65534, 0o640));
     assert_eq!(fs::metadata(mounted.source("folder")).expect("a folder").uid(), 65534);
+}
+
+/// An access control list as an attribute has it (linux/posix_acl_xattr.h): tag, permissions, user
+/// or group.
+fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+const ACCESS: &CStr = c"system.posix_acl_access";
+const DEFAULT: &CStr = c"system.posix_acl_default";
+
+/// The owner may do all, one other user what is said, nobody else anything.
+fn for_one_user(user: u32, permissions: u16) -> Vec<u8> {
+    let (owner, one, group, mask, others) = (1, 2, 4, 0x10, 0x20);
+    let nobody = u32::MAX;
+    access_list(&[
+        (owner, 7, nobody),
+        (one, permissions, user),
+        (group, 0, nobody),
+        (mask, permissions, nobody),
+        (others, 0, nobody),
+    ])
+}
+
+fn attribute(path: &Path, name: &CStr) -> Vec<u8> {
+    let mut value = vec![0; 1024];
+    let length = xattr::get(File::open(path).expect("a file").as_fd(), name, &mut value).unwrap_or(0);
+    value.truncate(length);
+    value
+}
+
+/// Access control lists of the source hold in the mount, and so do those of a folder for what is
+/// made in it.
+#[test]
+fn access_control_lists_hold() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M", "--revalidate", "0"]) else { return };
+    let set = |path: &Path, name: &CStr, list: &[u8]| xattr::set(File::open(path)?.as_fd(), name, list, 0);
+    fs::set_permissions(mounted.source(""), Permissions::from_mode(0o755)).expect("a mode");
+    mounted.put("secret", b"for one");
+    if set(&mounted.source("secret"), ACCESS, &for_one_user(65534, 4)).is_err() {
+        return not_here("the file system has no access control lists");
+    }
+    let may_read = |user: u32| {
+        let mut cat = Command::new("timeout");
+        let user = format!("--reuid={user}");
+        cat.args(["20", "setpriv", &user, "--regid=65533", "--clear-groups", "cat", "secret"]);
+        cat.current_dir(mounted.path("")).output().expect("cat").stdout == b"for one"
+    };
+    assert_eq!([65534, 65533].map(may_read), [true, false]);
+    set(&mounted.path("secret"), ACCESS, &for_one_user(65533, 4)).expect("a list");
+    assert_eq!([65534, 65533].map(may_read), [false, true]);
+    assert_eq!(attribute(&mounted.source("secret"), ACCESS), for_one_user(65533, 4));
+
+    // The mask of who makes a file does not count where the folder has a list.
+    let made = ["mount", "plain"].map(|name| {
+        let folder = mounted.scratch.path(name).join("shared");
+        fs::create_dir(&folder).expect("a folder");
+        set(&folder, DEFAULT, &for_one_user(65534, 6)).expect("a list");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "umask 077; echo a > file; mkdir folder; mknod pipe p"]).current_dir(&folder);
+        assert!(shell.status().expect("a shell").success());
+        ["file", "folder"].map(|name| {
+            let (path, mode) = (folder.join(name), fs::metadata(folder.join(name)).expect("a file").mode());
+            (mode, attribute(&path, ACCESS), attribute(&path, DEFAULT))
+        })
+    });
+    assert!(!made[0][0].1.is_empty() && !made[0][1].2.is_empty());
+    assert_eq!(made[0], made[1]);
+}
+
+/// Numbers of the kernel.
+const O_TMPFILE: i32 = 0o20_200_000;
+const EOPNOTSUPP: i32 = 95;
+
+/// A file without a name (O_TMPFILE) is written, read, and gets a name.
+#[test]
+fn files_without_names_get_one() {
+    let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
+    let unnamed = File::options().read(true).write(true).custom_flags(O_TMPFILE).mode(0o640).open(mounted.path(""));
+    let unnamed = match unnamed {
+        Err(error) if error.raw_os_error() == Some(EOPNOTSUPP) => return not_here("no O_TMPFILE"),
+        unnamed => unnamed.expect("a file"),
+    };
+    unnamed.write_all_at(&content(50, 1), 0).expect("a write");
+    let mut bytes = vec![0; 50 * 4096];
+    unnamed.read_exact_at(&mut bytes, 0).expect("a read");
+    assert!(bytes == content(50, 1));
+    assert_eq!(fs::read_dir(mounted.source("")).expect("a folder").count(), 0);
+    let link = format!("os.link('/proc/self/fd/0', '{}', src_dir_fd=os.open('/', 0))", mounted.path("named").display());
+    // With a folder to begin at, os.link follows the link in /proc.
+    let link = format!("import os; {link}");
+    let mut python = command("timeout");
+    python.args(["20", "python3", "-c", &link]).stdin(unnamed.try_clone().expect("a descriptor"));
+    assert!(python.status().expect("python3").success());
+    drop(unnamed);
+    assert!(mounted.get("named") == content(50, 1) && fs::read(mounted.source("named")).expect("a file") == bytes);
+    assert_eq!(fs::metadata(mounted.source("named")).expect("a file").mode() & 0o777, 0o640);
 }

@@ -149,10 +149,10 @@ impl PageLists {
         self.lists.trim();
     }
 
-    /// Drops stale entries. In a first pass the first entry of a page clears the mark in the page's
-    /// word, so that further entries of the same page show as stale; a second pass restores the
-    /// marks.
-    fn purge(&mut self, table: &mut PageTable) {
+    /// Drops all stale entries. In a first pass the first entry of a page clears the mark in the
+    /// page's word, so that further entries of the same page show as stale; a second pass restores
+    /// the marks.
+    pub fn purge(&mut self, table: &mut PageTable) {
         self.lists.purge(|entry, active| {
             let word = table.word(entry);
             let wanted = counts(word, active);

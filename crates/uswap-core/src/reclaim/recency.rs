@@ -127,6 +127,18 @@ impl Recency {
         self.pages.forget(word);
     }
 
+    /// Takes a resident page over from the lists of another cache, which have no entry of it any
+    /// more. It counts as used now.
+    pub fn adopt(&mut self, table: &mut PageTable, page: u64, word: PageWord) {
+        self.pages.join(table, page, word.used_at(self.arrivals));
+    }
+
+    /// Drops the entries of pages that were forgotten. Without this call an entry of such a page
+    /// may count for the page that has its place in the table next.
+    pub fn drop_stale(&mut self, table: &mut PageTable) {
+        self.pages.purge(table);
+    }
+
     /// Regular work.
     pub fn tidy(&mut self, table: &mut PageTable) {
         self.pages.tidy(table);

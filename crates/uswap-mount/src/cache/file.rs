@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use uswap_sys::fs::inode::FileStatus;
 
+use crate::cache::groups::GroupId;
 use crate::cache::keys::KeyRange;
 
 /// The longest step of the times of a file system, apart from FAT: a tick of 100 Hz and some delay.
@@ -80,6 +81,11 @@ pub trait FileSource: Send + Sync {
     /// Those of the source.
     fn stamp(&self) -> io::Result<Stamp>;
 
+    /// The group that the file belongs to now; `None`: it stays in the one that it is in.
+    fn group(&self) -> Option<GroupId> {
+        None
+    }
+
     /// Reads as much as there is, at most what the buffers take.
     ///
     /// # Errors
@@ -92,6 +98,8 @@ pub trait FileSource: Send + Sync {
 pub struct FileEntry {
     /// The keys of its pages; `None`: nothing was cached yet.
     pub range: Option<KeyRange>,
+    /// The group that its keys belong to, or will.
+    pub group: GroupId,
     /// The stamp of the cached content; `None`: unknown.
     stamp: Option<Stamp>,
     /// When the stamp was last compared with the source's; `None`: not since the mount began.
@@ -112,7 +120,8 @@ fn new_version() -> u64 {
 
 impl Default for FileEntry {
     fn default() -> Self {
-        Self { range: None, stamp: None, checked: None, version: new_version(), writers: 0, fetching: Vec::new() }
+        let (range, group, stamp, checked) = (None, GroupId::ROOT, None, None);
+        Self { range, group, stamp, checked, version: new_version(), writers: 0, fetching: Vec::new() }
     }
 }
 

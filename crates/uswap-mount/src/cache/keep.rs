@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use uswap_store::{Scratch, WritebackScratch};
 
 use crate::cache::file::{FileEntry, FileKey, Stamp};
+use crate::cache::groups::GroupId;
 use crate::cache::kept_index::{self, IndexWriter, KeptHead, KeptPart, MOST_PAGES};
 use crate::cache::pages::Displaced;
 use crate::cache::store_below::StoreBelow;
@@ -222,15 +223,14 @@ impl FileCache {
         let file = FileKey { device, inode: part.inode };
         let (mut displaced, mut stored) = (Displaced::default(), Vec::new());
         let mut tables = self.lock();
-        let CacheTables { files, pages, keys } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         if let Some(range) = files.get(&file).filter(|entry| entry.has_other(&stamp)).and_then(|entry| entry.range) {
             // The file was changed while its parts were written: the later ones count.
-            pages.forget(range.keys(), &mut displaced.released);
-            keys.give_back(range);
+            pages.give_range_back(range, &mut displaced.released);
             files.remove(&file);
         }
         let whole = part.size.div_ceil(uswap_core::PAGE);
-        let entry = files.entry(file).or_insert_with(|| FileEntry::kept(stamp, keys.take(whole)));
+        let entry = files.entry(file).or_insert_with(|| FileEntry::kept(stamp, pages.take_range(whole, GroupId::ROOT)));
         for (page, object) in part.pages {
             let Some(key) = entry.range.and_then(|range| range.key(page)).filter(|_| page < whole) else { continue };
             let object = place(object.device()).map(|number| object.on_device(number));

@@ -13,8 +13,11 @@
 //! The cache may lose any page at any time: whatever goes wrong below it, the source has the
 //! content.
 
+pub mod figures;
 pub mod file;
 pub mod fill;
+mod group_changes;
+pub mod groups;
 pub mod keep;
 pub mod kept_index;
 pub mod keys;
@@ -32,9 +35,9 @@ use uswap_core::PAGE;
 use uswap_sys::alloc::frames::{Frame, Frames, NewFrame};
 
 use crate::OVERHEAD;
+use crate::cache::figures::CacheCounters;
 use crate::cache::file::{FileEntry, FileKey, FileSource, Stamp};
-use crate::cache::keys::KeySpace;
-use crate::cache::pages::{CacheCounts, CachePages, CachedPage, Displaced};
+use crate::cache::pages::{CachePages, CachedPage, Displaced};
 use crate::cache::store_below::StoreBelow;
 
 /// Frames beyond the limit: for what is being read or sent.
@@ -75,29 +78,6 @@ impl FileContent {
     }
 }
 
-/// Counts for reports. Amounts are pages unless their names say otherwise.
-#[derive(Default, Debug)]
-pub struct CacheCounters {
-    /// Pages that were asked for.
-    pub asked: AtomicU64,
-    /// Of these: found in memory.
-    pub hits: AtomicU64,
-    /// Of these: found in the pool or on a device.
-    pub store_hits: AtomicU64,
-    /// Pages read from the source, those that were read ahead included.
-    pub source_reads: AtomicU64,
-    /// Pages that the store could not give back; they were read from the source.
-    pub store_errors: AtomicU64,
-    /// Pages that an earlier mount had kept.
-    pub found: AtomicU64,
-    /// Pages that the next mount would find.
-    pub kept: AtomicU64,
-    /// Files of which a check found that others had changed them.
-    pub invalidations: AtomicU64,
-    /// Pages that were written to the source.
-    pub written: AtomicU64,
-}
-
 pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Relaxed);
 }
@@ -107,7 +87,6 @@ pub(crate) fn add(counter: &AtomicU64, number: u64) {
 pub struct CacheTables {
     pub(crate) pages: CachePages,
     files: HashMap<FileKey, FileEntry>,
-    keys: KeySpace,
 }
 
 /// The cache. Shared by all threads of a mount.
@@ -142,7 +121,7 @@ impl FileCache {
         let frames = Frames::new(count)?;
         let first = ram.saturating_sub(OVERHEAD).max(PAGE) / PAGE;
         let pages = CachePages::new(Arc::clone(&frames), first, below.is_some());
-        let tables = CacheTables { pages, files: HashMap::new(), keys: KeySpace::default() };
+        let tables = CacheTables { pages, files: HashMap::new() };
         let (most_ram, peak) = (most_ram.max(ram), AtomicU64::new(0));
         let (tables, ram, counters) = (Mutex::new(tables), AtomicU64::new(ram), CacheCounters::default());
         let (fetched, most_frames, pool_then) = (Condvar::new(), AtomicU64::new(0), AtomicU64::new(0));
@@ -174,28 +153,6 @@ impl FileCache {
     /// The most that it has taken, as far as was looked.
     pub fn peak(&self) -> u64 {
         self.peak.load(Relaxed)
-    }
-
-    /// The memory in use.
-    pub fn memory(&self) -> MemoryUse {
-        let below = self.below.as_ref().map_or(0, StoreBelow::memory);
-        let tables = self.lock().pages.table_bytes();
-        MemoryUse { frames: u64::from(self.frames.with_memory()) * PAGE, below, tables }
-    }
-
-    /// Figures of the pages.
-    pub fn page_figures(&self) -> PageFigures {
-        let tables = self.lock();
-        let pages = &tables.pages;
-        PageFigures {
-            files: tables.files.len() as u64,
-            resident: pages.resident(),
-            active: pages.active(),
-            stored: pages.stored(),
-            history: pages.history(),
-            table_bytes: pages.table_bytes(),
-            counts: pages.counts(),
-        }
     }
 
     /// Changes the memory that the cache may take.
@@ -260,7 +217,14 @@ impl FileCache {
         loop {
             let version = {
                 let mut tables = self.lock();
-                let entry = tables.files.entry(key).or_default();
+                let CacheTables { files, pages } = &mut *tables;
+                let entry = files.entry(key).or_default();
+                let elsewhere = source.group().filter(|group| entry.group != *group && pages.groups().has(*group));
+                if let Some(group) = elsewhere {
+                    drop(tables);
+                    self.change_groups(&[(key, group)]);
+                    continue;
+                }
                 if let Some(size) = entry.fresh_size(within) {
                     return Ok(size);
                 }
@@ -280,7 +244,7 @@ impl FileCache {
     fn compare(&self, key: FileKey, version: Option<u64>, stamp: Stamp, now: Instant) -> bool {
         let mut displaced = Displaced::default();
         let mut tables = self.lock();
-        let CacheTables { files, pages, .. } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         let entry = files.entry(key).or_default();
         // A write of our own takes the stamp when it ends.
         if entry.is_written() {
@@ -333,16 +297,15 @@ impl FileCache {
     fn look_up(&self, key: FileKey, asked: Range<u64>, size: u64) -> (Vec<CachedPage>, Option<u64>) {
         let mut displaced = Displaced::default();
         let mut tables = self.lock();
-        let CacheTables { files, pages, keys } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         let entry = files.entry(key).or_default();
         let whole = size.div_ceil(PAGE).max(asked.end);
         if let Some(range) = entry.range.filter(|range| range.pages() < whole) {
-            pages.forget(range.keys(), &mut displaced.released);
-            keys.give_back(range);
+            pages.give_range_back(range, &mut displaced.released);
             entry.range = None;
         }
         if entry.range.is_none() {
-            entry.range = keys.take(whole);
+            entry.range = pages.take_range(whole, entry.group);
         }
         let range = entry.range;
         let find =
@@ -367,7 +330,7 @@ impl FileCache {
     fn take_in(&self, key: FileKey, version: Option<u64>, first: u64, used: u64, frames: &[Option<Frame>]) {
         let mut displaced = Displaced::default();
         let mut tables = self.lock();
-        let CacheTables { files, pages, .. } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         let Some(entry) = files.get(&key) else { return };
         if version.is_none() || entry.version() != version {
             return;
@@ -409,7 +372,7 @@ impl FileCache {
     fn begin_write(&self, key: FileKey, offset: u64, length: u64) {
         let mut displaced = Displaced::default();
         let mut tables = self.lock();
-        let CacheTables { files, pages, .. } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         let entry = files.entry(key).or_default();
         entry.begin_write();
         if let Some(range) = entry.range {
@@ -426,13 +389,12 @@ impl FileCache {
     pub fn remove(&self, key: FileKey) {
         let mut displaced = Displaced::default();
         let mut tables = self.lock();
-        let CacheTables { files, pages, keys } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         if files.get(&key).is_some_and(FileEntry::is_busy) {
             return;
         }
         if let Some(range) = files.remove(&key).and_then(|entry| entry.range) {
-            pages.forget(range.keys(), &mut displaced.released);
-            keys.give_back(range);
+            pages.give_range_back(range, &mut displaced.released);
         }
         drop(tables);
         self.settle(displaced);
@@ -441,54 +403,25 @@ impl FileCache {
     /// Forgets what is known of files of which nothing is cached. To be called now and then.
     pub fn sweep(&self) {
         let mut tables = self.lock();
-        let CacheTables { files, pages, keys } = &mut *tables;
+        let CacheTables { files, pages } = &mut *tables;
         files.retain(|_, entry| {
             let is_needed = entry.is_busy() || entry.range.is_some_and(|range| pages.has_any(range.keys()));
             if !is_needed && let Some(range) = entry.range {
-                keys.give_back(range);
+                pages.give_range_back(range, &mut Vec::new());
             }
             is_needed
         });
     }
 }
 
-/// Memory in use, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryUse {
-    /// Frames of pages, those included that wait for their next use.
-    pub frames: u64,
-    /// Pool and its tables.
-    pub below: u64,
-    /// Tables of the pages.
-    pub tables: u64,
-}
-
-impl MemoryUse {
-    /// All of it, with what the process needs beside.
-    pub fn used(&self) -> u64 {
-        self.frames + self.below + self.tables + OVERHEAD
-    }
-}
-
-/// Figures of the pages, now and so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PageFigures {
-    /// Files of which something is known.
-    pub files: u64,
-    /// Pages in memory.
-    pub resident: u64,
-    /// Of these, active ones.
-    pub active: u64,
-    /// Pages in the store.
-    pub stored: u64,
-    /// Shadows that are remembered.
-    pub history: u64,
-    /// Memory of the tables in bytes.
-    pub table_bytes: u64,
-    /// Counts of what happened.
-    pub counts: CacheCounts,
-}
-
 #[cfg(test)]
 #[path = "cache_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "keep_tests.rs"]
+mod keep_tests;
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod group_tests;

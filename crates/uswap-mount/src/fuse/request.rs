@@ -93,10 +93,12 @@ pub enum FuseOperation {
     CopyRange = 47,
     /// syncfs(2).
     SyncVolume = 50,
+    /// Makes a file without a name (O_TMPFILE) and opens it.
+    CreateUnnamed = 51,
 }
 
 impl FuseOperation {
-    const ALL: [Self; 39] = [
+    const ALL: [Self; 40] = [
         Self::Lookup,
         Self::Forget,
         Self::GetAttributes,
@@ -136,6 +138,7 @@ impl FuseOperation {
         Self::Seek,
         Self::CopyRange,
         Self::SyncVolume,
+        Self::CreateUnnamed,
     ];
 
     fn of(number: u32) -> Option<Self> {

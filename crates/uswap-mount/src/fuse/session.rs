@@ -40,6 +40,7 @@ mod init {
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -52,6 +53,7 @@ mod init {
         | READDIRPLUS_AUTO
         | ASYNC_DIO
         | PARALLEL_DIROPS
+        | POSIX_ACL
         | MAX_PAGES
         | INIT_EXT
         | DIRECT_IO_ALLOW_MMAP;

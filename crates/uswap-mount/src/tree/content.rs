@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,8 @@ use crate::cache::file::FileKey;
 use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::{MOST_PAGES, Outcome};
+use crate::tree::names::masked;
+use crate::tree::nodes::Node;
 use crate::tree::open_file::OpenFile;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
@@ -44,7 +46,7 @@ impl SourceTree {
         } else {
             open()?
         };
-        let open = OpenFile::new(file, node.key, flags);
+        let open = OpenFile::new(file, Arc::clone(&node), flags);
         // Changes behind the back of the mount are seen at open.
         self.cache.check(open.key, &open, Duration::ZERO)?;
         let (handle, how) = self.told_open(open, flags);
@@ -61,16 +63,33 @@ impl SourceTree {
         let name = body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
         let acting = self.acting_for(request);
-        let file = inode::create(folder.as_fd(), name, flags, mode & !mask)?;
+        let file = inode::create(folder.as_fd(), name, flags, masked(&folder, mode, mask))?;
         drop(acting);
-        let (number, status) = self.found(inode::look_up(folder.as_fd(), name)?)?;
-        let key = FileKey::from(&status);
-        if FileKey::from(&inode::status(file.as_fd())?) != key {
+        let path = inode::look_up(folder.as_fd(), name)?;
+        if FileKey::from(&inode::status(path.as_fd())?) != FileKey::from(&inode::status(file.as_fd())?) {
             return Ok(Outcome::Error(libc::ESTALE));
         }
+        self.made(&folder, path, file.into(), flags)
+    }
+
+    pub(super) fn create_unnamed(&self, request: &mut FuseRequest<'_>) -> RequestResult {
+        let body = &mut request.body;
+        let flags = Self::flags(body.u32().ok_or_else(short)? as i32);
+        let (mode, mask) = (body.u32().ok_or_else(short)?, body.u32().ok_or_else(short)?);
+        let folder = self.node(request.node)?;
+        let acting = self.acting_for(request);
+        let file = inode::create_unnamed(folder.as_fd(), flags, masked(&folder, mode, mask))?;
+        drop(acting);
+        let path = inode::open(file.as_fd(), libc::O_PATH)?;
+        self.made(&folder, path, file.into(), flags)
+    }
+
+    /// The answer for a file that was made, or was there already, and is open now.
+    fn made(&self, folder: &Node, path: OwnedFd, file: File, flags: i32) -> RequestResult {
+        let (number, status) = self.found(folder, path)?;
         // It may have been there, and O_TRUNC has emptied it.
-        let open = OpenFile::new(File::from(file), key, flags);
-        self.cache.check(key, &open, Duration::ZERO)?;
+        let open = OpenFile::new(file, self.node(number)?, flags);
+        self.cache.check(open.key, &open, Duration::ZERO)?;
         let (handle, how) = self.told_open(open, flags);
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid).opened(handle, how);

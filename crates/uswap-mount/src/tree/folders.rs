@@ -11,6 +11,7 @@ use uswap_sys::fs::inode;
 use crate::fuse::reply::{ENTRY, FuseAnswer, folder_entry_length};
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::Outcome;
+use crate::tree::nodes::Node;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
 impl SourceTree {
@@ -27,6 +28,7 @@ impl SourceTree {
         let (handle, position) = (body.u64().ok_or_else(short)?, body.u64().ok_or_else(short)?);
         let most = body.u32().ok_or_else(short)? as usize;
         let open = self.folders.get(handle)?;
+        let node = self.node(request.node)?;
         let folder = open.lock().expect("folder");
         let mut answer = FuseAnswer::default();
         directory::read(folder.as_fd(), position, |entry| {
@@ -34,7 +36,7 @@ impl SourceTree {
             let fits = answer.0.len() + length <= most;
             if fits {
                 if plus {
-                    self.add_found(&mut answer, folder.as_fd(), &entry);
+                    self.add_found(&mut answer, (&node, folder.as_fd()), &entry);
                 }
                 answer.folder_entry(entry.inode, entry.next, entry.kind, entry.name);
             }
@@ -44,11 +46,11 @@ impl SourceTree {
     }
 
     /// Adds the metadata of an entry, or zeros: then the kernel looks it up itself.
-    fn add_found(&self, answer: &mut FuseAnswer, folder: BorrowedFd<'_>, entry: &FolderEntry<'_>) {
+    fn add_found(&self, answer: &mut FuseAnswer, folder: (&Node, BorrowedFd<'_>), entry: &FolderEntry<'_>) {
         let is_real = entry.name != b"." && entry.name != b"..";
         let look = || {
             let name = CString::new(entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
-            self.found(inode::look_up(folder, &name)?)
+            self.found(folder.0, inode::look_up(folder.1, &name)?)
         };
         match is_real.then(look) {
             Some(Ok((number, status))) => {

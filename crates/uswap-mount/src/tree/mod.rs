@@ -7,6 +7,7 @@
 
 mod attributes;
 mod content;
+pub mod folder_groups;
 mod folders;
 mod names;
 pub mod nodes;
@@ -23,9 +24,11 @@ use uswap_sys::fs::inode::{self, FileStatus};
 use uswap_sys::process::user;
 
 use crate::cache::FileCache;
+use crate::cache::file::FileKey;
 use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::{FuseOperation, FuseRequest};
 use crate::fuse::session::{Outcome, Serve};
+use crate::tree::folder_groups::FolderGroups;
 use crate::tree::nodes::{Node, Nodes};
 use crate::tree::open_file::{Handles, OpenFile, Prefetcher};
 
@@ -36,6 +39,7 @@ pub struct SourceTree {
     files: Handles<OpenFile>,
     folders: Handles<Mutex<OwnedFd>>,
     prefetcher: Prefetcher,
+    groups: FolderGroups,
     /// How long the kernel may believe metadata and names.
     valid: Duration,
     /// Regular files may be mapped although the kernel's cache is passed by.
@@ -64,7 +68,13 @@ impl SourceTree {
         let nodes = Nodes::new(source)?;
         let prefetcher = Prefetcher::start(Arc::clone(&cache))?;
         let (files, folders, is_root) = (Handles::default(), Handles::default(), user() == 0);
-        Ok(Self { cache, nodes, files, folders, prefetcher, valid, maps_direct, is_root })
+        let groups = FolderGroups::default();
+        Ok(Self { cache, nodes, files, folders, prefetcher, groups, valid, maps_direct, is_root })
+    }
+
+    /// The cache that reads pass.
+    pub fn cache(&self) -> &FileCache {
+        &self.cache
     }
 
     fn node(&self, number: u64) -> io::Result<Arc<Node>> {
@@ -76,17 +86,18 @@ impl SourceTree {
         self.is_root.then(|| ActingFor::begin(request.user, request.group))
     }
 
-    /// The answer that names a file, which counts as one more find.
-    fn entry(&self, path: OwnedFd) -> RequestResult {
-        let (number, status) = self.found(path)?;
+    /// The answer that names a file of a folder, which counts as one more find.
+    fn entry(&self, folder: &Node, path: OwnedFd) -> RequestResult {
+        let (number, status) = self.found(folder, path)?;
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid);
         Ok(Outcome::Answer(answer))
     }
 
-    fn found(&self, path: OwnedFd) -> io::Result<(u64, FileStatus)> {
+    fn found(&self, folder: &Node, path: OwnedFd) -> io::Result<(u64, FileStatus)> {
         let status = inode::status(path.as_fd())?;
-        Ok((self.nodes.find(path, &status), status))
+        let group = self.groups.of_child(folder.group(), &FileKey::from(&status));
+        Ok((self.nodes.find(path, &status, group), status))
     }
 
     fn perform(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -106,6 +117,7 @@ impl SourceTree {
             FuseOperation::Link => self.link(request),
             FuseOperation::Open => self.open(request),
             FuseOperation::Create => self.create(request),
+            FuseOperation::CreateUnnamed => self.create_unnamed(request),
             FuseOperation::Read => self.read(request),
             FuseOperation::Write => self.write(request),
             FuseOperation::Release => self.release(request),

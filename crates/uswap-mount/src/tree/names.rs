@@ -3,17 +3,27 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use uswap_sys::fs::inode;
+use uswap_sys::fs::{inode, xattr};
 
+use crate::cache::file::FileKey;
 use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::{FuseOperation, FuseRequest};
 use crate::fuse::session::Outcome;
+use crate::tree::nodes::Node;
 use crate::tree::{RequestResult, SourceTree, done, short};
+
+/// The mode of a new file in a folder. Where the folder has an ACL for what is made in it, that
+/// takes the place of the mask (acl(5)); the source applies it.
+pub(super) fn masked(folder: &Node, mode: u32, mask: u32) -> u32 {
+    let has_default = xattr::get(folder.as_fd(), c"system.posix_acl_default", &mut []).is_ok_and(|length| length > 0);
+    if has_default { mode } else { mode & !mask }
+}
 
 impl SourceTree {
     pub(super) fn look_up(&self, request: &mut FuseRequest<'_>) -> RequestResult {
         let name = request.body.name().ok_or_else(short)?;
-        self.entry(inode::look_up(self.node(request.node)?.as_fd(), name)?)
+        let folder = self.node(request.node)?;
+        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
     }
 
     pub(super) fn forget(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -51,7 +61,7 @@ impl SourceTree {
         let acting = self.acting_for(request);
         inode::make_symlink(folder.as_fd(), name, target)?;
         drop(acting);
-        self.entry(inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
     }
 
     pub(super) fn make_node(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -64,9 +74,9 @@ impl SourceTree {
         // Device files need root; the kernel has checked that whoever asks may make them.
         let is_device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
         let acting = if is_device { None } else { self.acting_for(request) };
-        inode::make_node(folder.as_fd(), name, mode & !mask, special)?;
+        inode::make_node(folder.as_fd(), name, masked(&folder, mode, mask), special)?;
         drop(acting);
-        self.entry(inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
     }
 
     pub(super) fn make_folder(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -74,9 +84,10 @@ impl SourceTree {
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
         let acting = self.acting_for(request);
-        inode::make_folder(folder.as_fd(), name, mode & !mask)?;
+        inode::make_folder(folder.as_fd(), name, masked(&folder, mode, mask))?;
         drop(acting);
-        self.entry(inode::look_up(folder.as_fd(), name)?)
+        self.groups.doubt();
+        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
     }
 
     pub(super) fn remove(&self, request: &mut FuseRequest<'_>, is_folder: bool) -> RequestResult {
@@ -84,6 +95,9 @@ impl SourceTree {
         let folder = self.node(request.node)?;
         let file = inode::look_up(folder.as_fd(), name).ok();
         self.keeping_content(file.as_ref(), || inode::remove(folder.as_fd(), name, is_folder))?;
+        if is_folder {
+            self.groups.doubt();
+        }
         done()
     }
 
@@ -97,7 +111,13 @@ impl SourceTree {
         let (old, new) = (request.body.name().ok_or_else(short)?, request.body.name().ok_or_else(short)?);
         let (from, to) = (self.node(request.node)?, self.node(to)?);
         let file = inode::look_up(from.as_fd(), old).ok();
+        let status = file.as_ref().and_then(|file| inode::status(file.as_fd()).ok());
         self.keeping_content(file.as_ref(), || inode::rename((from.as_fd(), old), (to.as_fd(), new), flags))?;
+        // The kernel does not look for what has moved.
+        match status.filter(|status| status.is_file() && flags == 0) {
+            Some(status) => self.nodes.set_group(&FileKey::from(&status), to.group()),
+            None => self.groups.doubt(),
+        }
         done()
     }
 
@@ -106,7 +126,7 @@ impl SourceTree {
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
         self.keeping_content(Some(&file), || inode::link(file.as_fd(), folder.as_fd(), name))?;
-        self.entry(inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
     }
 
     /// Changes the names of a file. Its time of change moves with that, and what is cached of it

@@ -7,11 +7,13 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use uswap_sys::fs::inode::{self, FileStatus};
 
 use crate::cache::file::FileKey;
+use crate::cache::groups::GroupId;
 
 /// The number of the root.
 const ROOT: u64 = 1;
@@ -24,6 +26,19 @@ pub struct Node {
     pub key: FileKey,
     /// Whether it is a regular file.
     pub is_file: bool,
+    group: AtomicU8,
+}
+
+impl Node {
+    /// The group of files that it belongs to.
+    pub fn group(&self) -> GroupId {
+        GroupId::new(self.group.load(Relaxed))
+    }
+
+    /// Puts it into another group.
+    pub fn set_group(&self, group: GroupId) {
+        self.group.store(group.number(), Relaxed);
+    }
 }
 
 impl AsFd for Node {
@@ -53,7 +68,7 @@ impl Nodes {
         let nodes = Self(Mutex::default());
         let status = inode::status(root.as_fd())?;
         // One find that is never forgotten.
-        let number = nodes.find(root, &status);
+        let number = nodes.find(root, &status, GroupId::ROOT);
         debug_assert_eq!(number, ROOT);
         Ok(nodes)
     }
@@ -64,20 +79,41 @@ impl Nodes {
         table.nodes.get(&number).map(|(node, _)| Arc::clone(node))
     }
 
-    /// The number of a file, of which the kernel is told once more.
-    pub fn find(&self, path: OwnedFd, status: &FileStatus) -> u64 {
+    /// All files.
+    pub fn all(&self) -> Vec<Arc<Node>> {
+        let table = self.0.lock().expect("nodes");
+        table.nodes.values().map(|(node, _)| Arc::clone(node)).collect()
+    }
+
+    /// Puts a file into another group, if the kernel knows it.
+    pub fn set_group(&self, file: &FileKey, group: GroupId) {
+        let table = self.0.lock().expect("nodes");
+        let known = table.numbers.get(file).and_then(|number| table.nodes.get(number));
+        known.into_iter().for_each(|(node, _)| node.set_group(group));
+    }
+
+    /// The root.
+    pub fn root(&self) -> Arc<Node> {
+        self.get(ROOT).expect("the root is never forgotten")
+    }
+
+    /// The number of a file, of which the kernel is told once more, and which is in that group.
+    pub fn find(&self, path: OwnedFd, status: &FileStatus, group: GroupId) -> u64 {
         let key = FileKey::from(status);
         let mut table = self.0.lock().expect("nodes");
         if let Some(number) = table.numbers.get(&key).copied()
-            && let Some((_, told)) = table.nodes.get_mut(&number)
+            && let Some((node, told)) = table.nodes.get_mut(&number)
         {
             *told += 1;
+            node.set_group(group);
             return number;
         }
         table.last += 1;
         let number = table.last;
         table.numbers.insert(key, number);
-        table.nodes.insert(number, (Arc::new(Node { path, key, is_file: status.is_file() }), 1));
+        let group = AtomicU8::new(group.number());
+        let node = Node { path, key, is_file: status.is_file(), group };
+        table.nodes.insert(number, (Arc::new(node), 1));
         number
     }
 

@@ -15,6 +15,8 @@ use uswap_sys::process::thread::spawn;
 
 use crate::cache::FileCache;
 use crate::cache::file::{FileKey, FileSource, Stamp};
+use crate::cache::groups::GroupId;
+use crate::tree::nodes::Node;
 
 /// The most pages that are read with one that is missing.
 const MOST_TOGETHER: u32 = 256;
@@ -68,6 +70,7 @@ pub struct OpenFile {
     pub file: File,
     /// The file in the cache.
     pub key: FileKey,
+    node: Arc<Node>,
     /// All writes go to its end.
     pub appends: bool,
     streams: Mutex<Streams>,
@@ -77,9 +80,9 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// A file that was just opened with these flags.
-    pub fn new(file: File, key: FileKey, flags: i32) -> Self {
+    pub fn new(file: File, node: Arc<Node>, flags: i32) -> Self {
         let (appends, streams) = (flags & libc::O_APPEND != 0, Mutex::default());
-        Self { file, key, appends, streams, passes: AtomicBool::new(true) }
+        Self { file, key: node.key, node, appends, streams, passes: AtomicBool::new(true) }
     }
 
     /// How many pages are to be read where `missing` ones are, beginning with page `from`.
@@ -103,6 +106,10 @@ impl OpenFile {
 impl FileSource for OpenFile {
     fn stamp(&self) -> io::Result<Stamp> {
         inode::status(self.file.as_fd()).map(|status| Stamp::of(&status))
+    }
+
+    fn group(&self) -> Option<GroupId> {
+        Some(self.node.group())
     }
 
     fn read_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {

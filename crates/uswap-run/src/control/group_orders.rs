@@ -59,7 +59,7 @@ pub fn change_place(shared: &EngineContext, what: &str, to: &str) -> Result<Grou
 pub fn remove(shared: &EngineContext, path: &str) -> Result<GroupRemoved, String> {
     let processes = shared.groups.remove(path)? as u64;
     balance(shared);
-    Ok(GroupRemoved { group: path.to_owned(), processes })
+    Ok(GroupRemoved { group: path.to_owned(), processes, files: None })
 }
 
 /// Parses the text of a limit; without a text there is no limit.
@@ -139,6 +139,7 @@ pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
             ram_limit_bytes: limit.map(bytes),
             swapped_bytes: swapped << 12,
             processes,
+            files: None,
         }
     };
     groups.iter().map(tell).collect()

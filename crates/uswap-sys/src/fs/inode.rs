@@ -75,6 +75,14 @@ pub fn create(folder: BorrowedFd<'_>, name: &CStr, flags: i32, mode: u32) -> io:
     open_at(folder, name, flags | libc::O_CREAT | libc::O_NOFOLLOW, mode)
 }
 
+/// Makes a file without a name in a folder, and opens it (O_TMPFILE in open(2)).
+///
+/// # Errors
+/// As open(2).
+pub fn create_unnamed(folder: BorrowedFd<'_>, flags: i32, mode: u32) -> io::Result<OwnedFd> {
+    open_at(folder, c".", flags | libc::O_TMPFILE, mode)
+}
+
 /// Opens the file that a descriptor names.
 ///
 /// # Errors

@@ -120,6 +120,9 @@ pub struct GroupRemoved {
     pub group: String,
     /// Processes that went to the group above it.
     pub processes: u64,
+    /// Files that did; only of a mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<u64>,
 }
 
 #[cfg(test)]

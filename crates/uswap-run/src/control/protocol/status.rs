@@ -338,7 +338,7 @@ pub struct UnmanagedFigures {
     pub running: bool,
 }
 
-/// A group of processes.
+/// A group of processes, or of the files of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupFigures {
@@ -354,6 +354,8 @@ pub struct GroupFigures {
     pub swapped_bytes: u64,
     /// Its processes, by their numbers in the run's pid namespace.
     pub processes: Vec<u32>,
+    /// Of a mount: gauge, files of which something is known. Null: it is a group of processes.
+    pub files: Option<u64>,
 }
 
 /// A swapoff, under way or over.
