@@ -230,8 +230,8 @@ impl CacheGroups {
         })
     }
 
-    /// Whether a page of the group would not have left if the group had had the memory of all others
-    /// too. `distance`: evictions of the group since it left.
+    /// Whether a page of the group would not have left if the group had had the memory of all
+    /// others too. `distance`: evictions of the group since it left.
     pub fn is_near(&self, id: GroupId, distance: u64) -> bool {
         distance <= self.get(GroupId::ROOT).used - self.get(id).resident
     }

@@ -4,7 +4,6 @@
 //! No crate is used for it: `fuser`, the well-kept one, brings nix, which deny.toml forbids because
 //! system calls go through uswap-sys alone. The protocol is some forty records of fixed size.
 
-mod beside;
 pub mod reply;
 pub mod request;
 pub mod session;

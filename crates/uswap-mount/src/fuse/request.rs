@@ -7,9 +7,7 @@
 use std::ffi::CStr;
 
 /// Length of the header in bytes.
-pub const HEADER: usize = 40;
-/// Length of the record before the data of a write.
-pub const WRITE_HEAD: usize = 40;
+const HEADER: usize = 40;
 
 /// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,8 +162,6 @@ pub struct FuseRequest<'a> {
     pub user: u32,
     /// See `user`.
     pub group: u32,
-    /// The thread that asks; 0: it is not visible here.
-    pub thread: u32,
     /// The bytes behind the header.
     pub body: Body<'a>,
 }
@@ -175,9 +171,9 @@ impl<'a> FuseRequest<'a> {
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut head = Body(bytes.get(..HEADER)?);
         let (_length, operation, unique, node) = (head.u32()?, head.u32()?, head.u64()?, head.u64()?);
-        let (user, group, thread) = (head.u32()?, head.u32()?, head.u32()?);
+        let (user, group) = (head.u32()?, head.u32()?);
         let operation = FuseOperation::of(operation);
-        Some(Self { operation, unique, node, user, group, thread, body: Body(&bytes[HEADER..]) })
+        Some(Self { operation, unique, node, user, group, body: Body(&bytes[HEADER..]) })
     }
 }
 
@@ -226,7 +222,7 @@ mod tests {
         bytes.extend(b"a name\0rest\0");
         let mut request = FuseRequest::read(&bytes).expect("a request");
         assert_eq!((request.operation, request.unique, request.node), (Some(FuseOperation::Lookup), 7, 1));
-        assert_eq!((request.user, request.group, request.thread), (1000, 100, 4711));
+        assert_eq!((request.user, request.group), (1000, 100));
         assert_eq!(request.body.name(), Some(c"a name"));
         assert_eq!(request.body.name(), Some(c"rest"));
         assert_eq!((request.body.name(), request.body.u32()), (None, None));

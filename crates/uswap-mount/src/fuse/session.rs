@@ -1,8 +1,9 @@
 //! A session with the kernel: the first request, and the threads that serve all others.
 //!
 //! Each thread reads one request, serves it and answers. A thread that serves may wait for the
-//! source, so there are as many as are busy and one more, up to a bound; those that are not needed
-//! end.
+//! source, so there are as many as are busy and one more, up to a bound. They stay: whoever has
+//! answered may be kept from its next request by the thread that it has woken, so with two readers
+//! and threads that ended each fourth request made a thread.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,20 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use uswap_sys::Reservation;
 use uswap_sys::fs::fuse;
-use uswap_sys::process::affinity::Processors;
 use uswap_sys::process::thread::spawn;
 
-use crate::fuse::beside::{Beside, free_processors};
 use crate::fuse::reply::{FuseAnswer, send};
-use crate::fuse::request::{FuseOperation, FuseRequest, HEADER, WRITE_HEAD};
+use crate::fuse::request::{FuseOperation, FuseRequest};
 
 /// The longest read and write in pages.
 pub const MOST_PAGES: usize = 256;
 /// Threads that serve at most.
 const MOST_THREADS: usize = 16;
-/// Threads that wait for a request at most.
-const MOST_IDLE: usize = 2;
+/// Length of a request in bytes above which its thread gives the buffer's memory back, and threads
+/// that need not.
+const LARGE: usize = 256 << 10;
+const MOST_LARGE: usize = 4;
+/// Length of a buffer in bytes: the data of the longest write, and a page for what comes before.
+const BUFFER: usize = (MOST_PAGES + 2) * uswap_core::PAGE_SIZE;
 /// The oldest version that is spoken: 7.31 (Linux 5.4).
 const LEAST_MINOR: u32 = 31;
 /// The newest version that is spoken: 7.39 (Linux 6.6).
@@ -119,22 +123,23 @@ pub struct Threads {
     server: Arc<dyn Serve>,
     running: AtomicUsize,
     idle: AtomicUsize,
+    /// Threads that keep the memory of a large request.
+    large: AtomicUsize,
     ended: AtomicBool,
-    all: Option<Processors>,
 }
 
 impl Threads {
     /// No thread runs yet.
     pub fn new(device: File, server: Arc<dyn Serve>) -> Arc<Self> {
         let zero = || AtomicUsize::new(0);
-        let (ended, all) = (AtomicBool::new(false), free_processors());
-        Arc::new(Self { device, server, running: zero(), idle: zero(), ended, all })
+        let (running, idle, large) = (zero(), zero(), zero());
+        Arc::new(Self { device, server, running, idle, large, ended: AtomicBool::new(false) })
     }
 
     /// Serves in this thread until the mount has ended, and in others as they are needed.
     pub fn serve(self: &Arc<Self>) {
         self.running.fetch_add(1, SeqCst);
-        self.work(true);
+        self.work();
         // Others may still answer their last requests; none waits longer than its source.
         while self.running.load(SeqCst) > 0 {
             std::thread::sleep(Duration::from_millis(5));
@@ -147,33 +152,34 @@ impl Threads {
             return;
         }
         let threads = Arc::clone(self);
-        if spawn("serve".into(), move || threads.work(false)).is_err() {
+        if spawn("serve".into(), move || threads.work()).is_err() {
             self.running.fetch_sub(1, SeqCst);
         }
     }
 
-    /// Reads and serves requests; ends with the mount, or, if the thread may, when there are enough
-    /// others.
-    fn work(self: &Arc<Self>, stays: bool) {
-        let mut buffer = vec![0u8; HEADER + WRITE_HEAD + (MOST_PAGES + 1) * uswap_core::PAGE_SIZE];
+    /// Reads and serves requests until the mount ends.
+    fn work(self: &Arc<Self>) {
+        let Ok(mut buffer) = Reservation::new(BUFFER) else {
+            self.running.fetch_sub(1, SeqCst);
+            return;
+        };
+        let mut keeps = false;
         let device = fuse::clone(&self.device);
         let device = device.as_ref().unwrap_or(&self.device);
-        let mut beside = Beside::new(self.all);
         while !self.ended.load(SeqCst) {
-            if self.idle.fetch_add(1, SeqCst) >= MOST_IDLE && !stays {
-                self.idle.fetch_sub(1, SeqCst);
-                break;
-            }
+            self.idle.fetch_add(1, SeqCst);
             let mut reader = device;
-            let read = reader.read(&mut buffer);
+            let read = reader.read(buffer.bytes_mut());
             let was_last = self.idle.fetch_sub(1, SeqCst) == 1;
             match read {
                 Ok(length) => {
                     if was_last {
                         self.one_more();
                     }
-                    if let Some(thread) = self.answer(device, &buffer[..length]) {
-                        beside.served(thread);
+                    self.answer(device, &buffer.bytes()[..length]);
+                    keeps = keeps || length > LARGE && self.large.fetch_add(1, SeqCst) < MOST_LARGE;
+                    if length > LARGE && !keeps {
+                        buffer.release(LARGE..BUFFER);
                     }
                 }
                 // ENOENT: the request was withdrawn before it was read.
@@ -184,13 +190,12 @@ impl Threads {
         self.running.fetch_sub(1, SeqCst);
     }
 
-    /// Answers a request; returns the thread that asked.
-    fn answer(&self, device: &File, bytes: &[u8]) -> Option<u32> {
-        let mut request = FuseRequest::read(bytes)?;
+    fn answer(&self, device: &File, bytes: &[u8]) {
+        let Some(mut request) = FuseRequest::read(bytes) else { return };
         let (unique, is_answered) = (request.unique, request.operation.is_none_or(FuseOperation::is_answered));
         let outcome = self.server.serve(&mut request);
         if !is_answered {
-            return None;
+            return;
         }
         // A request that is not waited for any more has no use for its answer.
         let _ = match &outcome {
@@ -198,6 +203,5 @@ impl Threads {
             Outcome::Content(content) => send(device, unique, Ok(content.pieces())),
             Outcome::Error(error) => send(device, unique, Err::<std::iter::Empty<&[u8]>, _>(*error)),
         };
-        Some(request.thread)
     }
 }

@@ -102,8 +102,8 @@ impl FolderGroups {
 
 fn nearest(groups: &HashMap<String, FolderGroup>, path: &str, but: Option<GroupId>) -> GroupId {
     let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-    let parts = ends.filter_map(|end| groups.get(&path[..end])).map(|group| group.id);
-    parts.filter(|id| Some(*id) != but).next_back().unwrap_or_default()
+    let mut parts = ends.filter_map(|end| groups.get(&path[..end])).map(|group| group.id);
+    parts.rfind(|id| Some(*id) != but).unwrap_or_default()
 }
 
 /// The present path of a file; `None`: it has none.
