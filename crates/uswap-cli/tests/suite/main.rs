@@ -23,6 +23,7 @@ mod house;
 mod lab;
 mod mount;
 mod mount_groups;
+mod mount_rights;
 mod nbd;
 mod network;
 mod programs;

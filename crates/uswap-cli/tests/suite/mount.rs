@@ -3,17 +3,13 @@
 
 use crate::common;
 
-use std::ffi::CStr;
-use std::fs::{self, File, Permissions};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use uswap_sys::fs::xattr;
 
 use common::cgroup::Group;
 use common::mounted::{Mounted, content};
@@ -324,98 +320,6 @@ fn orders_and_refusals_of_a_mount() {
     drop(open);
     mounted.wait_for_end();
     assert!(mounted.mount(&[]));
-}
-
-/// Who is not root makes files of his own, and is refused what the source refuses.
-#[test]
-fn other_users_have_their_own_rights() {
-    let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
-    fs::set_permissions(mounted.source(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
-    mounted.put("secret", b"nobody's");
-    fs::set_permissions(mounted.source("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
-    // The folders above need not be open to others: the shell begins in the mount.
-    let script =
-        "umask 027; echo mine > mine && mkdir folder && ! cat secret 2>/dev/null && ! chown 0 mine 2>/dev/null";
-    let mut shell = Command::new("timeout");
-    shell.args(["20", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
-    let output = shell.current_dir(mounted.path("")).output().expect("a shell");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let made = fs::metadata(mounted.source("mine")).expect("a file");
-    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (65534, 65534, 0o640));
-    assert_eq!(fs::metadata(mounted.source("folder")).expect("a folder").uid(), 65534);
-}
-
-/// An access control list as an attribute has it (linux/posix_acl_xattr.h): tag, permissions, user
-/// or group.
-fn access_list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut bytes = 2u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        bytes.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
-        bytes.extend(id.to_le_bytes());
-    }
-    bytes
-}
-
-const ACCESS: &CStr = c"system.posix_acl_access";
-const DEFAULT: &CStr = c"system.posix_acl_default";
-
-/// The owner may do all, one other user what is said, nobody else anything.
-fn for_one_user(user: u32, permissions: u16) -> Vec<u8> {
-    let (owner, one, group, mask, others) = (1, 2, 4, 0x10, 0x20);
-    let nobody = u32::MAX;
-    access_list(&[
-        (owner, 7, nobody),
-        (one, permissions, user),
-        (group, 0, nobody),
-        (mask, permissions, nobody),
-        (others, 0, nobody),
-    ])
-}
-
-fn attribute(path: &Path, name: &CStr) -> Vec<u8> {
-    let mut value = vec![0; 1024];
-    let length = xattr::get(File::open(path).expect("a file").as_fd(), name, &mut value).unwrap_or(0);
-    value.truncate(length);
-    value
-}
-
-/// Access control lists of the source hold in the mount, and so do those of a folder for what is
-/// made in it.
-#[test]
-fn access_control_lists_hold() {
-    let Some(mounted) = Mounted::new(&["--ram", "64M", "--revalidate", "0"]) else { return };
-    let set = |path: &Path, name: &CStr, list: &[u8]| xattr::set(File::open(path)?.as_fd(), name, list, 0);
-    fs::set_permissions(mounted.source(""), Permissions::from_mode(0o755)).expect("a mode");
-    mounted.put("secret", b"for one");
-    if set(&mounted.source("secret"), ACCESS, &for_one_user(65534, 4)).is_err() {
-        return not_here("the file system has no access control lists");
-    }
-    let may_read = |user: u32| {
-        let mut cat = Command::new("timeout");
-        let user = format!("--reuid={user}");
-        cat.args(["20", "setpriv", &user, "--regid=65533", "--clear-groups", "cat", "secret"]);
-        cat.current_dir(mounted.path("")).output().expect("cat").stdout == b"for one"
-    };
-    assert_eq!([65534, 65533].map(may_read), [true, false]);
-    set(&mounted.path("secret"), ACCESS, &for_one_user(65533, 4)).expect("a list");
-    assert_eq!([65534, 65533].map(may_read), [false, true]);
-    assert_eq!(attribute(&mounted.source("secret"), ACCESS), for_one_user(65533, 4));
-
-    // The mask of who makes a file does not count where the folder has a list.
-    let made = ["mount", "plain"].map(|name| {
-        let folder = mounted.scratch.path(name).join("shared");
-        fs::create_dir(&folder).expect("a folder");
-        set(&folder, DEFAULT, &for_one_user(65534, 6)).expect("a list");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "umask 077; echo a > file; mkdir folder; mknod pipe p"]).current_dir(&folder);
-        assert!(shell.status().expect("a shell").success());
-        ["file", "folder"].map(|name| {
-            let (path, mode) = (folder.join(name), fs::metadata(folder.join(name)).expect("a file").mode());
-            (mode, attribute(&path, ACCESS), attribute(&path, DEFAULT))
-        })
-    });
-    assert!(!made[0][0].1.is_empty() && !made[0][1].2.is_empty());
-    assert_eq!(made[0], made[1]);
 }
 
 /// Numbers of the kernel.
