@@ -54,7 +54,7 @@ fn nbdkit_serves() {
     need_userfaultfd!();
     need_server!(Kind::Nbdkit);
     let server = Server::tcp(Kind::Nbdkit);
-    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 3 --memory 66"));
+    let outcome = over(&server.uri()).run(torture("--seed 51 --seconds 2 --memory 60"));
     survived(&outcome);
     let all = connections(&outcome);
     assert!(all.len() == 4 && all.iter().all(|one| one["state"] == "up" && one["reconnects"] == 0), "{all:?}");
@@ -66,14 +66,14 @@ fn nbdkit_serves() {
 fn nbd_server_serves() {
     need_userfaultfd!();
     need_server!(Kind::NbdServer);
-    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 3 --memory 66");
+    serves(&Server::tcp(Kind::NbdServer), "--seed 52 --seconds 2 --memory 56");
 }
 
 #[test]
 fn qemu_nbd_serves() {
     need_userfaultfd!();
     need_server!(Kind::Qemu);
-    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 3 --memory 56 --processes 1");
+    serves(&Server::tcp(Kind::Qemu), "--seed 53 --seconds 2 --memory 56 --processes 1");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn unix_sockets_serve() {
     need_userfaultfd!();
     for kind in Kind::ALL {
         need_server!(kind);
-        serves(&Server::unix(kind), "--seed 54 --seconds 3 --memory 66 --processes 1");
+        serves(&Server::unix(kind), "--seed 54 --seconds 1 --memory 56 --processes 1");
     }
 }
 
@@ -93,7 +93,7 @@ fn one_connection_with_delays() {
     let server = Server::tcp(Kind::Nbdkit);
     let launch = over(&format!("{},connections=1", server.uri()));
     let launch = launch.faults("audit,delay-install=100,delay-gate=100,delay-store=500");
-    let outcome = launch.run(torture("--seed 55 --seconds 3 --memory 66 --threads 4"));
+    let outcome = launch.run(torture("--seed 55 --seconds 2 --memory 56 --threads 4"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
@@ -106,7 +106,7 @@ fn slow_servers_serve() {
     for (options, parameters) in
         [(&["--filter=delay"][..], &["rdelay=5ms", "wdelay=5ms"][..]), (&["--filter=rate"], &["rate=80M"])]
     {
-        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 3 --memory 56 --processes 0");
+        serves(&Server::nbdkit(options, parameters), "--seed 56 --seconds 2 --memory 52 --processes 0");
     }
 }
 
@@ -120,7 +120,7 @@ fn modest_servers_serve() {
     let options =
         ["--no-sr", "--filter=blocksize-policy", "--filter=multi-conn", "--filter=nozero", "--filter=noparallel"];
     let server = Server::nbdkit(&options, &policy);
-    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 3 --memory 66"));
+    let outcome = over(&server.uri()).run(torture("--seed 57 --seconds 2 --memory 56"));
     survived(&outcome);
     assert_eq!(connections(&outcome).len(), 1);
 }
