@@ -661,9 +661,10 @@ fn who_executes_another_program_is_not_bound_to_its_old_agent() {
     let program = victim("alloc_fast").display().to_string();
     let run = |faults: &str| {
         let launch = under("44M").swap_file("2G").option("--load-control", "off").deadline(60).faults(faults);
-        launch.run(["bash", "-c", ALL_AT_ONCE, program.as_str(), "32", "4"])
+        launch.run(["bash", "-c", ALL_AT_ONCE, program.as_str(), "32", "12"])
     };
-    run("delay-order=20000").expect(0);
+    // Any four of them at a time are more than the budget, however far apart they start.
+    run("delay-order=20000").expect(0).paged();
     let is_killed = |_| run("bind-dismissed,delay-order=20000").code() == 3;
-    assert!((0..12).any(is_killed), "no program was killed with the rule off");
+    assert!((0..30).any(is_killed), "no program was killed with the rule off");
 }
