@@ -17,7 +17,7 @@ use uswap_device::{Device, SwapSpec};
 use uswap_store::Tier;
 use uswap_sys::fs::{fuse, inode};
 use uswap_sys::process::thread::spawn;
-use uswap_sys::process::{raise_open_files, random_word, report_and_fall_silent, signal, user};
+use uswap_sys::process::{raise_open_files_beyond_the_hard_limit, random_word, report_and_fall_silent, signal, user};
 
 use crate::auto_ram::AutoRam;
 use crate::cache::FileCache;
@@ -84,7 +84,7 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
         keeper.restore(&cache)?;
     }
     let keeper = keeper.map(|keeper| Arc::new(Mutex::new(keeper)));
-    raise_open_files();
+    raise_open_files_beyond_the_hard_limit();
     inode::mask_nothing();
     // Before other threads are made: they inherit it, and one thread takes the signals.
     let _mask = signal::block_all();

@@ -281,6 +281,23 @@ fn a_cache_outlives_its_mount() {
     assert!(mounted.get("first") == first && mounted.get("second") == changed);
 }
 
+/// One descriptor is held for each file that the kernel knows.
+#[test]
+fn there_may_be_more_files_than_the_limit_of_open_files() {
+    let raise = ["-c", "ulimit -H -n 200 && ulimit -H -n 300"];
+    if !command("bash").args(raise).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return not_here("CAP_SYS_RESOURCE is not there, without which no limit is raised");
+    }
+    let wrapper = ["prlimit", "--nofile=200:200"].map(String::from).to_vec();
+    let Some(mounted) = Mounted::within(wrapper, &["--ram", "32M"]) else { return };
+    for number in 0..1000 {
+        fs::write(mounted.source(&format!("f{number}")), number.to_string()).expect("a file");
+    }
+    for number in 0..1000 {
+        assert!(mounted.get(&format!("f{number}")) == number.to_string().as_bytes());
+    }
+}
+
 #[test]
 fn orders_and_refusals_of_a_mount() {
     let Some(mounted) = Mounted::new(&["--ram", "64M"]) else { return };
