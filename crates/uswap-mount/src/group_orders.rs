@@ -2,6 +2,7 @@
 
 use uswap_core::PAGE;
 use uswap_core::util::size::human;
+use uswap_run::control::group_orders::is_below;
 use uswap_run::control::protocol::answer::{GroupLimited, GroupRemoved};
 use uswap_run::control::protocol::status::GroupFigures;
 use uswap_run::group::{Limit, MIN_LIMIT, ROOT_NAME};
@@ -31,9 +32,7 @@ pub fn create(tree: &SourceTree, path: &str, limit: Option<&str>) -> Result<Grou
     let pages = pages_of(cache, above, limit.unwrap_or("max"))?;
     let id = cache.add_group(above, pages).ok_or("a mount has 255 groups at most")?;
     for (other, below) in tree.groups().all() {
-        if other.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
-            && tree.groups().nearest(&other, Some(below)) == above
-        {
+        if is_below(&other, path) && tree.groups().nearest(&other, Some(below)) == above {
             cache.set_above(below, id);
         }
     }
@@ -96,19 +95,17 @@ fn limited(path: &str, pages: Option<u64>) -> GroupLimited {
 
 /// The figures of all groups, the root first.
 pub fn figures(tree: &SourceTree) -> Vec<GroupFigures> {
-    let (cache, all) = (tree.cache(), tree.groups().all());
+    let cache = tree.cache();
+    let root = (String::new(), GroupId::ROOT);
+    let all: Vec<(String, GroupId)> = std::iter::once(root).chain(tree.groups().all()).collect();
     let known = cache.group_figures();
     let memory = cache.memory().used();
-    let is_below = |path: &str, above: &str| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'));
-    let sum = |path: &str, id: GroupId| {
-        let below = all.iter().filter(|(other, _)| path.is_empty() || is_below(other, path)).map(|(_, id)| *id);
-        let ids = below.chain([id]);
-        ids.filter_map(|id| known.get(&id))
-            .fold((0, 0), |(stored, files), its| (stored + its.stored, files + its.files))
+    let sum = |path: &str| {
+        let ids = all.iter().filter(|(other, _)| path.is_empty() || is_below(other, path)).map(|(_, id)| id);
+        ids.filter_map(|id| known.get(id)).fold((0, 0), |(stored, files), its| (stored + its.stored, files + its.files))
     };
-    let root = [(String::new(), GroupId::ROOT)];
     let tell = |(path, id): &(String, GroupId)| {
-        let ((stored, files), is_root) = (sum(path, *id), *id == GroupId::ROOT);
+        let ((stored, files), is_root) = (sum(path), *id == GroupId::ROOT);
         let its = known.get(id).copied().unwrap_or_default();
         let own = (its.used * PAGE, its.peak * PAGE, its.limit.map(|pages| pages * PAGE));
         let (used, peak, limit) = if is_root { (memory, cache.peak(), Some(cache.ram())) } else { own };
@@ -122,5 +119,5 @@ pub fn figures(tree: &SourceTree) -> Vec<GroupFigures> {
             ..GroupFigures::default()
         }
     };
-    root.iter().chain(&all).map(tell).collect()
+    all.iter().map(tell).collect()
 }

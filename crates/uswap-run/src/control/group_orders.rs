@@ -146,7 +146,7 @@ pub fn figures(shared: &EngineContext) -> Vec<GroupFigures> {
 }
 
 /// Whether `path` is `above` or lies below it.
-fn is_below(path: &str, above: &str) -> bool {
+pub fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
