@@ -11,6 +11,7 @@ pub mod control;
 pub mod fuse;
 pub mod group_orders;
 pub mod mount;
+mod pace;
 pub mod swapoff;
 pub mod tree;
 

@@ -17,7 +17,7 @@ use uswap_device::{Device, SwapSpec};
 use uswap_store::Tier;
 use uswap_sys::fs::{fuse, inode};
 use uswap_sys::process::thread::spawn;
-use uswap_sys::process::{raise_open_files_beyond_the_hard_limit, random_word, report_and_fall_silent, signal, user};
+use uswap_sys::process::{open_files_limit, raise_open_files, random_word, report_and_fall_silent, signal, user};
 
 use crate::auto_ram::AutoRam;
 use crate::cache::FileCache;
@@ -32,6 +32,9 @@ use crate::tree::SourceTree;
 const BALANCE: Duration = Duration::from_millis(100);
 const FOLLOW: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(10);
+/// The most descriptors for files that nobody has open: each holds about 1 KiB of the kernel's
+/// memory.
+const MOST_DESCRIPTORS: u64 = 1 << 16;
 /// Signals that end a mount.
 const ENDING: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
 
@@ -84,13 +87,14 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
         keeper.restore(&cache)?;
     }
     let keeper = keeper.map(|keeper| Arc::new(Mutex::new(keeper)));
-    raise_open_files_beyond_the_hard_limit();
+    raise_open_files();
     inode::mask_nothing();
     // Before other threads are made: they inherit it, and one thread takes the signals.
     let _mask = signal::block_all();
     let device = mount(config)?;
     let begun = session::begin(&device).and_then(|negotiated| {
-        let tree = SourceTree::new(source, Arc::clone(&cache), config.revalidate, negotiated.maps_direct)?;
+        let tree =
+            SourceTree::new(source, descriptors(), Arc::clone(&cache), config.revalidate, negotiated.maps_direct)?;
         let tree = Arc::new(tree);
         Ok((Threads::new(device, tree.clone()), tree))
     });
@@ -118,6 +122,12 @@ pub fn run(config: &MountConfig) -> Result<(), String> {
         keeper.lock().expect("keeper").close(&cache).map_err(|error| format!("--keep: {error}"))?;
     }
     Ok(())
+}
+
+/// How many descriptors there may be for files that nobody has open: half of those that this
+/// process may have.
+fn descriptors() -> usize {
+    open_files_limit().map_or(0, |limit| limit.soft / 2).min(MOST_DESCRIPTORS) as usize
 }
 
 fn keeper(config: &MountConfig, source: &OwnedFd) -> Result<Option<CacheKeeper>, String> {

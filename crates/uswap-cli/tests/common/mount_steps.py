@@ -1,5 +1,6 @@
 """Does the same random steps in a mounted folder and in a plain one, and compares each result: bytes, names, metadata
-and errors. Arguments: the mounted folder, its source, a plain folder, a seed, the number of steps."""
+and errors. Arguments: the mounted folder, its source, a plain folder, a seed, the number of steps, how many
+other files there are, some of which are looked at before each step, and the share of steps behind the mount's back."""
 
 import errno
 import fcntl
@@ -10,7 +11,7 @@ import stat
 import sys
 import time
 
-mounted, source, plain, seed, steps = sys.argv[1:]
+mounted, source, plain, seed, steps, crowd, behind_share = sys.argv[1:]
 chance = random.Random(int(seed))
 names = ["a", "b", "c", "folder", "folder/d", "folder/e", "other", "other/f"]
 descriptors = {}
@@ -85,7 +86,7 @@ def metadata(name):
 
 def listing(name):
     def step(folder):
-        return sorted(os.listdir(folder + "/" + name))
+        return sorted(entry for entry in os.listdir(folder + "/" + name) if "crowd" not in entry)
     return step
 
 
@@ -166,14 +167,28 @@ def is_fifo(name):
         return False
 
 
+crowd = [f"{source}/crowd{number % 5}/f{number}" for number in range(int(crowd))]
+for path in crowd:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(path)
+
+
+def look_at_the_crowd():
+    for path in chance.sample(crowd, len(crowd) // 6):
+        if os.stat(path.replace(source, mounted, 1)).st_size != len(path):
+            sys.exit(f"{path} differs")
+
+
 for number in range(int(steps)):
+    look_at_the_crowd()
     step, name = next_step()
     # An open of a FIFO waits for the other side.
     if is_fifo(name):
         step = lambda folder, name=name: os.unlink(folder + "/" + name)
     # Now and then a step is done behind the back of the mount; a file that is open sees it a second later only, so
     # it is read anew.
-    behind = chance.random() < 0.05 and not descriptors
+    behind = chance.random() < float(behind_share) and not descriptors
     results = [outcome(step, folder) for folder in [source if behind else mounted, plain]]
     if results[0] != results[1]:
         source_says = str(outcome(step, source))[:200]

@@ -27,21 +27,28 @@ fn random_steps_have_the_results_of_a_plain_folder() {
     }
     for (seed, options) in [(1, &["--ram", "32M"][..]), (2, &["--ram", "32M", "--pool", "0", "--revalidate", "0"])] {
         let Some(mounted) = Mounted::new(options) else { return };
-        let folders = ["mount", "source", "plain"].map(|name| mounted.scratch.path(name));
-        let mut python = command("timeout");
-        python.args(["300", "python3", "-c", STEPS]).args(&folders).args([seed.to_string(), "2500".into()]);
-        let (ended, made) = (AtomicBool::new(false), AtomicBool::new(false));
-        let output = std::thread::scope(|scope| {
-            scope.spawn(|| make_and_remove_groups(&mounted, &ended, &made));
-            let output = python.output().expect("python3");
-            ended.store(true, SeqCst);
-            output
-        });
-        assert!(made.load(SeqCst), "no group was made");
-        let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && told == "same\n", "seed {seed}: {told}{complaint}");
+        random_steps(&mounted, seed, 0, 0.05);
         assert!(mounted.figure("hit_pages") > 0 && mounted.figure("written_pages") > 0);
     }
+}
+
+/// Random steps; `crowd`: before each one others are looked at, of so many; `behind`: the share of
+/// steps that are done in the source.
+fn random_steps(mounted: &Mounted, seed: u32, crowd: u32, behind: f64) {
+    let folders = ["mount", "source", "plain"].map(|name| mounted.scratch.path(name));
+    let mut python = command("timeout");
+    python.args(["300", "python3", "-c", STEPS]).args(&folders).args([seed, 2500, crowd].map(|n| n.to_string()));
+    python.arg(behind.to_string());
+    let (ended, made) = (AtomicBool::new(false), AtomicBool::new(false));
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| make_and_remove_groups(mounted, &ended, &made));
+        let output = python.output().expect("python3");
+        ended.store(true, SeqCst);
+        output
+    });
+    let (told, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && told == "same\n", "seed {seed}: {told}{complaint}");
+    assert!(made.load(SeqCst), "no group was made");
 }
 
 /// Folders become groups with limits and cease to be some, whether they are there or not.
@@ -281,21 +288,65 @@ fn a_cache_outlives_its_mount() {
     assert!(mounted.get("first") == first && mounted.get("second") == changed);
 }
 
-/// One descriptor is held for each file that the kernel knows.
+/// Files of the crowd, in folders three deep.
+const CROWD: usize = 1000;
+
+fn crowd_file(number: usize) -> String {
+    format!("crowd{}/{}/in/f{number}", number % 7, number % 100)
+}
+
+/// A mount that may have 200 open files: 100 descriptors for files that nobody has open.
+fn mount_of_few_descriptors(options: &[&str]) -> Option<Mounted> {
+    let wrapper = ["prlimit", "--nofile=200:200"].map(String::from).to_vec();
+    Mounted::within(wrapper, &[&["--ram", "32M"], options].concat())
+}
+
+/// Most files that the kernel knows have no descriptor: they are there all the same, also when
+/// folders above them were renamed, and when they have no name any more.
 #[test]
 fn there_may_be_more_files_than_the_limit_of_open_files() {
-    let raise = ["-c", "ulimit -H -n 200 && ulimit -H -n 300"];
-    if !command("bash").args(raise).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        return not_here("CAP_SYS_RESOURCE is not there, without which no limit is raised");
+    let Some(mounted) = mount_of_few_descriptors(&[]) else { return };
+    for number in 0..CROWD {
+        let file = mounted.source(&crowd_file(number));
+        fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
+        fs::write(file, number.to_string()).expect("a file");
     }
-    let wrapper = ["prlimit", "--nofile=200:200"].map(String::from).to_vec();
-    let Some(mounted) = Mounted::within(wrapper, &["--ram", "32M"]) else { return };
-    for number in 0..1000 {
-        fs::write(mounted.source(&format!("f{number}")), number.to_string()).expect("a file");
+    let right = |number: usize, name: &str| assert_eq!(mounted.get(name), number.to_string().as_bytes(), "{name}");
+    (0..CROWD).for_each(|number| right(number, &crowd_file(number)));
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", mounted.process())).expect("descriptors").count();
+    assert!(descriptors < 170, "{descriptors} descriptors");
+    // Held by their names only (O_PATH): the mount does not know of that.
+    let held = |number| File::options().read(true).custom_flags(O_PATH).open(mounted.path(&crowd_file(number)));
+    let held: Vec<File> = (0..CROWD).step_by(10).map(|number| held(number).expect("a file")).collect();
+    (0..CROWD).for_each(|number| right(number, &crowd_file(number)));
+    for number in (0..CROWD).step_by(20) {
+        fs::remove_file(mounted.path(&crowd_file(number))).expect("a file");
     }
-    for number in 0..1000 {
-        assert!(mounted.get(&format!("f{number}")) == number.to_string().as_bytes());
+    for folder in 0..7 {
+        let path = |name: &str| mounted.path(&format!("{name}{folder}"));
+        fs::rename(path("crowd"), path("moved")).expect("a folder");
     }
+    for number in (0..CROWD).filter(|number| number % 20 != 0) {
+        right(number, &crowd_file(number).replace("crowd", "moved"));
+    }
+    for (file, number) in held.iter().zip((0..CROWD).step_by(10)) {
+        let links = u64::from(number % 20 != 0);
+        let metadata = file.metadata().unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert_eq!((metadata.nlink(), metadata.len()), (links, number.to_string().len() as u64), "{number}");
+    }
+}
+
+/// Files without descriptors change as in a plain folder: before each step many others are used.
+#[test]
+fn random_steps_among_more_files_than_descriptors() {
+    if !installed("python3") {
+        return skip("needs python3");
+    }
+    let Some(mounted) = mount_of_few_descriptors(&[]) else { return };
+    // Names are believed for a second: nothing is done behind its back.
+    random_steps(&mounted, 3, 150, 0.0);
+    let Some(mounted) = mount_of_few_descriptors(&["--revalidate", "0"]) else { return };
+    random_steps(&mounted, 4, 150, 0.05);
 }
 
 #[test]
@@ -340,6 +391,7 @@ fn orders_and_refusals_of_a_mount() {
 }
 
 /// Numbers of the kernel.
+const O_PATH: i32 = 0o10_000_000;
 const O_TMPFILE: i32 = 0o20_200_000;
 const EOPNOTSUPP: i32 = 95;
 

@@ -76,7 +76,7 @@ impl Rule {
 
 /// Shown by memory that is filled beyond the budget and read back.
 fn filled_twice(off: &'static str, always: &'static str) -> Rule {
-    Rule { off, always, victim: "fill_twice", arguments: "88 half-random --reads 1", timeout: 20, tries: 8 }
+    Rule { off, always, victim: "fill_twice", arguments: "88 half-random --reads 1", timeout: 40, tries: 8 }
 }
 
 /// Without the gate pages are taken from a mapping that took the place of the one that was meant.
@@ -93,7 +93,7 @@ fn gate() {
         victim: "remap_same_address",
         arguments: "--memory 66 --seconds 4 --next-to-go 1",
         timeout: 30,
-        tries: 50,
+        tries: 150,
     }
     .is_needed();
 }
@@ -176,7 +176,7 @@ fn many_proofs() {
         always: "",
         victim: "raw_forks",
         arguments: "--memory 55 --rounds 1",
-        timeout: 25,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -309,7 +309,7 @@ fn stacks_stay() {
         always: "forget-threads",
         victim: "cold_exit",
         arguments: "--memory 66 --stacks own --young 1",
-        timeout: 15,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -388,7 +388,7 @@ fn leftovers_are_remembered() {
         always: "agent-threads",
         victim: "seccomp_filter",
         arguments: "--memory 66 --calls madvise",
-        timeout: 20,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -403,7 +403,7 @@ fn who_waits_for_a_page_that_is_there_is_woken() {
         always: "found-there=50",
         victim: "fill_twice",
         arguments: "96 half-random --reads 1",
-        timeout: 15,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -418,7 +418,7 @@ fn a_fault_on_a_resident_page_is_served() {
         always: "",
         victim: "drop_beside_touch",
         arguments: "--memory 44 --rounds 8",
-        timeout: 20,
+        timeout: 40,
         tries: 8,
     };
     let outcome = rule.run(rule.always);
@@ -478,7 +478,7 @@ fn agents_are_not_the_last_to_stay() {
         always: "agent-threads",
         victim: "last_thread_exits",
         arguments: "--memory 55",
-        timeout: 20,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -546,7 +546,7 @@ fn a_kept_copy_is_compared() {
         always: "",
         victim: "torture",
         arguments: "--seed 5 --seconds 1 --memory 60 --ops-mask write,verify,rewrite_same,poke",
-        timeout: 25,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();
@@ -577,7 +577,7 @@ fn staging_slots_are_inherited() {
         always: "",
         victim: "raw_forks",
         arguments: "--memory 50 --rounds 1",
-        timeout: 25,
+        timeout: 40,
         tries: 8,
     }
     .is_needed();

@@ -4,6 +4,7 @@
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use uswap_core::PAGE;
 use uswap_store::{LoadScratch, ObjectId};
@@ -49,18 +50,20 @@ impl FileCache {
         let mut reached = size;
         while let Some(run) = missing_run(&frames.pages) {
             let (from, mut count) = (first + run.start as u64, run.len() as u64);
+            // A page that another thread is reading was asked for before: it begins no stream.
+            if self.wait_for(file.0, from) {
+                let (found, _) = self.look_up(file.0, from..from + count, size);
+                frames.pages.splice(run, self.gather(found).pages);
+                continue;
+            }
             if run.end == frames.pages.len()
                 && let Some(ahead) = ahead.take()
             {
                 count = self.absent_from(file.0, from, count, ahead(from, count), size);
             }
-            let Some(fetch) = self.fetch(file.0, from..from + count, true) else {
-                // Another thread has brought it.
-                let (found, _) = self.look_up(file.0, from..from + run.len() as u64, size);
-                frames.pages.splice(run, self.gather(found).pages);
-                continue;
-            };
-            let read = self.read_source(file.1, fetch.pages.clone(), size)?;
+            // Another thread may have begun just now.
+            let Some(fetch) = self.fetch(file.0, from..from + count) else { continue };
+            let read = self.read_source(file, fetch.pages.clone(), size)?;
             add(&self.counters.source_reads, read.frames.len() as u64);
             let got: Vec<Option<Frame>> = read.frames.into_iter().map(Some).collect();
             if read.end.is_none() {
@@ -86,14 +89,14 @@ impl FileCache {
         while at < end {
             let (_, version) = self.look_up(file.0, at..at, size);
             let absent = self.absent_from(file.0, at, 0, end - at, size);
-            let fetch = if absent > 0 { self.fetch(file.0, at..at + absent, false) } else { None };
+            let fetch = if absent > 0 { self.fetch(file.0, at..at + absent) } else { None };
             let Some(fetch) = fetch else {
                 at += 1;
                 continue;
             };
             at = fetch.pages.end;
             // An error is met again when the page is asked for.
-            let Ok(read) = self.read_source(file.1, fetch.pages.clone(), size) else { return };
+            let Ok(read) = self.read_source(file, fetch.pages.clone(), size) else { return };
             if read.end.is_some() {
                 return;
             }
@@ -104,19 +107,22 @@ impl FileCache {
     }
 
     /// Takes on to read pages from the source, or fewer if another thread is reading some of them.
-    /// `None`: another one was reading the first; with `wait` it has come, or failed, by now.
-    fn fetch(&self, key: FileKey, pages: Range<u64>, wait: bool) -> Option<Fetch<'_>> {
+    /// `None`: another one is reading the first.
+    fn fetch(&self, key: FileKey, pages: Range<u64>) -> Option<Fetch<'_>> {
         let mut tables = self.lock();
-        let entry = tables.files.entry(key).or_default();
-        if let Some(pages) = entry.begin_fetch(pages.clone()) {
-            return Some(Fetch { cache: self, key, pages });
-        }
-        let is_fetched =
-            |tables: &CacheTables| tables.files.get(&key).is_some_and(|entry| entry.is_fetched(pages.start));
-        while wait && is_fetched(&tables) {
+        let pages = tables.files.entry(key).or_default().begin_fetch(pages)?;
+        Some(Fetch { cache: self, key, pages })
+    }
+
+    /// Waits while another thread is reading the page. Returns whether one was.
+    fn wait_for(&self, key: FileKey, page: u64) -> bool {
+        let is_fetched = |tables: &CacheTables| tables.files.get(&key).is_some_and(|entry| entry.is_fetched(page));
+        let mut tables = self.lock();
+        let was_fetched = is_fetched(&tables);
+        while is_fetched(&tables) {
             tables = self.fetched.wait(tables).expect("tables of the cache");
         }
-        None
+        was_fetched
     }
 
     /// Takes the found pages that are in memory or in the store below.
@@ -182,14 +188,19 @@ impl FileCache {
     }
 
     /// Reads pages of a file of `size` bytes from the source.
-    fn read_source(&self, source: &dyn FileSource, pages: Range<u64>, size: u64) -> io::Result<ReadRun> {
+    fn read_source(
+        &self,
+        (key, source): (FileKey, &dyn FileSource),
+        pages: Range<u64>,
+        size: u64,
+    ) -> io::Result<ReadRun> {
         let begin = pages.start * PAGE;
         let mut new: Vec<NewFrame> = pages.map_while(|_| self.new_frame()).collect();
         if new.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         }
         let wanted = (new.len() as u64 * PAGE).min(size.saturating_sub(begin)) as usize;
-        let mut got = 0;
+        let (mut got, begun) = (0, Instant::now());
         while got < wanted {
             let skip = got / PAGE as usize;
             let mut buffers: Vec<IoSliceMut<'_>> =
@@ -203,6 +214,7 @@ impl FileCache {
                 Err(error) => return Err(error),
             }
         }
+        self.paces.note(key.device, begun.elapsed());
         let got = got.min(wanted);
         new.truncate(got.div_ceil(PAGE as usize));
         if let Some(last) = new.last_mut().filter(|_| got % PAGE as usize != 0) {

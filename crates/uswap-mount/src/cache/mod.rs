@@ -39,6 +39,7 @@ use crate::cache::figures::CacheCounters;
 use crate::cache::file::{FileEntry, FileKey, FileSource, Stamp};
 use crate::cache::pages::{CachePages, CachedPage, Displaced};
 use crate::cache::store_below::StoreBelow;
+use crate::pace::SourcePaces;
 
 /// Frames beyond the limit: for what is being read or sent.
 const FRAMES_IN_FLIGHT: u64 = 8192;
@@ -106,6 +107,7 @@ pub struct FileCache {
     pool_then: AtomicU64,
     /// How long a comparison of stamps holds.
     revalidate: Duration,
+    paces: SourcePaces,
     /// Counts of what happened.
     pub counters: CacheCounters,
 }
@@ -125,14 +127,32 @@ impl FileCache {
         let (most_ram, peak) = (most_ram.max(ram), AtomicU64::new(0));
         let (tables, ram, counters) = (Mutex::new(tables), AtomicU64::new(ram), CacheCounters::default());
         let (fetched, most_frames, pool_then) = (Condvar::new(), AtomicU64::new(0), AtomicU64::new(0));
-        let cache =
-            Self { tables, fetched, frames, below, ram, peak, most_ram, most_frames, pool_then, revalidate, counters };
+        let paces = SourcePaces::default();
+        let cache = Self {
+            tables,
+            fetched,
+            frames,
+            below,
+            ram,
+            peak,
+            most_ram,
+            most_frames,
+            pool_then,
+            revalidate,
+            paces,
+            counters,
+        };
         cache.balance();
         Ok(cache)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, CacheTables> {
         self.tables.lock().expect("tables of the cache")
+    }
+
+    /// How long the file system of that device number takes to answer a read, as far as is known.
+    pub fn round_trip(&self, device: u64) -> Duration {
+        self.paces.round_trip(device)
     }
 
     /// The store below, if there is one.

@@ -10,7 +10,7 @@ use crate::cache::file::{FileKey, FileSource, Stamp};
 use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::Outcome;
-use crate::tree::nodes::Node;
+use crate::tree::node::OpenNode;
 use crate::tree::{RequestResult, SourceTree, short};
 
 /// The fields that are to be changed (`FATTR_` of the kernel).
@@ -83,10 +83,10 @@ impl FileSource for Unopened<'_> {
 
 impl SourceTree {
     pub(super) fn attributes(&self, request: &mut FuseRequest<'_>) -> RequestResult {
-        self.told_attributes(&*self.node(request.node)?)
+        self.told_attributes(&self.node(request.node)?)
     }
 
-    fn told_attributes(&self, node: &Node) -> RequestResult {
+    fn told_attributes(&self, node: &OpenNode) -> RequestResult {
         let status = inode::status(node.as_fd())?;
         let mut answer = FuseAnswer::default();
         answer.attributes(&status, self.valid);
@@ -112,7 +112,7 @@ impl SourceTree {
         self.told_attributes(&node)
     }
 
-    fn set_size(&self, node: &Node, changes: &Changes) -> io::Result<()> {
+    fn set_size(&self, node: &OpenNode, changes: &Changes) -> io::Result<()> {
         let handle = changes.has(valid::HANDLE).then(|| self.files.get(changes.handle)).transpose()?;
         let cut = || match &handle {
             Some(open) => open.file.set_len(changes.size),
@@ -160,7 +160,7 @@ impl SourceTree {
 }
 
 /// The owner first: the change of owner clears bits of the mode.
-fn set_permissions(node: &Node, changes: &Changes) -> io::Result<()> {
+fn set_permissions(node: &OpenNode, changes: &Changes) -> io::Result<()> {
     if changes.has(valid::USER | valid::GROUP) {
         let user = changes.has(valid::USER).then_some(changes.user);
         let group = changes.has(valid::GROUP).then_some(changes.group);

@@ -16,7 +16,7 @@ use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::{MOST_PAGES, Outcome};
 use crate::tree::names::masked;
-use crate::tree::nodes::Node;
+use crate::tree::node::{Name, OpenNode};
 use crate::tree::open_file::OpenFile;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
@@ -46,9 +46,9 @@ impl SourceTree {
         } else {
             open()?
         };
-        let open = OpenFile::new(file, Arc::clone(&node), flags);
+        let open = OpenFile::new(file, node, flags);
         // Changes behind the back of the mount are seen at open.
-        self.cache.check(open.key, &open, Duration::ZERO)?;
+        self.cache.check(open.key(), &open, Duration::ZERO)?;
         let (handle, how) = self.told_open(open, flags);
         let mut answer = FuseAnswer::default();
         answer.opened(handle, how);
@@ -69,7 +69,7 @@ impl SourceTree {
         if FileKey::from(&inode::status(path.as_fd())?) != FileKey::from(&inode::status(file.as_fd())?) {
             return Ok(Outcome::Error(libc::ESTALE));
         }
-        self.made(&folder, path, file.into(), flags)
+        self.made(&folder, (Some(folder.with(name)), path), file.into(), flags)
     }
 
     pub(super) fn create_unnamed(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -81,15 +81,15 @@ impl SourceTree {
         let file = inode::create_unnamed(folder.as_fd(), flags, masked(&folder, mode, mask))?;
         drop(acting);
         let path = inode::open(file.as_fd(), libc::O_PATH)?;
-        self.made(&folder, path, file.into(), flags)
+        self.made(&folder, (None, path), file.into(), flags)
     }
 
     /// The answer for a file that was made, or was there already, and is open now.
-    fn made(&self, folder: &Node, path: OwnedFd, file: File, flags: i32) -> RequestResult {
-        let (number, status) = self.found(folder, path)?;
+    fn made(&self, folder: &OpenNode, found: (Option<Name>, OwnedFd), file: File, flags: i32) -> RequestResult {
+        let (number, status) = self.found(folder, found.0, found.1)?;
         // It may have been there, and O_TRUNC has emptied it.
         let open = OpenFile::new(file, self.node(number)?, flags);
-        self.cache.check(open.key, &open, Duration::ZERO)?;
+        self.cache.check(open.key(), &open, Duration::ZERO)?;
         let (handle, how) = self.told_open(open, flags);
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid).opened(handle, how);
@@ -101,9 +101,13 @@ impl SourceTree {
         let (handle, offset) = (body.u64().ok_or_else(short)?, body.u64().ok_or_else(short)?);
         let length = (body.u32().ok_or_else(short)? as usize).min(MOST_PAGES * PAGE as usize);
         let open = self.files.get(handle)?;
-        let content = self.cache.read((open.key, &*open), offset, length, |from, count| open.together(from, count))?;
+        let content =
+            self.cache.read((open.key(), &*open), offset, length, |from, count| open.together(from, count))?;
         if content.length() > 0 {
-            self.prefetcher.reached(&open, (offset + content.length() as u64 - 1) / PAGE);
+            let reached = (offset + content.length() as u64 - 1) / PAGE;
+            if let Some((first, count)) = open.lead(reached, self.prefetcher.most(open.key().device)) {
+                self.prefetcher.read((open.key(), open), first, count);
+            }
         }
         Ok(Outcome::Content(content))
     }
@@ -117,11 +121,11 @@ impl SourceTree {
         let open = self.files.get(handle)?;
         // An appending write goes wherever the file ends.
         let (from, reach) = match open.appends {
-            true => (self.cache.check(open.key, &*open, Duration::ZERO)?, u64::MAX),
+            true => (self.cache.check(open.key(), &*open, Duration::ZERO)?, u64::MAX),
             false => (offset, length as u64),
         };
         let write = || write_all(&open.file, data, offset);
-        let written = self.cache.write((open.key, &*open), from, reach, write)?;
+        let written = self.cache.write((open.key(), &*open), from, reach, write)?;
         add(&self.cache.counters.written, (written as u64).div_ceil(PAGE));
         let mut answer = FuseAnswer::default();
         answer.u32(written as u32).u32(0);
@@ -158,7 +162,7 @@ impl SourceTree {
         let open = self.files.get(handle)?;
         let change = || open_file::allocate(open.file.as_fd(), mode, offset, length);
         // Some modes move all that follows.
-        self.cache.write((open.key, &*open), offset, u64::MAX, change)?;
+        self.cache.write((open.key(), &*open), offset, u64::MAX, change)?;
         done()
     }
 
@@ -180,7 +184,7 @@ impl SourceTree {
         let length = body.u64().ok_or_else(short)?;
         let (from, to): (Arc<OpenFile>, Arc<OpenFile>) = (self.files.get(from)?, self.files.get(to)?);
         let copy = || open_file::copy_range((from.file.as_fd(), from_at), (to.file.as_fd(), to_at), length);
-        let copied = self.cache.write((to.key, &*to), to_at, length, copy)?;
+        let copied = self.cache.write((to.key(), &*to), to_at, length, copy)?;
         let mut answer = FuseAnswer::default();
         answer.u32(copied as u32).u32(0);
         Ok(Outcome::Answer(answer))

@@ -8,12 +8,13 @@
 //! Pages of a file that the kernel has forgotten stay in the group in which it was used last.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use uswap_sys::fs::inode;
@@ -21,7 +22,7 @@ use uswap_sys::fs::inode;
 use crate::cache::file::FileKey;
 use crate::cache::groups::GroupId;
 use crate::tree::SourceTree;
-use crate::tree::nodes::Node;
+use crate::tree::node::{Node, NodeWay};
 
 /// All files are sorted at least this often, for changes behind the back of the mount, and not more
 /// often than that it takes this part of the time.
@@ -106,9 +107,19 @@ fn nearest(groups: &HashMap<String, FolderGroup>, path: &str, but: Option<GroupI
     parts.rfind(|id| Some(*id) != but).unwrap_or_default()
 }
 
-/// The present path of a file; `None`: it has none.
+/// The present path of a file that has a descriptor.
 fn path_of(file: impl AsFd) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())).ok()
+}
+
+/// The present path of a file; `None`: it has none.
+fn path_of_node(node: &Arc<Node>) -> Option<PathBuf> {
+    let NodeWay { from, mut names } = node.way()?;
+    let mut path = path_of(&*from)?;
+    while let Some((_, name)) = names.pop() {
+        path.push(OsStr::from_bytes(name.text().to_bytes()));
+    }
+    Some(path)
 }
 
 impl SourceTree {
@@ -147,7 +158,7 @@ impl SourceTree {
         for node in self.nodes.all() {
             let Some(group) = self.group_of(&node, &root) else { continue };
             node.set_group(group);
-            if node.is_file {
+            if node.is_file() {
                 moves.push((node.key, group));
             }
         }
@@ -156,8 +167,8 @@ impl SourceTree {
     }
 
     /// The group of a file by its present path; `None`: it has no name any more.
-    fn group_of(&self, node: &Node, root: &Path) -> Option<GroupId> {
-        let path = path_of(node)?;
+    fn group_of(&self, node: &Arc<Node>, root: &Path) -> Option<GroupId> {
+        let path = path_of_node(node)?;
         let below = path.strip_prefix(root).ok()?;
         Some(self.groups.nearest(&below.to_string_lossy(), None))
     }

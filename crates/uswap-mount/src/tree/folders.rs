@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use uswap_sys::fs::directory::{self, FolderEntry};
@@ -11,14 +11,24 @@ use uswap_sys::fs::inode;
 use crate::fuse::reply::{ENTRY, FuseAnswer, folder_entry_length};
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::Outcome;
-use crate::tree::nodes::Node;
+use crate::tree::node::OpenNode;
 use crate::tree::{RequestResult, SourceTree, done, short};
+
+/// An open folder of the source.
+#[derive(Debug)]
+pub struct OpenFolder {
+    /// With the position that was read last.
+    file: Mutex<OwnedFd>,
+    /// Its descriptor stays, as that of an open file does.
+    node: OpenNode,
+}
 
 impl SourceTree {
     pub(super) fn open_folder(&self, request: &mut FuseRequest<'_>) -> RequestResult {
-        let folder = inode::open(self.node(request.node)?.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?;
+        let node = self.node(request.node)?;
+        let file = Mutex::new(inode::open(node.as_fd(), libc::O_RDONLY | libc::O_DIRECTORY)?);
         let mut answer = FuseAnswer::default();
-        answer.opened(self.folders.add(Mutex::new(folder)), 0);
+        answer.opened(self.folders.add(OpenFolder { file, node }), 0);
         Ok(Outcome::Answer(answer))
     }
 
@@ -28,15 +38,14 @@ impl SourceTree {
         let (handle, position) = (body.u64().ok_or_else(short)?, body.u64().ok_or_else(short)?);
         let most = body.u32().ok_or_else(short)? as usize;
         let open = self.folders.get(handle)?;
-        let node = self.node(request.node)?;
-        let folder = open.lock().expect("folder");
+        let folder = open.file.lock().expect("folder");
         let mut answer = FuseAnswer::default();
         directory::read(folder.as_fd(), position, |entry| {
             let length = folder_entry_length(entry.name) + if plus { ENTRY } else { 0 };
             let fits = answer.0.len() + length <= most;
             if fits {
                 if plus {
-                    self.add_found(&mut answer, (&node, folder.as_fd()), &entry);
+                    self.add_found(&mut answer, (&open.node, folder.as_fd()), &entry);
                 }
                 answer.folder_entry(entry.inode, entry.next, entry.kind, entry.name);
             }
@@ -46,11 +55,11 @@ impl SourceTree {
     }
 
     /// Adds the metadata of an entry, or zeros: then the kernel looks it up itself.
-    fn add_found(&self, answer: &mut FuseAnswer, folder: (&Node, BorrowedFd<'_>), entry: &FolderEntry<'_>) {
+    fn add_found(&self, answer: &mut FuseAnswer, folder: (&OpenNode, BorrowedFd<'_>), entry: &FolderEntry<'_>) {
         let is_real = entry.name != b"." && entry.name != b"..";
         let look = || {
             let name = CString::new(entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
-            self.found(folder.0, inode::look_up(folder.1, &name)?)
+            self.found(folder.0, Some(folder.0.with(&name)), inode::look_up(folder.1, &name)?)
         };
         match is_real.then(look) {
             Some(Ok((number, status))) => {
@@ -67,7 +76,7 @@ impl SourceTree {
 
     pub(super) fn sync_folder(&self, request: &mut FuseRequest<'_>) -> RequestResult {
         let open = self.folders.get(request.body.u64().ok_or_else(short)?)?;
-        let folder = open.lock().expect("folder").try_clone()?;
+        let folder = open.file.lock().expect("folder").try_clone()?;
         std::fs::File::from(folder).sync_all()?;
         done()
     }

@@ -1,22 +1,29 @@
 //! The tree of files: what the kernel asks for is done on the source, and the content of regular
 //! files passes the cache.
 //!
-//! A file is named by a descriptor opened with O_PATH ([`nodes`]), so that renames, also those
-//! behind the back of the mount, do no harm. The kernel checks permissions by the source's
-//! metadata; what is made is made as the user who asks.
+//! A file is named by a descriptor opened with O_PATH, so that renames, also those behind the back
+//! of the mount, do no harm; in a tree of very many files by its name in its folder ([`node`]).
+//! The kernel checks permissions by the source's metadata; what is made is made as the user who
+//! asks.
 
 mod attributes;
 mod content;
+pub mod descriptors;
 pub mod folder_groups;
 mod folders;
 mod names;
+pub mod node;
 pub mod nodes;
+#[cfg(test)]
+mod nodes_tests;
 pub mod open_file;
+pub mod read_ahead;
 mod xattrs;
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uswap_sys::fs::credentials::ActingFor;
@@ -29,15 +36,18 @@ use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::{FuseOperation, FuseRequest};
 use crate::fuse::session::{Outcome, Serve};
 use crate::tree::folder_groups::FolderGroups;
-use crate::tree::nodes::{Node, Nodes};
-use crate::tree::open_file::{Handles, OpenFile, Prefetcher};
+use crate::tree::folders::OpenFolder;
+use crate::tree::node::{Name, OpenNode};
+use crate::tree::nodes::{FoundFile, Nodes};
+use crate::tree::open_file::{Handles, OpenFile};
+use crate::tree::read_ahead::Prefetcher;
 
 /// The tree, and what is open in it.
 pub struct SourceTree {
     cache: Arc<FileCache>,
     nodes: Nodes,
     files: Handles<OpenFile>,
-    folders: Handles<Mutex<OwnedFd>>,
+    folders: Handles<OpenFolder>,
     prefetcher: Prefetcher,
     groups: FolderGroups,
     /// How long the kernel may believe metadata and names.
@@ -60,12 +70,19 @@ fn done() -> RequestResult {
 }
 
 impl SourceTree {
-    /// The tree of a folder.
+    /// The tree of a folder, with at most that number of descriptors for files that nobody has
+    /// open.
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn new(source: OwnedFd, cache: Arc<FileCache>, valid: Duration, maps_direct: bool) -> io::Result<Self> {
-        let nodes = Nodes::new(source)?;
+    pub fn new(
+        source: OwnedFd,
+        descriptors: usize,
+        cache: Arc<FileCache>,
+        valid: Duration,
+        maps_direct: bool,
+    ) -> io::Result<Self> {
+        let nodes = Nodes::new(source, descriptors)?;
         let prefetcher = Prefetcher::start(Arc::clone(&cache))?;
         let (files, folders, is_root) = (Handles::default(), Handles::default(), user() == 0);
         let groups = FolderGroups::default();
@@ -77,8 +94,8 @@ impl SourceTree {
         &self.cache
     }
 
-    fn node(&self, number: u64) -> io::Result<Arc<Node>> {
-        self.nodes.get(number).ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
+    fn node(&self, number: u64) -> io::Result<OpenNode> {
+        self.nodes.open(number)
     }
 
     /// This thread acts for whoever asks, until the value is dropped.
@@ -87,17 +104,18 @@ impl SourceTree {
     }
 
     /// The answer that names a file of a folder, which counts as one more find.
-    fn entry(&self, folder: &Node, path: OwnedFd) -> RequestResult {
-        let (number, status) = self.found(folder, path)?;
+    fn entry(&self, folder: &OpenNode, name: &CStr) -> RequestResult {
+        let file = inode::look_up(folder.as_fd(), name)?;
+        let (number, status) = self.found(folder, Some(folder.with(name)), file)?;
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid);
         Ok(Outcome::Answer(answer))
     }
 
-    fn found(&self, folder: &Node, path: OwnedFd) -> io::Result<(u64, FileStatus)> {
-        let status = inode::status(path.as_fd())?;
+    fn found(&self, folder: &OpenNode, name: Option<Name>, file: OwnedFd) -> io::Result<(u64, FileStatus)> {
+        let status = inode::status(file.as_fd())?;
         let group = self.groups.of_child(folder.group(), &FileKey::from(&status));
-        Ok((self.nodes.find(path, &status, group), status))
+        Ok((self.nodes.find(FoundFile { file, status, name }, group), status))
     }
 
     fn perform(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {

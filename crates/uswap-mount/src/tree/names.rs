@@ -1,5 +1,6 @@
 //! Names: finding, making, renaming and removing files.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -9,12 +10,13 @@ use crate::cache::file::FileKey;
 use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::{FuseOperation, FuseRequest};
 use crate::fuse::session::Outcome;
-use crate::tree::nodes::Node;
+use crate::tree::node::{OpenNode, Reach};
+use crate::tree::nodes::FoundFile;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
 /// The mode of a new file in a folder. Where the folder has an ACL for what is made in it, that
 /// takes the place of the mask (acl(5)); the source applies it.
-pub(super) fn masked(folder: &Node, mode: u32, mask: u32) -> u32 {
+pub(super) fn masked(folder: &OpenNode, mode: u32, mask: u32) -> u32 {
     let has_default = xattr::get(folder.as_fd(), c"system.posix_acl_default", &mut []).is_ok_and(|length| length > 0);
     if has_default { mode } else { mode & !mask }
 }
@@ -23,7 +25,7 @@ impl SourceTree {
     pub(super) fn look_up(&self, request: &mut FuseRequest<'_>) -> RequestResult {
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
-        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, name)
     }
 
     pub(super) fn forget(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -43,8 +45,10 @@ impl SourceTree {
 
     /// Of a file without names nothing is to be kept.
     fn forget_one(&self, number: u64, times: u64) {
-        let Some(node) = self.nodes.forget(number, times).filter(|node| node.is_file) else { return };
-        if inode::status(node.as_fd()).is_ok_and(|status| status.links == 0) {
+        let Some(node) = self.nodes.forget(number, times).filter(|node| node.is_file()) else { return };
+        // A file that was removed through the mount has a descriptor.
+        let Reach::Descriptor(file) = node.reach() else { return };
+        if inode::status(file.as_fd()).is_ok_and(|status| status.links == 0) {
             self.cache.remove(node.key);
         }
     }
@@ -61,7 +65,7 @@ impl SourceTree {
         let acting = self.acting_for(request);
         inode::make_symlink(folder.as_fd(), name, target)?;
         drop(acting);
-        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, name)
     }
 
     pub(super) fn make_node(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -76,7 +80,7 @@ impl SourceTree {
         let acting = if is_device { None } else { self.acting_for(request) };
         inode::make_node(folder.as_fd(), name, masked(&folder, mode, mask), special)?;
         drop(acting);
-        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, name)
     }
 
     pub(super) fn make_folder(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -87,14 +91,15 @@ impl SourceTree {
         inode::make_folder(folder.as_fd(), name, masked(&folder, mode, mask))?;
         drop(acting);
         self.groups.doubt();
-        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
+        self.entry(&folder, name)
     }
 
     pub(super) fn remove(&self, request: &mut FuseRequest<'_>, is_folder: bool) -> RequestResult {
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
-        let file = inode::look_up(folder.as_fd(), name).ok();
-        self.keeping_content(file.as_ref(), || inode::remove(folder.as_fd(), name, is_folder))?;
+        let file = named(&folder, name);
+        let remove = || inode::remove(folder.as_fd(), name, is_folder);
+        self.nodes.removing(file.as_ref(), || self.keeping_content(file.as_ref(), remove))?;
         if is_folder {
             self.groups.doubt();
         }
@@ -110,12 +115,15 @@ impl SourceTree {
         }
         let (old, new) = (request.body.name().ok_or_else(short)?, request.body.name().ok_or_else(short)?);
         let (from, to) = (self.node(request.node)?, self.node(to)?);
-        let file = inode::look_up(from.as_fd(), old).ok();
-        let status = file.as_ref().and_then(|file| inode::status(file.as_fd()).ok());
-        self.keeping_content(file.as_ref(), || inode::rename((from.as_fd(), old), (to.as_fd(), new), flags))?;
+        let (file, displaced) = (named(&from, old), named(&to, new));
+        let exchanged = flags & libc::RENAME_EXCHANGE != 0;
+        let rename = || inode::rename((from.as_fd(), old), (to.as_fd(), new), flags);
+        self.nodes.renaming(file.as_ref(), (displaced.as_ref(), to.with(new)), exchanged, || {
+            self.keeping_content(file.as_ref(), rename)
+        })?;
         // The kernel does not look for what has moved.
-        match status.filter(|status| status.is_file() && flags == 0) {
-            Some(status) => self.nodes.set_group(&FileKey::from(&status), to.group()),
+        match file.filter(|file| file.status.is_file() && flags == 0) {
+            Some(file) => self.nodes.set_group(&FileKey::from(&file.status), to.group()),
             None => self.groups.doubt(),
         }
         done()
@@ -125,17 +133,24 @@ impl SourceTree {
         let file = self.node(request.body.u64().ok_or_else(short)?)?;
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
-        self.keeping_content(Some(&file), || inode::link(file.as_fd(), folder.as_fd(), name))?;
-        self.entry(&folder, inode::look_up(folder.as_fd(), name)?)
+        let status = inode::status(file.as_fd())?;
+        self.with_new_stamp(file.as_fd(), &status, || inode::link(file.as_fd(), folder.as_fd(), name))?;
+        self.entry(&folder, name)
     }
 
     /// Changes the names of a file. Its time of change moves with that, and what is cached of it
     /// stays valid.
-    fn keeping_content(&self, file: Option<&impl AsFd>, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let status = file.and_then(|file| inode::status(file.as_fd()).ok()).filter(inode::FileStatus::is_file);
-        match (file, status) {
-            (Some(file), Some(status)) => self.with_new_stamp(file.as_fd(), &status, change),
-            _ => change(),
+    fn keeping_content(&self, file: Option<&FoundFile>, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match file {
+            Some(file) => self.with_new_stamp(file.file.as_fd(), &file.status, change),
+            None => change(),
         }
     }
+}
+
+/// A file by its name in a folder.
+fn named(folder: &OpenNode, name: &CStr) -> Option<FoundFile> {
+    let file = inode::look_up(folder.as_fd(), name).ok()?;
+    let status = inode::status(file.as_fd()).ok()?;
+    Some(FoundFile { file, status, name: Some(folder.with(name)) })
 }

@@ -1,32 +1,22 @@
-//! Open files, and the threads that read ahead for them.
+//! Open files and folders, and the streams in which files are read.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use uswap_core::PAGE;
 use uswap_core::readahead::streams::Streams;
 use uswap_sys::fs::{inode, open_file};
-use uswap_sys::process::thread::spawn;
 
-use crate::cache::FileCache;
 use crate::cache::file::{FileKey, FileSource, Stamp};
 use crate::cache::groups::GroupId;
-use crate::tree::nodes::Node;
+use crate::tree::node::OpenNode;
 
 /// The most pages that are read with one that is missing.
 const MOST_TOGETHER: u32 = 256;
-/// The most pages of a stream that are read before they are asked for, and the part of the cache
-/// that they are at most.
-const MOST_AHEAD: u64 = 1024;
-const AHEAD_SHARE: u64 = 32;
-/// Threads that read ahead, and orders that wait for them.
-const PREFETCHERS: usize = 2;
-const ORDERS: usize = 32;
 
 /// Open files and folders, by the numbers that the kernel uses.
 #[derive(Debug)]
@@ -68,9 +58,8 @@ impl<T> Handles<T> {
 pub struct OpenFile {
     /// The file itself.
     pub file: File,
-    /// The file in the cache.
-    pub key: FileKey,
-    node: Arc<Node>,
+    /// Its descriptor stays: a name may be removed behind the back of the mount.
+    node: OpenNode,
     /// All writes go to its end.
     pub appends: bool,
     streams: Mutex<Streams>,
@@ -80,9 +69,14 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// A file that was just opened with these flags.
-    pub fn new(file: File, node: Arc<Node>, flags: i32) -> Self {
+    pub fn new(file: File, node: OpenNode, flags: i32) -> Self {
         let (appends, streams) = (flags & libc::O_APPEND != 0, Mutex::default());
-        Self { file, key: node.key, node, appends, streams, passes: AtomicBool::new(true) }
+        Self { file, node, appends, streams, passes: AtomicBool::new(true) }
+    }
+
+    /// The file in the cache.
+    pub fn key(&self) -> FileKey {
+        self.node.key
     }
 
     /// How many pages are to be read where `missing` ones are, beginning with page `from`.
@@ -94,9 +88,11 @@ impl OpenFile {
         pages
     }
 
-    /// The pages to be read now, since this one was reached: the first, and how many.
-    fn lead(&self, reached: u64, most: u32) -> Option<(u64, u64)> {
+    /// The pages to be read now, since this one was reached: the first, and how many. At most
+    /// `most` are to be read ahead.
+    pub fn lead(&self, reached: u64, most: u64) -> Option<(u64, u64)> {
         let mut streams = self.streams.lock().expect("streams");
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
         let lead = streams.reached(reached * PAGE, most).filter(|lead| lead.window.is_run())?;
         streams.advance_lead(lead, lead.from + u64::from(lead.window.pages) * PAGE);
         Some((lead.from / PAGE, u64::from(lead.window.pages)))
@@ -126,48 +122,4 @@ impl FileSource for OpenFile {
         open_file::forget(file, offset, read as u64);
         Ok(read)
     }
-}
-
-struct ReadAhead {
-    file: Arc<OpenFile>,
-    first: u64,
-    count: u64,
-}
-
-/// Threads that read ahead.
-pub struct Prefetcher {
-    orders: SyncSender<ReadAhead>,
-    cache: Arc<FileCache>,
-}
-
-impl Prefetcher {
-    /// Starts them. They end when this value is dropped.
-    ///
-    /// # Errors
-    /// EAGAIN: no more threads.
-    pub fn start(cache: Arc<FileCache>) -> io::Result<Self> {
-        let (orders, waiting) = sync_channel(ORDERS);
-        let waiting = Arc::new(Mutex::new(waiting));
-        for _ in 0..PREFETCHERS {
-            let (cache, waiting) = (Arc::clone(&cache), Arc::clone(&waiting));
-            spawn("read ahead".into(), move || while read_ahead(&cache, &waiting) {})?;
-        }
-        Ok(Self { orders, cache })
-    }
-
-    /// Notes that the file was read up to this page. An order that comes while all threads are
-    /// busy and many orders wait is left out: its pages are read when they are asked for.
-    pub fn reached(&self, file: &Arc<OpenFile>, page: u64) {
-        let most = (self.cache.ram() / PAGE / AHEAD_SHARE).min(MOST_AHEAD);
-        if let Some((first, count)) = file.lead(page, most as u32) {
-            let _ = self.orders.try_send(ReadAhead { file: Arc::clone(file), first, count });
-        }
-    }
-}
-
-fn read_ahead(cache: &FileCache, waiting: &Mutex<Receiver<ReadAhead>>) -> bool {
-    let order = waiting.lock().expect("orders").recv();
-    let Ok(ReadAhead { file, first, count }) = order else { return false };
-    cache.prefetch((file.key, &*file), first, count);
-    true
 }

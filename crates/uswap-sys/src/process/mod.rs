@@ -271,18 +271,6 @@ pub fn raise_open_files() -> Option<ResourceLimit> {
     Some(before)
 }
 
-/// The same, and raises the hard limit to the system's (fs.nr_open in proc_sys_fs(5)) where
-/// CAP_SYS_RESOURCE permits that.
-pub fn raise_open_files_beyond_the_hard_limit() {
-    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
-    let raised = most.map(|most| libc::rlimit { rlim_cur: most, rlim_max: most });
-    // SAFETY: a valid structure.
-    let rc = raised.map_or(-1, |raised| unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) });
-    if rc != 0 {
-        raise_open_files();
-    }
-}
-
 /// Makes the table of descriptors large enough for `count` of them, or for as many as the limit
 /// allows. To be called before the table is shared: to grow a shared table, the kernel waits until
 /// no processor can read the old one any more (`expand_files` in fs/file.c, 8 to 17 ms seen), and
