@@ -184,7 +184,7 @@ fn figures(cache: &FileCache) -> MountFigures {
         active_pages: told.active,
         stored_pages: told.stored,
         history_pages: told.history,
-        table_bytes: told.table_bytes,
+        table_bytes: told.table_bytes + cache.memory().names,
         asked_pages: counters.asked.load(Relaxed),
         hit_pages: counters.hits.load(Relaxed),
         store_hit_pages: counters.store_hits.load(Relaxed),
@@ -197,6 +197,7 @@ fn figures(cache: &FileCache) -> MountFigures {
         evicted_pages: told.counts.evictions,
         refault_pages: told.counts.refaults,
         activated_pages: told.counts.activations,
+        warnings: cache.warnings.all(),
         ..MountFigures::default()
     }
 }

@@ -14,6 +14,7 @@ pub mod mount;
 mod pace;
 pub mod swapoff;
 pub mod tree;
+mod warnings;
 
 use uswap_device::{Device, SwapSpec};
 

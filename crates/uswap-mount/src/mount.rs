@@ -26,6 +26,7 @@ use crate::cache::store_below::StoreBelow;
 use crate::control::{MountControl, MountIdentity};
 use crate::fuse::session::{self, Threads};
 use crate::tree::SourceTree;
+use crate::warnings::WarningKind;
 
 /// Intervals at which memory is divided anew, the cgroup is looked at, and forgotten files are
 /// looked for.
@@ -138,16 +139,15 @@ fn keeper(config: &MountConfig, source: &OwnedFd) -> Result<Option<CacheKeeper>,
 
 /// Writes the file of what is kept, now and then. For a thread of its own.
 fn keep(keeper: &Mutex<CacheKeeper>, cache: &FileCache, stop: &AtomicBool) {
-    let mut told = false;
     while !stop.load(SeqCst) {
         std::thread::sleep(BALANCE);
-        let saved = keeper.lock().expect("keeper").save_now_and_then(cache);
-        if let Err(error) = saved.as_ref()
-            && !told
-        {
-            eprintln!("uswap: --keep: {error}; the file stays as it was, and is tried again");
+        match keeper.lock().expect("keeper").save_now_and_then(cache) {
+            Ok(false) => {}
+            Ok(true) => cache.warnings.withdraw(WarningKind::Keep),
+            Err(error) => cache
+                .warnings
+                .tell(WarningKind::Keep, || format!("--keep: {error}; the file stays as it was, and is tried again")),
         }
-        told |= saved.is_err();
     }
 }
 
@@ -191,6 +191,7 @@ fn start_helpers(
         let (mut swept, mut followed) = (Instant::now(), Instant::now());
         while !stops.load(SeqCst) {
             std::thread::sleep(BALANCE);
+            balanced.set_names(tree.name_bytes());
             balanced.balance();
             tree.sort_now_and_then();
             if followed.elapsed() > FOLLOW {

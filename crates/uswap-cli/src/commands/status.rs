@@ -104,8 +104,8 @@ pub fn in_tables(status: &RunStatus, before: Option<&RunStatus>) -> String {
     if let Some(mount) = &status.mount {
         let old = before.and_then(|before| Some((before.mount.as_ref()?, status.uptime_ms - before.uptime_ms)));
         let pages = mounted(mount, old);
-        return title
-            + &joined(&[budget(figures), held(mount), pages, pool(figures), devices(figures), connections(figures)]);
+        let tables = [budget(figures), held(mount), pages, pool(figures), devices(figures), connections(figures)];
+        return title + &warnings(mount) + &joined(&tables);
     }
     let mut tables = vec![
         budget(figures),
@@ -140,6 +140,12 @@ fn budget(figures: &RunFigures) -> Table {
     let reserve = &figures.reserve;
     row("reserve".into(), [reserve.used_bytes, reserve.size_bytes, reserve.peak_bytes]);
     table
+}
+
+/// The warnings of a mount, and an empty line if there are any.
+fn warnings(mount: &MountFigures) -> String {
+    let lines: String = mount.warnings.iter().map(|text| format!("warning: {}\n", printable(text))).collect();
+    if lines.is_empty() { lines } else { lines + "\n" }
 }
 
 /// The pages that a mount holds.

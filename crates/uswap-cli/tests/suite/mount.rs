@@ -164,6 +164,8 @@ fn what_the_swap_loses_comes_from_the_source() {
         assert!(mounted.get("file") == bytes, "after the damage");
     }
     assert!(mounted.figure("store_errors") > 0, "{:#}", mounted.status());
+    let told = String::from_utf8_lossy(&mounted.uswap(&["status", &mounted.name]).stdout).into_owned();
+    assert!(told.contains("warning: ") && told.contains("the cache reads from the source"), "{told}");
 }
 
 /// A device is emptied while files are read: its pages go to another one, or are dropped.

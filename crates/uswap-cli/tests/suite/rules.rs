@@ -610,7 +610,7 @@ fn what_grows_unseen_has_room() {
         victim: "alloc_fast",
         arguments: "--memory 176 --threads 2 --how mmap",
         timeout: 40,
-        tries: 6,
+        tries: 30,
     };
     let peak = |faults| {
         let outcome = rule.run(faults);
@@ -667,4 +667,30 @@ fn who_executes_another_program_is_not_bound_to_its_old_agent() {
     run("delay-order=20000").expect(0).paged();
     let is_killed = |_| run("bind-dismissed,delay-order=20000").code() == 3;
     assert!((0..30).any(is_killed), "no program was killed with the rule off");
+}
+
+/// The kernel's part in paging shared memory; nothing of uswap runs. A page is read after it has
+/// left all processes: no increment is lost. If it is read before, some are.
+#[test]
+fn shared_pages_are_read_after_they_have_left_all_processes() {
+    need_userfaultfd!();
+    let run = |words: &[&str]| {
+        let mut all = vec![victim("shared_paging").into_os_string()];
+        all.extend(words.iter().chain(&["--timeout", "50"]).map(OsString::from));
+        plain().run(all)
+    };
+    let outcome = run(&["--rounds", "4000"]);
+    outcome.expect(0);
+    if outcome.stdout.contains("cannot be paged") {
+        return not_here("the object behind shared memory cannot be opened (CAP_CHECKPOINT_RESTORE)");
+    }
+    let loses = || run(&["--rounds", "1000", "--without", "held"]).code() != 0;
+    assert!((0..8).any(|_| loses()), "no increment was lost with the rule off");
+}
+
+/// What a pager of shared memory has to understand.
+#[test]
+fn messages_about_shared_memory_are_as_expected() {
+    need_userfaultfd!();
+    plain().run([victim("shared_events")]).expect(0);
 }

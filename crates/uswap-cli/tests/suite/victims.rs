@@ -347,6 +347,14 @@ fn bare_endings() {
     launch("28M").run(words("reads_null_deref", "--memory 38 --bare")).expect(128 + 11).paged();
 }
 
+/// Shared memory stays as it is, whoever uses it, and beside private memory that is evicted.
+#[test]
+fn shared_torture_is_right() {
+    need_userfaultfd!();
+    plain().run(words("shared_torture", "--memory 16 --ops 2000")).expect(0);
+    launch("28M").run(words("shared_torture", "--memory 16 --ops 2000 --seed 2")).expect(0);
+}
+
 /// Memory has one userfaultfd: a program that brings its own gets EBUSY for ours, a documented
 /// limit. It either passes or is told so by its own call.
 #[test]

@@ -307,6 +307,28 @@ fn a_stream_takes_nothing_from_the_working_set() {
 }
 
 /// A source that fails: its error comes through, and what was cached stays right.
+/// Names of files that the kernel knows take memory from the pages, a quarter of all at most.
+#[test]
+fn names_of_known_files_take_memory_from_pages() {
+    const PAGES: u64 = 8192;
+    let cache = cache(PAGES, None);
+    let file = MadeFile::of(vec![7; 2 * PAGES as usize * PAGE_SIZE]);
+    let resident = |names: u64| {
+        cache.set_names(names);
+        cache.balance();
+        for page in 0..2 * PAGES {
+            cache.read((key(1), &file), page * PAGE, PAGE_SIZE, |_, missing| missing).expect("a page");
+        }
+        cache.page_figures().resident
+    };
+    let (none, some, many) = (resident(0), resident(PAGES / 8 * PAGE), resident(u64::MAX / 2));
+    // A sixteenth is left to what is in flight.
+    let is_near = |taken: u64, names: u64| taken.abs_diff(names - names / 16) < PAGES / 64;
+    assert!(is_near(none - some, PAGES / 8), "{none} pages, {some} beside names");
+    assert!(is_near(none - many, cache.ram() / 4 / PAGE), "{none} pages, {many} beside many names");
+    assert!(resident(0).abs_diff(none) < PAGES / 64);
+}
+
 #[test]
 fn errors_of_the_source_are_passed_on() {
     struct BrokenFile(MadeFile, AtomicBool);

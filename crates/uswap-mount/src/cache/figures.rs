@@ -1,6 +1,6 @@
 //! Figures of the cache, for reports.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use uswap_core::PAGE;
 
@@ -41,12 +41,14 @@ pub struct MemoryUse {
     pub below: u64,
     /// Tables of the pages.
     pub tables: u64,
+    /// Names of the files that the kernel knows.
+    pub names: u64,
 }
 
 impl MemoryUse {
     /// All of it, with what the process needs beside.
     pub fn used(&self) -> u64 {
-        self.frames + self.below + self.tables + OVERHEAD
+        self.frames + self.below + self.tables + self.names + OVERHEAD
     }
 }
 
@@ -89,7 +91,8 @@ impl FileCache {
     pub fn memory(&self) -> MemoryUse {
         let below = self.below.as_ref().map_or(0, StoreBelow::memory);
         let tables = self.lock().pages.table_bytes();
-        MemoryUse { frames: u64::from(self.frames.with_memory()) * PAGE, below, tables }
+        let names = self.names.load(Relaxed);
+        MemoryUse { frames: u64::from(self.frames.with_memory()) * PAGE, below, tables, names }
     }
 
     /// Figures of the pages.

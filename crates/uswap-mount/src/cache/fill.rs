@@ -13,6 +13,7 @@ use uswap_sys::alloc::frames::{Frame, NewFrame};
 use crate::cache::file::{FileKey, FileSource};
 use crate::cache::pages::CachedPage;
 use crate::cache::{CacheTables, FileCache, add};
+use crate::warnings::WarningKind;
 
 thread_local! {
     static SCRATCH: std::cell::RefCell<Option<LoadScratch>> = const { std::cell::RefCell::new(None) };
@@ -169,7 +170,9 @@ impl FileCache {
                 }
                 Err(error) => {
                     self.counters.store_errors.fetch_add(1, Relaxed);
-                    below.tell(&error);
+                    self.warnings.tell(WarningKind::LostPages, || {
+                        format!("{error}; the cache reads from the source what it cannot read there")
+                    });
                 }
             }
         }

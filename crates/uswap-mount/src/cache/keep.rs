@@ -121,18 +121,18 @@ impl CacheKeeper {
         Ok(())
     }
 
-    /// Writes the file, if it is time to.
+    /// Writes the file, if it is time to. Returns whether it was.
     ///
     /// # Errors
     /// Of the file system: the file is as it was.
-    pub fn save_now_and_then(&mut self, cache: &FileCache) -> io::Result<()> {
+    pub fn save_now_and_then(&mut self, cache: &FileCache) -> io::Result<bool> {
         let begun = Instant::now();
         if begun < self.next {
-            return Ok(());
+            return Ok(false);
         }
         let saved = self.save(cache);
         self.next = Instant::now() + INTERVAL.max(begun.elapsed() * INTERVAL_IN_SAVES);
-        saved
+        saved.map(|()| true)
     }
 
     /// Writes the file.

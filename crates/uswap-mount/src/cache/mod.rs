@@ -40,6 +40,7 @@ use crate::cache::file::{FileEntry, FileKey, FileSource, Stamp};
 use crate::cache::pages::{CachePages, CachedPage, Displaced};
 use crate::cache::store_below::StoreBelow;
 use crate::pace::SourcePaces;
+use crate::warnings::MountWarnings;
 
 /// Frames beyond the limit: for what is being read or sent.
 const FRAMES_IN_FLIGHT: u64 = 8192;
@@ -51,6 +52,8 @@ const MOST_IN_FLIGHT: u64 = 1024;
 /// Attempts to find a frame within the limit, and pages that leave for each.
 const ATTEMPTS: usize = 4;
 const EVICTED_TOGETHER: usize = 16;
+/// The part of the memory that names of known files may take from pages.
+const NAMES_SHARE: u64 = 4;
 /// Growth of the pool in bytes after which memory is divided anew.
 const POOL_STEP: u64 = 256 << 10;
 
@@ -108,6 +111,10 @@ pub struct FileCache {
     /// How long a comparison of stamps holds.
     revalidate: Duration,
     paces: SourcePaces,
+    /// Memory in bytes that the names of known files take.
+    names: AtomicU64,
+    /// Sentences about what goes wrong.
+    pub warnings: MountWarnings,
     /// Counts of what happened.
     pub counters: CacheCounters,
 }
@@ -127,7 +134,7 @@ impl FileCache {
         let (most_ram, peak) = (most_ram.max(ram), AtomicU64::new(0));
         let (tables, ram, counters) = (Mutex::new(tables), AtomicU64::new(ram), CacheCounters::default());
         let (fetched, most_frames, pool_then) = (Condvar::new(), AtomicU64::new(0), AtomicU64::new(0));
-        let paces = SourcePaces::default();
+        let (paces, names) = (SourcePaces::default(), AtomicU64::new(0));
         let cache = Self {
             tables,
             fetched,
@@ -140,6 +147,8 @@ impl FileCache {
             pool_then,
             revalidate,
             paces,
+            names,
+            warnings: MountWarnings::default(),
             counters,
         };
         cache.balance();
@@ -181,11 +190,17 @@ impl FileCache {
         self.balance();
     }
 
+    /// Notes the memory in bytes that the names of known files take.
+    pub fn set_names(&self, bytes: u64) {
+        self.names.store(bytes, Relaxed);
+    }
+
     /// Gives the pages in memory what the rest leaves. To be called now and then.
     pub fn balance(&self) {
         let memory = self.memory();
         self.peak.fetch_max(memory.used(), Relaxed);
-        let frames = self.ram().saturating_sub(memory.below + memory.tables + OVERHEAD) / PAGE;
+        let names = memory.names.min(self.ram() / NAMES_SHARE);
+        let frames = self.ram().saturating_sub(memory.below + memory.tables + names + OVERHEAD) / PAGE;
         let limit = frames - (frames / IN_FLIGHT_SHARE).min(MOST_IN_FLIGHT);
         self.most_frames.store(frames, Relaxed);
         self.pool_then.store(memory.below, Relaxed);

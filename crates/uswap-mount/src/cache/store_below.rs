@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uswap_core::{PageBuf, PageHash, PageHasher};
 use uswap_device::Device;
-use uswap_store::{Concurrency, LoadError, ObjectId, Scratch, Store, StoreConfig, StoreError, Tier, WritebackScratch};
+use uswap_store::{Concurrency, ObjectId, Scratch, Store, StoreConfig, StoreError, Tier, WritebackScratch};
 
 use crate::cache::FileCache;
 use crate::cache::pages::Leaving;
@@ -38,7 +38,6 @@ pub struct StoreBelow {
     order: Mutex<VecDeque<(u64, ObjectId)>>,
     /// Pages that were offered and not stored.
     pub refused: AtomicU64,
-    told: AtomicBool,
 }
 
 impl StoreBelow {
@@ -58,8 +57,8 @@ impl StoreBelow {
         })?;
         let (offered, waiting) = sync_channel(OFFERED);
         let (waiting, order) = (Mutex::new(Some(waiting)), Mutex::default());
-        let (refused, told) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { store, seed, hasher, offered, waiting, order, refused, told })
+        let refused = AtomicU64::new(0);
+        Ok(Self { store, seed, hasher, offered, waiting, order, refused })
     }
 
     /// The store itself.
@@ -107,13 +106,6 @@ impl StoreBelow {
     pub fn offer(&self, page: Leaving) {
         if self.offered.try_send(page).is_err() {
             self.refused.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Tells the user, once, that pages are lost in the store.
-    pub fn tell(&self, error: &LoadError) {
-        if !self.told.swap(true, Relaxed) {
-            eprintln!("uswap: {error}; the cache reads from the source what it cannot read there");
         }
     }
 

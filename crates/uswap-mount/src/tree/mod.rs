@@ -94,6 +94,11 @@ impl SourceTree {
         &self.cache
     }
 
+    /// Memory in bytes that the files take which the kernel knows.
+    pub fn name_bytes(&self) -> u64 {
+        self.nodes.bytes()
+    }
+
     fn node(&self, number: u64) -> io::Result<OpenNode> {
         self.nodes.open(number)
     }

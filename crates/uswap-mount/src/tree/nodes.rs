@@ -19,6 +19,8 @@ use crate::tree::node::{Name, Node, OpenNode, Unnamed, stale};
 
 /// The number of the root.
 const ROOT: u64 = 1;
+/// Bytes that a name and the two allocations of a file take besides.
+const ALLOCATIONS: usize = 80;
 /// How many more forgotten files than known ones there may be before they are looked through.
 const SLACK: usize = 64;
 
@@ -110,6 +112,14 @@ impl Nodes {
         let open = node.ok_or_else(stale)?.open(&self.descriptors);
         self.descriptors.make_room();
         open
+    }
+
+    /// Memory in bytes that the known files take: themselves, their names, and their places in the
+    /// tables, which are half empty.
+    pub fn bytes(&self) -> u64 {
+        let tables = 2 * (size_of::<(u64, (Arc<Node>, u64))>() + size_of::<(FileKey, u64)>());
+        let each = size_of::<Node>() + ALLOCATIONS + tables;
+        (self.table.lock().expect("nodes").nodes.len() * each) as u64
     }
 
     /// All files.

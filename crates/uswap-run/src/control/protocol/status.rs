@@ -83,6 +83,8 @@ pub struct MountFigures {
     pub refault_pages: u64,
     /// Of these, pages that became active.
     pub activated_pages: u64,
+    /// Sentences about what goes wrong at present.
+    pub warnings: Vec<String>,
 }
 
 /// All figures of a run, by the kernel's names where it has one.
