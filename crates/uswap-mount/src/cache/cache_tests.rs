@@ -306,7 +306,6 @@ fn a_stream_takes_nothing_from_the_working_set() {
     assert!(lost[1..].iter().all(|lost| *lost <= PAGES as u64 / 400), "{lost:?}");
 }
 
-/// A source that fails: its error comes through, and what was cached stays right.
 /// Names of files that the kernel knows take memory from the pages, a quarter of all at most.
 #[test]
 fn names_of_known_files_take_memory_from_pages() {
@@ -329,6 +328,7 @@ fn names_of_known_files_take_memory_from_pages() {
     assert!(resident(0).abs_diff(none) < PAGES / 64);
 }
 
+/// A source that fails: its error comes through, and what was cached stays right.
 #[test]
 fn errors_of_the_source_are_passed_on() {
     struct BrokenFile(MadeFile, AtomicBool);

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::fuse::reply::FuseAnswer;
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::{MOST_PAGES, Outcome};
 use crate::tree::names::masked;
-use crate::tree::node::{Name, OpenNode};
+use crate::tree::node::OpenNode;
+use crate::tree::nodes::FoundFile;
 use crate::tree::open_file::OpenFile;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
@@ -65,11 +66,11 @@ impl SourceTree {
         let acting = self.acting_for(request);
         let file = inode::create(folder.as_fd(), name, flags, masked(&folder, mode, mask))?;
         drop(acting);
-        let path = inode::look_up(folder.as_fd(), name)?;
-        if FileKey::from(&inode::status(path.as_fd())?) != FileKey::from(&inode::status(file.as_fd())?) {
+        let found = FoundFile::look_up(&folder, name)?;
+        if FileKey::from(&found.status) != FileKey::from(&inode::status(file.as_fd())?) {
             return Ok(Outcome::Error(libc::ESTALE));
         }
-        self.made(&folder, (Some(folder.with(name)), path), file.into(), flags)
+        self.made(&folder, found, file.into(), flags)
     }
 
     pub(super) fn create_unnamed(&self, request: &mut FuseRequest<'_>) -> RequestResult {
@@ -80,13 +81,13 @@ impl SourceTree {
         let acting = self.acting_for(request);
         let file = inode::create_unnamed(folder.as_fd(), flags, masked(&folder, mode, mask))?;
         drop(acting);
-        let path = inode::open(file.as_fd(), libc::O_PATH)?;
-        self.made(&folder, (None, path), file.into(), flags)
+        let found = FoundFile::unnamed(inode::open(file.as_fd(), libc::O_PATH)?)?;
+        self.made(&folder, found, file.into(), flags)
     }
 
     /// The answer for a file that was made, or was there already, and is open now.
-    fn made(&self, folder: &OpenNode, found: (Option<Name>, OwnedFd), file: File, flags: i32) -> RequestResult {
-        let (number, status) = self.found(folder, found.0, found.1)?;
+    fn made(&self, folder: &OpenNode, found: FoundFile, file: File, flags: i32) -> RequestResult {
+        let (number, status) = self.found(folder, found);
         // It may have been there, and O_TRUNC has emptied it.
         let open = OpenFile::new(file, self.node(number)?, flags);
         self.cache.check(open.key(), &open, Duration::ZERO)?;

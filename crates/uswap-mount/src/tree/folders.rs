@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
 use uswap_sys::fs::directory::{self, FolderEntry};
@@ -12,6 +12,7 @@ use crate::fuse::reply::{ENTRY, FuseAnswer, folder_entry_length};
 use crate::fuse::request::FuseRequest;
 use crate::fuse::session::Outcome;
 use crate::tree::node::OpenNode;
+use crate::tree::nodes::FoundFile;
 use crate::tree::{RequestResult, SourceTree, done, short};
 
 /// An open folder of the source.
@@ -45,7 +46,7 @@ impl SourceTree {
             let fits = answer.0.len() + length <= most;
             if fits {
                 if plus {
-                    self.add_found(&mut answer, (&open.node, folder.as_fd()), &entry);
+                    self.add_found(&mut answer, &open.node, &entry);
                 }
                 answer.folder_entry(entry.inode, entry.next, entry.kind, entry.name);
             }
@@ -55,11 +56,11 @@ impl SourceTree {
     }
 
     /// Adds the metadata of an entry, or zeros: then the kernel looks it up itself.
-    fn add_found(&self, answer: &mut FuseAnswer, folder: (&OpenNode, BorrowedFd<'_>), entry: &FolderEntry<'_>) {
+    fn add_found(&self, answer: &mut FuseAnswer, folder: &OpenNode, entry: &FolderEntry<'_>) {
         let is_real = entry.name != b"." && entry.name != b"..";
         let look = || {
             let name = CString::new(entry.name).map_err(|_| io::ErrorKind::InvalidData)?;
-            self.found(folder.0, Some(folder.0.with(&name)), inode::look_up(folder.1, &name)?)
+            io::Result::Ok(self.found(folder, FoundFile::look_up(folder, &name)?))
         };
         match is_real.then(look) {
             Some(Ok((number, status))) => {

@@ -22,12 +22,12 @@ mod xattrs;
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use uswap_sys::fs::credentials::ActingFor;
-use uswap_sys::fs::inode::{self, FileStatus};
+use uswap_sys::fs::inode::FileStatus;
 use uswap_sys::process::user;
 
 use crate::cache::FileCache;
@@ -37,7 +37,7 @@ use crate::fuse::request::{FuseOperation, FuseRequest};
 use crate::fuse::session::{Outcome, Serve};
 use crate::tree::folder_groups::FolderGroups;
 use crate::tree::folders::OpenFolder;
-use crate::tree::node::{Name, OpenNode};
+use crate::tree::node::OpenNode;
 use crate::tree::nodes::{FoundFile, Nodes};
 use crate::tree::open_file::{Handles, OpenFile};
 use crate::tree::read_ahead::Prefetcher;
@@ -110,17 +110,16 @@ impl SourceTree {
 
     /// The answer that names a file of a folder, which counts as one more find.
     fn entry(&self, folder: &OpenNode, name: &CStr) -> RequestResult {
-        let file = inode::look_up(folder.as_fd(), name)?;
-        let (number, status) = self.found(folder, Some(folder.with(name)), file)?;
+        let (number, status) = self.found(folder, FoundFile::look_up(folder, name)?);
         let mut answer = FuseAnswer::default();
         answer.entry(number, &status, self.valid);
         Ok(Outcome::Answer(answer))
     }
 
-    fn found(&self, folder: &OpenNode, name: Option<Name>, file: OwnedFd) -> io::Result<(u64, FileStatus)> {
-        let status = inode::status(file.as_fd())?;
+    fn found(&self, folder: &OpenNode, found: FoundFile) -> (u64, FileStatus) {
+        let status = found.status;
         let group = self.groups.of_child(folder.group(), &FileKey::from(&status));
-        Ok((self.nodes.find(FoundFile { file, status, name }, group), status))
+        (self.nodes.find(found, group), status)
     }
 
     fn perform(&self, operation: FuseOperation, request: &mut FuseRequest<'_>) -> RequestResult {

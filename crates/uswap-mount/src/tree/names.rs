@@ -1,6 +1,5 @@
 //! Names: finding, making, renaming and removing files.
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -97,7 +96,7 @@ impl SourceTree {
     pub(super) fn remove(&self, request: &mut FuseRequest<'_>, is_folder: bool) -> RequestResult {
         let name = request.body.name().ok_or_else(short)?;
         let folder = self.node(request.node)?;
-        let file = named(&folder, name);
+        let file = FoundFile::look_up(&folder, name).ok();
         let remove = || inode::remove(folder.as_fd(), name, is_folder);
         self.nodes.removing(file.as_ref(), || self.keeping_content(file.as_ref(), remove))?;
         if is_folder {
@@ -115,7 +114,7 @@ impl SourceTree {
         }
         let (old, new) = (request.body.name().ok_or_else(short)?, request.body.name().ok_or_else(short)?);
         let (from, to) = (self.node(request.node)?, self.node(to)?);
-        let (file, displaced) = (named(&from, old), named(&to, new));
+        let (file, displaced) = (FoundFile::look_up(&from, old).ok(), FoundFile::look_up(&to, new).ok());
         let exchanged = flags & libc::RENAME_EXCHANGE != 0;
         let rename = || inode::rename((from.as_fd(), old), (to.as_fd(), new), flags);
         self.nodes.renaming(file.as_ref(), (displaced.as_ref(), to.with(new)), exchanged, || {
@@ -146,11 +145,4 @@ impl SourceTree {
             None => change(),
         }
     }
-}
-
-/// A file by its name in a folder.
-fn named(folder: &OpenNode, name: &CStr) -> Option<FoundFile> {
-    let file = inode::look_up(folder.as_fd(), name).ok()?;
-    let status = inode::status(file.as_fd()).ok()?;
-    Some(FoundFile { file, status, name: Some(folder.with(name)) })
 }

@@ -6,6 +6,7 @@
 //! how often it was told of a file, and says when it forgets.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -82,6 +83,25 @@ pub struct FoundFile {
     pub name: Option<Name>,
 }
 
+impl FoundFile {
+    /// Looks up a name in a folder.
+    ///
+    /// # Errors
+    /// As openat(2).
+    pub fn look_up(folder: &OpenNode, name: &CStr) -> io::Result<Self> {
+        let file = inode::look_up(folder.as_fd(), name)?;
+        Ok(Self { status: inode::status(file.as_fd())?, file, name: Some(folder.with(name)) })
+    }
+
+    /// A file without a name.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn unnamed(file: OwnedFd) -> io::Result<Self> {
+        Ok(Self { status: inode::status(file.as_fd())?, file, name: None })
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct Nodes {
@@ -96,9 +116,8 @@ impl Nodes {
     /// The root cannot be read.
     pub fn new(root: OwnedFd, descriptors: usize) -> io::Result<Self> {
         let nodes = Self { table: Mutex::default(), descriptors: PathDescriptors::new(descriptors) };
-        let status = inode::status(root.as_fd())?;
         // One find that is never forgotten.
-        let number = nodes.find(FoundFile { file: root, status, name: None }, GroupId::ROOT);
+        let number = nodes.find(FoundFile::unnamed(root)?, GroupId::ROOT);
         debug_assert_eq!(number, ROOT);
         Ok(nodes)
     }

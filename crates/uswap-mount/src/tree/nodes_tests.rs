@@ -51,10 +51,7 @@ impl Known {
         for part in Path::new(path) {
             let folder = self.nodes.open(numbers[numbers.len() - 1])?;
             let name = CString::new(part.as_bytes())?;
-            let file = inode::look_up(folder.as_fd(), &name)?;
-            let status = inode::status(file.as_fd())?;
-            let found = FoundFile { file, status, name: Some(folder.with(&name)) };
-            numbers.push(self.nodes.find(found, GroupId::ROOT));
+            numbers.push(self.nodes.find(FoundFile::look_up(&folder, &name)?, GroupId::ROOT));
         }
         Ok(numbers)
     }
@@ -72,10 +69,7 @@ impl Known {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = self.nodes.open(*self.find(folder)?.last().expect("a number"))?;
         let name = CString::new(name)?;
-        let found = inode::look_up(folder.as_fd(), &name).ok().and_then(|file| {
-            let status = inode::status(file.as_fd()).ok()?;
-            Some(FoundFile { file, status, name: Some(folder.with(&name)) })
-        });
+        let found = FoundFile::look_up(&folder, &name).ok();
         Ok((folder, name, found))
     }
 
