@@ -135,7 +135,7 @@ impl ScanPager for Pager {
         }
         space.active = true;
         // Reads the notes that were written before: no event told of them.
-        self.read_notes(space);
+        self.read_notes(space, 0);
         self.shared.counters.managed_processes.add(1);
         self.publish_again(space);
         self.shared.faults.pause(self.shared.faults.delay_scan);

@@ -19,7 +19,7 @@ const BLOCKS: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.
 fn run(sanitizer: &str, ram: &str, more: &[&str]) -> Option<Outcome> {
     let program = compile_sanitized("blocks", BLOCKS, sanitizer)?;
     let words = std::iter::once(program.into_os_string()).chain(more.iter().map(OsString::from));
-    Some(under(ram).swap_file("4G").deadline(100).run(words))
+    Some(under(ram).swap_file("4G").deadline(180).run(words))
 }
 
 #[test]

@@ -4,7 +4,9 @@
 //! A hook writes its note and drops the notice page. It makes the program's call only after the
 //! engine has read the event of that drop, and then marks the note as done. So all notes that are
 //! known when a fork's event is read were made before the fork, and all later notes after it,
-//! however late the fork is applied.
+//! however late the fork is applied. One system call reads several events, and a program can run
+//! on as soon as the kernel has copied the first of them. So of the notes that are there by then,
+//! those are left for later whose own event comes later in the same reading.
 //!
 //! Notes and changes are applied in one sequence: ranges that children do not inherit follow munmap
 //! and mremap as pages do. The kernel (smaps) cannot simply be asked when a fork is applied: by
@@ -161,9 +163,9 @@ impl Notes {
         notes
     }
 
-    /// Reads the new notes from the words of the header page.
-    fn read(&mut self, words: &[u64], registered: &Registered) {
-        let count = words[0];
+    /// Reads the new notes from the words of the header page, but for the last `later` ones.
+    fn read(&mut self, words: &[u64], later: u64, registered: &Registered) {
+        let count = words[0].saturating_sub(later);
         let oldest = count.saturating_sub(NOTES as u64);
         if oldest > self.count() {
             self.apply_until(u64::MAX, registered);
@@ -284,8 +286,8 @@ impl Notes {
 
 /// Methods that this file adds to [`Pager`].
 pub(crate) trait HookNotesPager {
-    /// Reads the notes left since the last time.
-    fn read_notes(&mut self, space: &mut Space);
+    /// Reads the notes left since the last time, but for the last `later` ones.
+    fn read_notes(&mut self, space: &mut Space, later: u64);
     /// Asks the kernel about memory in doubt; the doubt stays if a change is under way. Every
     /// change that was read must have been applied.
     fn settle_notes(&mut self, space: &mut Space, fork: bool);
@@ -295,9 +297,9 @@ pub(crate) trait HookNotesPager {
 }
 
 impl HookNotesPager for Pager {
-    fn read_notes(&mut self, space: &mut Space) {
+    fn read_notes(&mut self, space: &mut Space, later: u64) {
         if let Some(words) = header(space) {
-            space.memory.changes.notes.read(&words, &space.coverage.registered);
+            space.memory.changes.notes.read(&words, later, &space.coverage.registered);
         }
     }
 
@@ -314,7 +316,7 @@ impl HookNotesPager for Pager {
         }
         // The kernel's answer may or may not include notes that were made meanwhile: their ranges
         // stay in doubt.
-        self.read_notes(space);
+        self.read_notes(space, 0);
         let overwritten = before[0].saturating_sub(NOTES as u64);
         let is_done =
             |number| number < overwritten || Note::decode(slot(&before, number), number).is_some_and(|(_, done)| done);
@@ -437,7 +439,7 @@ mod tests {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         for (start, end, kind) in [(10, 20, WIPE), (30, 40, WIPE), (32, 34, KEEP), (15, 20, KEEP), (50, 60, WIPE)] {
             page.note(start, end, kind);
-            notes.read(&page.0, &all());
+            notes.read(&page.0, 0, &all());
         }
         notes.apply_until(3, &all());
         assert_eq!(excluded(&notes), [(10, 20), (30, 32), (34, 40)]);
@@ -446,12 +448,26 @@ mod tests {
         assert_eq!(excluded(&notes), [(10, 15), (30, 32), (34, 40), (50, 60)]);
     }
 
+    /// A program has forked and gone on before the first event of a reading is looked at.
+    #[test]
+    fn notes_whose_events_come_later_in_a_reading_are_left_for_them() {
+        let (mut page, mut notes) = (Page::new(), Notes::default());
+        page.note(10, 20, WIPE);
+        page.note(30, 40, WIPE);
+        notes.read(&page.0, 1, &all());
+        let fork = notes.count();
+        notes.read(&page.0, 0, &all());
+        notes.apply_until(fork, &all());
+        assert_eq!((excluded(&notes), notes.count()), (vec![(10, 20)], 2));
+        assert_eq!(excluded(&notes.inherited()), [(10, 20)], "the child has the other range as it was");
+    }
+
     #[test]
     fn advice_follows_its_memory() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         page.note(10, 20, WIPE);
         page.note(40, 50, LEAVE);
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         notes.apply_until(2, &all());
         notes.remap(12, 42, 4, false);
         assert_eq!(excluded(&notes), [(10, 12), (16, 20), (40, 42), (42, 46), (46, 50)]);
@@ -471,7 +487,7 @@ mod tests {
         let registered: Registered = [(0, 30)].into();
         page.note(10, 20, WIPE);
         page.note(30, 40, WIPE);
-        notes.read(&page.0, &registered);
+        notes.read(&page.0, 0, &registered);
         notes.apply_until(2, &registered);
         assert!(!notes.is_in_doubt(&registered, false));
         assert!(notes.is_in_doubt(&all(), false));
@@ -486,12 +502,12 @@ mod tests {
     fn a_note_whose_call_is_not_made_yet_stays_in_doubt_and_counts() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         page.note(30, 40, WIPE);
-        notes.read(&page.0, &Registered::new());
+        notes.read(&page.0, 0, &Registered::new());
         notes.apply_until(1, &Registered::new());
         notes.settle(&[], |_| false, &all());
         assert_eq!((excluded(&notes), notes.is_in_doubt(&all(), false)), (vec![(30, 40)], true));
         page.note(35, 40, KEEP);
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         notes.settle(&[], |number| number == 0, &all());
         assert_eq!(
             (excluded(&notes), notes.is_in_doubt(&all(), false)),
@@ -504,11 +520,11 @@ mod tests {
     fn a_note_that_is_being_written_waits() {
         let (mut page, mut notes) = (Page::new(), Notes::default());
         page.0[0] = 1;
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         assert_eq!(notes.count(), 0);
         page.0[0] = 0;
         page.note(10, 20, WIPE | NOTE_DONE);
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         notes.apply_until(1, &all());
         assert_eq!((notes.count(), excluded(&notes)), (1, vec![(10, 20)]));
     }
@@ -521,7 +537,7 @@ mod tests {
         notes.registered(0, 100);
         assert!(!notes.is_in_doubt(&all(), true), "no note was made yet");
         page.note(10, 20, WIPE | NOTE_DONE);
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         notes.apply_until(1, &all());
         [(200, 210), (210, 300), (400, 410)].into_iter().for_each(|(start, end)| notes.registered(start, end));
         assert_eq!(notes.doubts.len(), 2, "a heap that grows is one range");
@@ -537,14 +553,14 @@ mod tests {
         for i in 0..5 * NOTES as u64 {
             page.note(100 * i, 100 * i + 50, WIPE);
             page.note(100 * i, 100 * i + 40, KEEP);
-            notes.read(&page.0, &all());
+            notes.read(&page.0, 0, &all());
             notes.apply_until(notes.count(), &all());
         }
         assert_eq!((excluded(&notes).len(), excluded(&notes)[7], notes.recent.len()), (5 * NOTES, (740, 750), 0));
         notes.settle(&[], |_| true, &[(0, 1 << 20)].into());
         assert_eq!(excluded(&notes).len(), 10, "what was registered then is not asked about");
         (0..=NOTES as u64).for_each(|i| page.note(i, i + 1, KEEP));
-        notes.read(&page.0, &all());
+        notes.read(&page.0, 0, &all());
         assert!(notes.missed && notes.count() == page.0[0] && notes.is_in_doubt(&all(), false));
         notes.apply_until(u64::MAX, &all());
         notes.settle(&[wiped((500, 600))], |_| true, &all());

@@ -50,6 +50,9 @@ impl ReadingPager for Pager {
             }
             Err(error) => self.events_were_refused(space, &error),
         };
+        let notice = space.memory.notice_page();
+        let is_notice = |event: &Event| matches!(event, Event::Remove { start, .. } if *start == notice);
+        let mut notices = events.iter().filter(|event| is_notice(event)).count() as u64;
         for event in events.drain(..) {
             if let Event::Fault { address, write, protected, thread } = event {
                 self.shared.counters.pgfault.add(1);
@@ -65,8 +68,9 @@ impl ReadingPager for Pager {
                     self.fork_was_read();
                 }
                 self.shared.faults.pause(self.shared.faults.delay_apply);
-                if matches!(event, Event::Remove { start, .. } if start == space.memory.notice_page()) {
-                    during(Growth::AddressSpaces, || self.read_notes(space));
+                if is_notice(&event) {
+                    notices -= 1;
+                    during(Growth::AddressSpaces, || self.read_notes(space, notices));
                 }
                 during(Growth::AddressSpaces, || space.memory.note_change(event, &space.coverage.registered));
             }
